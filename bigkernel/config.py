@@ -1,0 +1,70 @@
+"""Settings, checked once and handed on as plain frozen data.
+
+They live under the `bigkernel:` key of Dask's configuration (`bigkernel.yaml` beside this file holds the defaults, and
+each key's meaning), so `dask.config.set`, a file in `~/.config/dask` and `DASK_BIGKERNEL__…` variables all work. Only
+that subtree is read. Dask lets unknown keys and wrong types pass; `settings()` does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import yaml
+
+from bigkernel.errors import ConfigError
+
+_DEFAULTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bigkernel.yaml").read_text())
+dask.config.update_defaults(_DEFAULTS)
+
+# key: (least, most)
+_RANGES: dict[str, tuple[int, int]] = {
+    "segment_rows": (1, 2**40),
+    "min_segments": (1, 2**20),
+    "block_rows": (1, 2**20),
+    "chunk_bytes": (1024, 2**31),
+    "stall_seconds": (1, 30 * 86400),
+    "retries": (0, 100),
+    "memory_limit_bytes": (100_000_000, 2**50),
+    "worker_base_bytes": (0, 2**40),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings in force, every value an int in its range. See `bigkernel.yaml` for what each one means."""
+
+    segment_rows: int
+    min_segments: int
+    block_rows: int
+    chunk_bytes: int
+    stall_seconds: int
+    retries: int
+    memory_limit_bytes: int
+    worker_base_bytes: int
+
+
+def settings(**overrides: int | None) -> Settings:
+    """Read the `bigkernel:` subtree of Dask's configuration, with `overrides` (None: not given) on top.
+
+    Raises
+    ------
+    ConfigError
+        Unknown key, wrong type or value out of range; names the key's path.
+    """
+    found = dask.config.get("bigkernel")
+    if not isinstance(found, dict):
+        raise ConfigError(f"bigkernel: expected a mapping of settings, found {type(found).__name__}")
+    values = {str(key).replace("-", "_"): value for key, value in found.items()}
+    values.update({key: value for key, value in overrides.items() if value is not None})
+    unknown = sorted(set(values) - set(_RANGES))
+    if unknown:
+        known = ", ".join(field.name for field in fields(Settings))
+        raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {known}")
+    for key, (least, most) in _RANGES.items():
+        value = values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ConfigError(f"bigkernel.{key}: expected an integer from {least} to {most}, found {value!r}")
+    return Settings(**values)

@@ -1,0 +1,289 @@
+"""A corpus: rows on disk, chunk by chunk, with the columns that go with them.
+
+A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,).
+Its attributes say what it is (name, source, classes, image shape, scale) and whether it is complete. All columns share
+`chunk_rows`, a chunk is written whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are
+classes (integers) and NaN where they are numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from bigkernel import arrays
+from bigkernel.config import settings
+from bigkernel.errors import DataError
+
+FORMAT = 1
+COLUMNS = ("y", "weight", "domain", "group")
+
+
+@dataclass(frozen=True)
+class CorpusInfo:
+    """What the attributes of a corpus say.
+
+    `classes` lists the labels in order, empty when `y` holds numbers or is absent; where they are strings, `y` holds
+    positions in the list. `image_shape` is (height, width) of a row seen as a picture, or None. `scale` divides stored
+    values into the range that the source means (255 for 8-bit pixels).
+    """
+
+    name: str
+    source: str = ""
+    classes: tuple[int | str, ...] = ()
+    image_shape: tuple[int, int] | None = None
+    scale: float = 1.0
+    complete: bool = False
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus opened for reading; plain picklable data (the path and what the attributes say).
+
+    Attributes
+    ----------
+    path : str
+    n_rows, n_features, chunk_rows : int
+    dtype : str
+        Of the stored rows, e.g. "uint8".
+    columns : tuple of str
+        Which of y, weight, domain and group are there.
+    info : CorpusInfo
+    """
+
+    path: str
+    n_rows: int
+    n_features: int
+    chunk_rows: int
+    dtype: str
+    columns: tuple[str, ...]
+    info: CorpusInfo
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_features), as of any matrix."""
+        return self.n_rows, self.n_features
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def array(self, name: str) -> zarr.Array:
+        """The zarr array of `x` or of a column."""
+        group, _ = arrays.open_group(self.path, "corpus")
+        return arrays.open_array(group, name)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A whole column, shape (n_rows,): 8 bytes a row at most."""
+        array = self.array(name)
+        arrays.require_chunks(array)
+        return arrays.read(array, 0, self.n_rows)
+
+    def check(self) -> Iterator[tuple[str, int, int]]:
+        """Read every chunk of every array through its checksum, and look at every value.
+
+        Yields
+        ------
+        (array name, rows done, rows in all), after each chunk.
+
+        Raises
+        ------
+        ChunkMissing, ChunkCorrupt, DataError
+            At the first chunk that is lost or damaged, the first row of `x` that is not finite, or label that is not
+            among the classes.
+        """
+        labels = np.arange(len(self.info.classes)) if _named(self.info.classes) else np.asarray(self.info.classes)
+        for name in ("x", *self.columns):
+            array = self.array(name)
+            arrays.require_chunks(array)
+            for start in range(0, self.n_rows, self.chunk_rows):
+                stop = min(start + self.chunk_rows, self.n_rows)
+                values = arrays.read(array, start, stop)
+                bad = np.zeros(len(values), bool)
+                if name == "x" and values.dtype.kind == "f":
+                    bad = ~np.isfinite(values).all(axis=1)
+                elif name == "y" and labels.size:
+                    bad = ~(np.isin(values, labels) | (values == -1))
+                if bad.any():
+                    rows = start + np.flatnonzero(bad)[:5]
+                    what = "values that are not finite" if name == "x" else "labels outside the classes"
+                    raise DataError(f"{self.path}/{name}: {bad.sum()} rows with {what}, the first are {rows.tolist()}")
+                yield name, stop, self.n_rows
+
+
+def _named(classes: Sequence[int | str]) -> bool:
+    return any(isinstance(label, str) for label in classes)
+
+
+def open_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """Open a complete corpus.
+
+    Raises
+    ------
+    DataError
+        Nothing there, not a corpus, of a newer format, not complete, or arrays that do not fit together.
+    """
+    group, attributes = arrays.open_group(path, "corpus")
+    known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
+    if known.get("format") != FORMAT:
+        raise DataError(f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}")
+    shape = known.get("image_shape")
+    info = CorpusInfo(
+        **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(shape) if shape else None}
+    )
+    if not info.complete:
+        raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
+    x = arrays.open_array(group, "x")
+    if x.ndim != 2:
+        raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
+    columns = tuple(name for name in COLUMNS if name in group)
+    for name in columns:
+        column = arrays.open_array(group, name)
+        if column.shape != (x.shape[0],):
+            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {column.shape}")
+    return Corpus(os.fspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info)
+
+
+def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
+    """Rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, a number of chunks that divides evenly.
+
+    An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
+    """
+    wanted = settings()
+    rows = max(1, wanted.chunk_bytes // max(1, n_features * itemsize))
+    if n_rows is None or n_rows <= rows // 2:
+        return max(1, min(rows, n_rows or rows))
+    unit = wanted.min_segments
+    return -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit)
+
+
+class CorpusWriter:
+    """Writes a corpus chunk by chunk; used as a context manager.
+
+    The corpus says `complete: false` until the block has ended without an error; after an error it is removed (it was
+    new), so nothing that looks whole is left. Rows come either in order through `append`, any number at a time, or,
+    when `n_rows` is given, as whole chunks through `write_chunk`, in any order and from several processes.
+
+    Parameters
+    ----------
+    path : where the corpus goes; must not exist unless `overwrite`
+    n_features : int
+    dtype : of the stored rows
+    columns : mapping of column name to dtype
+    info : CorpusInfo (its `complete` is ours to set)
+    n_rows : int or None
+        Total when known beforehand.
+    chunk_rows : int or None
+        None: `chunk_rows_for`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n_features: int,
+        dtype: Any,
+        columns: Mapping[str, Any],
+        info: CorpusInfo,
+        n_rows: int | None = None,
+        chunk_rows: int | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+        self.path = Path(path)
+        self.info = replace(info, complete=False)
+        self.chunk_rows = chunk_rows or chunk_rows_for(n_features, np.dtype(dtype).itemsize, n_rows)
+        self.n_rows = n_rows or 0
+        self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
+        self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
+        self._overwrite = overwrite
+        self._pending: list[dict[str, NDArray[Any]]] = []
+        self._pending_rows = 0
+
+    def __enter__(self) -> CorpusWriter:
+        if self.path.exists():
+            if not self._overwrite:
+                raise DataError(f"{self.path}: already exists; choose another path or ask to overwrite it")
+            arrays.open_group(self.path, "corpus")  # never remove what is not ours
+            shutil.rmtree(self.path)
+        try:
+            self.path.mkdir(parents=True)
+            self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
+        self._arrays = {
+            name: arrays.create(
+                self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
+            )
+            for name, (tail, dtype) in self._shapes.items()
+        }
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            try:
+                self._flush(everything=True)
+                for array in self._arrays.values():
+                    arrays.require_chunks(array)
+                self.info = replace(self.info, complete=True)
+                self._group.attrs.update(self._attributes())
+                return
+            except BaseException:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def append(self, **rows: NDArray[Any]) -> None:
+        """Add rows at the end: `x` (k, d) and every column (k,). Whole chunks are written as they fill."""
+        count = len(rows["x"])
+        for name, (tail, _) in self._shapes.items():
+            found = np.shape(rows.get(name, ()))
+            if found != (count, *tail):
+                raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
+        self._pending.append({name: np.asarray(rows[name]) for name in self._shapes})
+        self._pending_rows += count
+        if self._pending_rows >= self.chunk_rows:
+            self._flush(everything=False)
+
+    def write_chunk(self, index: int, **rows: NDArray[Any]) -> None:
+        """Write the whole chunk `index` (rows index·chunk_rows and up) of every array."""
+        write_chunk(self.path, index, self.chunk_rows, rows)
+
+    def _flush(self, *, everything: bool) -> None:
+        if not self._pending_rows:
+            return
+        joined = {name: np.concatenate([part[name] for part in self._pending]) for name in self._shapes}
+        whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
+        for name, (tail, _) in self._shapes.items():
+            array = self._arrays[name]
+            array.resize((self.n_rows + whole, *tail))
+            array[self.n_rows : self.n_rows + whole] = joined[name][:whole]
+        self.n_rows += whole
+        self._pending = [{name: values[whole:] for name, values in joined.items()}]
+        self._pending_rows -= whole
+
+    def _attributes(self) -> dict[str, Any]:
+        return {arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
+
+
+def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows: Mapping[str, NDArray[Any]]) -> None:
+    """Write one whole chunk of every array in `rows` into the group at `path`; what a task calls."""
+    group = zarr.open_group(os.fspath(path), mode="r+", zarr_format=3)
+    for name, values in rows.items():
+        array = group[name]
+        assert isinstance(array, zarr.Array)
+        start = index * chunk_rows
+        stop = min(start + chunk_rows, array.shape[0])
+        if array.chunks[0] != chunk_rows or len(values) != stop - start:
+            raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
+        array.with_config({"write_empty_chunks": True})[start:stop] = values

@@ -1,0 +1,61 @@
+"""Every error that bigkernel raises on purpose, in one tree.
+
+Each message says what was found, what was expected and what to do. `exit_code` is what the command line returns for it
+(0 success, 1 an error that is not ours, 2 wrong usage, 75 interrupted but resumable).
+"""
+
+from __future__ import annotations
+
+
+class BigKernelError(Exception):
+    """Root of the tree: `except BigKernelError` catches whatever bigkernel reports."""
+
+    exit_code = 1
+
+
+class DataError(BigKernelError, ValueError):
+    """The rows, labels or files given cannot be used; names the array and the row, line or byte."""
+
+    exit_code = 3
+
+
+class ChunkCorrupt(DataError):
+    """A stored chunk does not decode or fails its checksum; names the array and the chunk."""
+
+
+class ChunkMissing(DataError):
+    """A chunk that should be stored is not there; names the array and the chunk."""
+
+
+class PlanTooLarge(BigKernelError, ValueError):
+    """The job cannot fit in the memory that it was given; says which landmarks, chunk or dtype would."""
+
+    exit_code = 4
+
+
+class ResumeMismatch(BigKernelError):
+    """The run on disk belongs to another job; names the field that differs."""
+
+    exit_code = 5
+
+
+class Stalled(BigKernelError):
+    """A bounded wait ran out, or the cluster was lost; carries what was waited for and for how many seconds."""
+
+    exit_code = 6
+
+
+class ModelRejected(BigKernelError, ValueError):
+    """A model file is damaged, of an unknown format or not to be trusted."""
+
+    exit_code = 7
+
+
+class ConfigError(BigKernelError, ValueError):
+    """A setting has an unknown key, a wrong type or a value out of range; names the key's path."""
+
+    exit_code = 8
+
+
+class RankDeficient(UserWarning):
+    """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m."""
