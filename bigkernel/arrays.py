@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -133,6 +134,18 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
         array = np.ascontiguousarray(arrays[name])
         total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         total.update(array.data.cast("B") if array.size else b"")
+    return total.hexdigest()
+
+
+def stored_fingerprint(array: zarr.Array) -> str:
+    """What tells one stored array from another without reading it: metadata, and name and size of every chunk."""
+    total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
+    root = getattr(array.store_path.store, "root", None)
+    if root is not None:
+        base = Path(root) / array.store_path.path
+        for file in sorted(base.rglob("*")):
+            if file.is_file() and file.name != "zarr.json":
+                total.update(f"{file.relative_to(base)} {file.stat().st_size}\n".encode())
     return total.hexdigest()
 
 

@@ -1,0 +1,158 @@
+"""What a statistic sees of the data: a chunk of rows with its columns, and the buffers to work in.
+
+A chunk is the streaming step (n rows of the store, as stored). Rows leave it block by block, converted to the dtype of
+the computation and passed through the row maps (scale, unit norm, standardize), in a buffer that is allocated once a
+task. Shapes: n rows of a chunk, b ≤ block_rows rows of a block, d features.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.errors import DataError
+
+Array = NDArray[Any]
+
+
+class RowMap(Protocol):
+    """A row-wise transform, d features to d features: what it gives for a row depends on that row alone."""
+
+    name: ClassVar[str]
+
+    def apply(self, x: Array) -> None:
+        """Transform the rows x (b, d), float32 or float64, in place."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """x·factor, for example 1/255 for pixels."""
+
+    factor: float
+    name: ClassVar[str] = "scale"
+
+    def apply(self, x: Array) -> None:
+        """See `RowMap`."""
+        np.multiply(x, x.dtype.type(self.factor), out=x)
+
+
+@dataclass(frozen=True)
+class UnitNorm:
+    """x/‖x‖₂; a row of zeros stays as it is."""
+
+    name: ClassVar[str] = "unit-norm"
+
+    def apply(self, x: Array) -> None:
+        """See `RowMap`."""
+        norms = np.sqrt(np.einsum("ij,ij->i", x, x))
+        norms[norms == 0] = 1
+        np.divide(x, norms[:, None], out=x)
+
+
+@dataclass(frozen=True, eq=False)
+class Standardize:
+    """(x − mean)/std per feature; std is 1 where a feature does not vary."""
+
+    mean: Array
+    std: Array
+    name: ClassVar[str] = "standardize"
+
+    def apply(self, x: Array) -> None:
+        """See `RowMap`."""
+        np.subtract(x, self.mean.astype(x.dtype), out=x)
+        np.divide(x, self.std.astype(x.dtype), out=x)
+
+
+ROW_MAPS: dict[str, type] = {kind.name: kind for kind in (Scale, UnitNorm, Standardize)}
+"""The closed table of row maps by name: what a model file may name."""
+
+
+@dataclass
+class Workspace:
+    """Buffers of one task, allocated on first use, and the seconds spent in each stage."""
+
+    buffers: dict[str, Array] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The first `shape` of the buffer `name`; it grows along its first axis when more is asked, never shrinks."""
+        held = self.buffers.get(name)
+        if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
+            held = self.buffers[name] = np.empty(shape, dtype)
+        return held[: shape[0]]
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to the stage `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass
+class Chunk:
+    """Rows start … start + n of the input.
+
+    Attributes
+    ----------
+    x : (n, d), as stored
+    y, weight, domain, group : (n,) (y also (n, c)), or None
+    start : row id of the first row
+    row_maps : applied in order to every block
+    block_rows : most rows of a block
+    work : buffers and stage times of the task
+    """
+
+    x: Array
+    start: int = 0
+    y: Array | None = None
+    weight: Array | None = None
+    domain: Array | None = None
+    group: Array | None = None
+    row_maps: tuple[RowMap, ...] = ()
+    block_rows: int = 2048
+    work: Workspace = field(default_factory=Workspace)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def blocks(self, index: Array | None = None) -> Iterator[slice | Array]:
+        """The rows of the chunk (or those of `index`) in blocks of about equal size."""
+        count = len(self) if index is None else len(index)
+        parts = -(-count // self.block_rows)
+        for i in range(parts):
+            block = slice(count * i // parts, count * (i + 1) // parts)
+            yield block if index is None else index[block]
+
+    def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
+        """Rows of a block, converted and mapped, in a (b, columns) buffer whose first d columns they fill."""
+        with self.work.stage("convert"):
+            x = self.x[block]
+            rows = self.work.buffer("rows", (len(x), columns), dtype)
+            filled = rows[:, : x.shape[1]]
+            np.copyto(filled, x, casting="unsafe")
+            for row_map in self.row_maps:
+                row_map.apply(filled)
+        return rows
+
+    def require_finite(self, name: str) -> None:
+        """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite."""
+        if self.x.dtype.kind not in "fc":
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(np.sum(self.x, dtype=np.float64)):
+                return
+        bad = np.flatnonzero(~np.isfinite(self.x).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"{name}: {len(bad)} of rows {self.start} to {self.start + len(self) - 1} contain NaN or infinity, "
+                f"the first are {(self.start + bad[:5]).tolist()}; remove or impute them"
+            )

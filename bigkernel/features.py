@@ -1,0 +1,122 @@
+"""Feature maps: what a block of rows becomes before it enters the moments.
+
+A map gives a block of width p for b rows: the rows themselves (`IdentityMap`, p = d) or their kernel values against m
+landmarks (`LandmarkMap`, p = m, the rows of B). Whitening is not applied here: the moments of B are whitened once, as
+an m×m matrix, with m² less work a row (MATH: sweep over B, not over φ).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.blocks import Bound
+from bigkernel.chunks import Chunk
+from bigkernel.kernels import Kernel
+
+Array = NDArray[Any]
+
+
+class FeatureMap(Protocol):
+    """Rows of a chunk to a block (b, width) of `dtype`, valid until the next call."""
+
+    @property
+    def width(self) -> int:
+        """p, the number of columns of a block."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64, of the block."""
+
+    @property
+    def flops_per_row(self) -> float:
+        """Floating-point operations to make one row of a block."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of buffer a row of a block takes."""
+
+    def block(self, chunk: Chunk, block: slice | Array) -> Array:
+        """The features of these rows of the chunk, in a buffer of the chunk's workspace."""
+
+
+@dataclass(frozen=True, eq=False)
+class IdentityMap:
+    """φ(x) = x − shift, with a shift (d,) near the mean so that centring the moments loses no digits."""
+
+    shift: Array
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+
+    @property
+    def width(self) -> int:
+        """See `FeatureMap`."""
+        return len(self.shift)
+
+    @property
+    def flops_per_row(self) -> float:
+        """See `FeatureMap`."""
+        return float(len(self.shift))
+
+    @property
+    def row_bytes(self) -> int:
+        """See `FeatureMap`."""
+        return self.width * self.dtype.itemsize
+
+    def block(self, chunk: Chunk, block: slice | Array) -> Array:
+        """See `FeatureMap`."""
+        rows = chunk.load(block, self.width, self.dtype)
+        np.subtract(rows, self.shift.astype(self.dtype), out=rows)
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkMap:
+    """φ(x) = k(x, Z): a row of the Nyström landmark block B.
+
+    Attributes
+    ----------
+    kernel : Kernel, every parameter a number
+    landmarks : (m, d)
+    dtype : of the block
+    """
+
+    kernel: Kernel
+    landmarks: Array
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The landmarks prepared for blocks; made once a process."""
+        return self.kernel.bind(self.landmarks, self.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "bound"}
+
+    @property
+    def width(self) -> int:
+        """See `FeatureMap`."""
+        return len(self.landmarks)
+
+    @property
+    def flops_per_row(self) -> float:
+        """See `FeatureMap`."""
+        return 2.0 * self.landmarks.size
+
+    @property
+    def row_bytes(self) -> int:
+        """See `FeatureMap`."""
+        return (self.width + self.bound.columns) * self.dtype.itemsize
+
+    def block(self, chunk: Chunk, block: slice | Array) -> Array:
+        """See `FeatureMap`."""
+        rows = chunk.load(block, self.bound.columns, self.dtype)
+        out = chunk.work.buffer("block", (len(rows), self.width), self.dtype)
+        with chunk.work.stage("block"):
+            self.bound.product(rows, out)
+        with chunk.work.stage("exp"):
+            self.bound.finish(out)
+        return out

@@ -1,0 +1,319 @@
+"""Rows: a matrix that is read lazily, with the columns that go with it, wherever it lies.
+
+`Rows` holds where `x` (n, d) and its columns y, weight, domain and group come from (NumPy, Dask, a zarr array, a
+corpus) and the row maps to apply, and it is plain picklable data: a task opens the store itself and reads chunk by
+chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Protocol
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from bigkernel import arrays
+from bigkernel.chunks import Chunk, RowMap, Workspace
+from bigkernel.config import settings
+from bigkernel.corpus import COLUMNS, Corpus
+from bigkernel.errors import DataError
+
+Array = NDArray[Any]
+
+
+class Source(Protocol):
+    """Where a matrix or a column comes from."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, …)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As stored."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows start … stop."""
+
+    def part(self, start: int, stop: int) -> Source:
+        """What a task needs to read rows start … stop; their row ids stay as they are."""
+
+    def fingerprint(self) -> str:
+        """A digest that differs where the values differ, as far as can be told without reading them all."""
+
+
+@dataclass(frozen=True, eq=False)
+class NumpySource:
+    """Rows `offset` and up of a matrix, held in memory."""
+
+    values: Array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return ()
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.values[start - self.offset : stop - self.offset]
+
+    def part(self, start: int, stop: int) -> Source:
+        return NumpySource(self.read(start, stop), start)
+
+    def fingerprint(self) -> str:
+        return arrays.digest({"values": self.values})
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrSource:
+    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given."""
+
+    path: str = ""
+    name: str = ""
+    foreign: zarr.Array | None = None
+
+    @cached_property
+    def array(self) -> zarr.Array:
+        """The open array."""
+        if self.foreign is not None:
+            return self.foreign
+        group, _ = arrays.open_group(self.path, "corpus")
+        return arrays.open_array(group, self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "array"}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.array.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        step = (self.array.shards or self.array.chunks)[0]
+        return (*range(0, self.shape[0], step), self.shape[0])
+
+    def read(self, start: int, stop: int) -> Array:
+        return arrays.read(self.array, start, stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        return self
+
+    def fingerprint(self) -> str:
+        return arrays.stored_fingerprint(self.array)
+
+
+@dataclass(frozen=True, eq=False)
+class DaskSource:
+    """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
+
+    array: da.Array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.array.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return (0, *np.cumsum(self.array.chunks[0]).tolist())
+
+    def read(self, start: int, stop: int) -> Array:
+        piece = self.array[start - self.offset : stop - self.offset]
+        return np.asarray(piece.compute(scheduler="synchronous"))
+
+    def part(self, start: int, stop: int) -> Source:
+        # only the graph of these rows travels with the task
+        (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
+        return DaskSource(piece, start)
+
+    def fingerprint(self) -> str:
+        return f"dask {self.array.name}"
+
+
+def _source(values: Any, name: str) -> Source:
+    if isinstance(values, da.Array):
+        if any(np.isnan(size) for size in values.shape):
+            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+        if values.ndim == 2 and values.numblocks[1] > 1:
+            values = values.rechunk({1: -1})
+        source: Source = DaskSource(values)
+    elif isinstance(values, zarr.Array):
+        source = ZarrSource(foreign=values)
+    else:
+        source = NumpySource(np.asarray(values))
+    if source.dtype.kind not in "biuf":
+        raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
+    return source
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A matrix of rows with aligned columns.
+
+    Attributes
+    ----------
+    x : Source of (n, d)
+    columns : mapping of "y", "weight", "domain", "group" to their sources
+    row_maps : applied in order to every block, never stored
+    name : for messages
+    classes : labels of a class column `y`, from the corpus, or empty
+    """
+
+    x: Source
+    columns: dict[str, Source] = field(default_factory=dict)
+    row_maps: tuple[RowMap, ...] = ()
+    name: str = "X"
+    classes: tuple[int | str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n rows, d features)."""
+        return self.x.shape[0], self.x.shape[1]
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the rows as stored."""
+        return self.x.dtype
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are in this process already, so that no cluster helps."""
+        return isinstance(self.x, NumpySource)
+
+    def map(self, row_map: RowMap) -> Rows:
+        """The same rows with one more row-wise transform, applied in the task."""
+        return replace(self, row_maps=(*self.row_maps, row_map))
+
+    def part(self, start: int, stop: int) -> Rows:
+        """What a task needs to read rows start … stop."""
+        columns = {name: source.part(start, stop) for name, source in self.columns.items()}
+        return replace(self, x=self.x.part(start, stop), columns=columns)
+
+    def bounds(self) -> tuple[int, ...]:
+        """Row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
+        n, d = self.shape
+        target = max(1, settings().chunk_bytes // max(1, d * self.dtype.itemsize))
+        steps = self.x.steps
+        if not steps:
+            # in memory: as many steps as give every segment one, of at least a block
+            wanted = settings()
+            parts = max(-(-n // target), min(wanted.min_segments, n // wanted.block_rows), 1)
+            return tuple(n * i // parts for i in range(parts + 1)) if n else (0,)
+        joined = [0]
+        for here, after in zip(steps[1:], (*steps[2:], None), strict=True):
+            if after is None or after - joined[-1] > target:
+                joined.append(here)
+        return tuple(joined)
+
+    def read(self, start: int, stop: int) -> Chunk:
+        """Rows start … stop as a chunk of their own."""
+        columns: dict[str, Any] = {name: source.read(start, stop) for name, source in self.columns.items()}
+        return replace(Chunk(self.x.read(start, stop), start, row_maps=self.row_maps), **columns)
+
+    def chunks(self, bounds: Sequence[int], block_rows: int, work: Workspace) -> Iterator[Chunk]:
+        """The chunks between `bounds`; the next one is read while the caller works on this one."""
+        pairs = list(pairwise(bounds))
+        if self.in_memory:
+            for start, stop in pairs:
+                yield replace(self.read(start, stop), block_rows=block_rows, work=work)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="bigkernel-read") as reader:
+            coming = reader.submit(self.read, *pairs[0]) if pairs else None
+            for after in [*pairs[1:], None]:
+                with work.stage("read"):
+                    assert coming is not None
+                    chunk = coming.result()
+                coming = reader.submit(self.read, *after) if after else None
+                yield replace(chunk, block_rows=block_rows, work=work)
+
+    def take(self, index: Array) -> Array:
+        """The mapped rows of sorted row ids, (k, d) float64.
+
+        Raises
+        ------
+        DataError
+            A row that is not finite.
+        """
+        bounds = np.asarray(self.bounds())
+        pieces = np.split(index, np.searchsorted(index, bounds[1:-1]))
+        wanted = [(int(a), int(b), piece) for a, b, piece in zip(bounds[:-1], bounds[1:], pieces, strict=True)]
+        wanted = [item for item in wanted if len(item[2])]
+
+        def read(item: tuple[int, int, Array]) -> Array:
+            start, stop, ids = item
+            return np.asarray(self.x.read(start, stop)[ids - start], np.float64)
+
+        if self.in_memory:
+            parts = [read(item) for item in wanted]
+        else:
+            with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
+                parts = list(readers.map(read, wanted))
+        taken = np.concatenate(parts) if parts else np.empty((0, self.shape[1]))
+        bad = ~np.isfinite(taken).all(axis=1)
+        if bad.any():
+            raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
+        for row_map in self.row_maps:
+            row_map.apply(taken)
+        return taken
+
+    def column(self, name: str) -> Array | None:
+        """A whole column, or None where there is none."""
+        source = self.columns.get(name)
+        return None if source is None else source.read(0, len(self))
+
+
+def as_rows(X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, group: Any = None) -> Rows:
+    """Rows from a NumPy, Dask or zarr array, a Corpus or Rows, with columns given here before those it has.
+
+    Raises
+    ------
+    DataError
+        Not a matrix of numbers, or a column of another length.
+    """
+    if isinstance(X, Rows):
+        rows = X
+    elif isinstance(X, Corpus):
+        arrays.require_chunks(X.array("x"))
+        columns: dict[str, Source] = {name: ZarrSource(X.path, name) for name in COLUMNS if name in X.columns}
+        rows = Rows(ZarrSource(X.path, "x"), columns, name=X.path, classes=X.info.classes)
+    else:
+        rows = Rows(_source(X, "X"))
+    if len(rows.x.shape) != 2:
+        raise DataError(f"{rows.name}: expected a matrix (rows, features), found shape {rows.x.shape}")
+    given = {"y": y, "weight": weight, "domain": domain, "group": group}
+    columns = {name: _source(values, name) for name, values in given.items() if values is not None}
+    for name, source in columns.items():
+        if not source.shape or source.shape[0] != len(rows):
+            raise DataError(f"{name}: expected {len(rows)} values to go with the rows, found shape {source.shape}")
+    return replace(rows, columns={**rows.columns, **columns})

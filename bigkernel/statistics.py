@@ -1,0 +1,223 @@
+"""Additive statistics of the rows: what one sweep accumulates.
+
+A statistic is plain data with `zero`, `update` and `merge`; what it accumulates is a dict of float64 arrays, so that
+every accumulator can be added, stored and sent alike. The moments of a feature map φ (width p) with targets (c) are
+    n = Σw,  G = Σ w φφᵀ (p×p),  C = Σ w φyᵀ (p×c),  s = Σ w φ (p),  t = Σ w y (c),  q = Σ w y² (c),
+kept apart for as many groups of rows as asked (labelled and unlabelled; later folds and domains). They add over chunks,
+workers and days, and everything in `solve` needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.chunks import Chunk
+from bigkernel.errors import DataError
+from bigkernel.features import FeatureMap
+from bigkernel.plan import Footprint
+
+Array = NDArray[Any]
+Accumulator = dict[str, NDArray[np.float64]]
+
+
+class Statistic(Protocol):
+    """What a sweep runs: a commutative monoid over chunks of rows."""
+
+    def zero(self) -> Accumulator:
+        """An accumulator of no rows."""
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """Add a chunk to `total`, in place."""
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """The accumulator of the rows of both; may reuse `a`."""
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """What it costs."""
+
+
+def add(a: Accumulator, b: Accumulator) -> Accumulator:
+    """a + b, in place in `a`."""
+    for name, values in b.items():
+        a[name] += values
+    return a
+
+
+def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
+    """a − b: the statistics of the rows of `a` without those of `b` (exact removal)."""
+    return {name: a[name] - b[name] for name in a}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""
+
+    rows: float
+    n: float
+    G: Array
+    C: Array
+    s: Array
+    t: Array
+    q: Array
+
+    @classmethod
+    def of(cls, total: Accumulator, group: int | None = None) -> Moments:
+        """Those of one group, or of all groups together."""
+        if group is None and len(total["n"]) == 1:
+            group = 0
+        names = cls.__dataclass_fields__
+        if group is None:
+            return cls(**{name: total[name].sum(axis=0) for name in names})
+        return cls(**{name: total[name][group] for name in names})
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """How the column `y` becomes a matrix of targets (b, c), and which rows are labelled.
+
+    Attributes
+    ----------
+    width : c
+    classes : (c,) sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it
+        is itself a class. NaN is unlabelled where y holds numbers.
+    """
+
+    width: int
+    classes: Array | None = None
+
+    def labelled(self, y: Array, start: int) -> Array:
+        """Which rows of y carry a label, (n,) bool.
+
+        Raises
+        ------
+        DataError
+            A label that is not among the classes.
+        """
+        if self.classes is None:
+            missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, bool)
+            complete: Array = np.logical_not(missing.reshape(len(y), -1).any(axis=1))
+            return complete
+        known: Array = np.isin(y, self.classes)
+        strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise DataError(f"y: row {start + row} has the label {y[row]!r}, which is none of the classes")
+        return known
+
+    def encode(self, y: Array, out: Array) -> None:
+        """Targets of labelled rows y (b,) or (b, c) into out (b, c)."""
+        if self.classes is None:
+            out[...] = y if y.ndim == 2 else y[:, None]
+            return
+        out[...] = 0
+        out[np.arange(len(y)), np.searchsorted(self.classes, y)] = 1
+
+
+@dataclass(frozen=True, eq=False)
+class MomentStatistic:
+    """The moments of a feature map: the statistic of ridge, KRR and SSSL.
+
+    Attributes
+    ----------
+    features : FeatureMap
+    targets : Targets or None
+        None: no y is read, c = 0.
+    unlabelled : "drop" or "keep"
+        "drop": one group, the labelled rows. "keep": group 0 the unlabelled rows, group 1 the labelled ones.
+    """
+
+    features: FeatureMap
+    targets: Targets | None = None
+    unlabelled: str = "drop"
+    names: tuple[str, ...] = field(default=tuple(Moments.__dataclass_fields__), repr=False)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of rows are kept apart."""
+        return 2 if self.unlabelled == "keep" else 1
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        g, p, c = self.groups, self.features.width, self.targets.width if self.targets else 0
+        shapes: dict[str, tuple[int, ...]] = {
+            "rows": (g,),
+            "n": (g,),
+            "G": (g, p, p),
+            "C": (g, p, c),
+            "s": (g, p),
+            "t": (g, c),
+            "q": (g, c),
+        }
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        p, c = self.features.width, self.targets.width if self.targets else 0
+        itemsize = self.features.dtype.itemsize
+        return Footprint(
+            flops_per_row=self.features.flops_per_row + p * p + 2 * p * (c + 1),
+            partial_bytes=8 * self.groups * (p * p + p * (c + 1) + 2 * c + 2),
+            work_bytes=block_rows * (self.features.row_bytes + (c + 1) * itemsize) + p * (p + c + 1) * itemsize,
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        for group, index in enumerate(self._split(chunk)):
+            if index is None or len(index):
+                for block in chunk.blocks(index):
+                    self._add(total, group, chunk, block)
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        """Row positions of each group; None: all rows of the chunk."""
+        if self.targets is None:
+            return [None]
+        if chunk.y is None:
+            raise DataError("y: labels are needed and the input has none")
+        known = self.targets.labelled(chunk.y, chunk.start)
+        if self.unlabelled == "keep":
+            none = np.empty(0, np.int64)
+            if known.all():
+                return [none, None]
+            return [np.flatnonzero(~known), np.flatnonzero(known)] if known.any() else [None, none]
+        return [None if known.all() else np.flatnonzero(known)]
+
+    def _add(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> None:
+        phi = self.features.block(chunk, block)
+        p, dtype, work = self.features.width, self.features.dtype, chunk.work
+        targets = self.targets if self.unlabelled == "drop" or group == 1 else None
+        c = targets.width if targets else 0
+        values = work.buffer(f"targets {c}", (len(phi), c), np.float64)
+        if targets and chunk.y is not None:
+            targets.encode(chunk.y[block], values)
+        # one column of ones beside the targets: C and s in one product
+        y = work.buffer(f"targets and ones {c}", (len(phi), c + 1), dtype)
+        y[:, :c], y[:, c] = values, 1
+        weighted, weight = values, float(len(phi))
+        if chunk.weight is not None:
+            w = np.asarray(chunk.weight[block], np.float64)
+            weighted, weight = values * w[:, None], float(w.sum())
+            root = np.sqrt(w).astype(dtype)[:, None]
+            phi *= root
+            y *= root
+        with work.stage("gram"):
+            gram = work.buffer("gram", (p, p), dtype)
+            np.matmul(phi.T, phi, out=gram)
+            cross = work.buffer(f"cross {c}", (p, c + 1), dtype)
+            np.matmul(phi.T, y, out=cross)
+        with work.stage("add"):
+            total["rows"][group] += len(phi)
+            total["n"][group] += weight
+            total["G"][group] += gram
+            total["s"][group] += cross[:, c]
+            total["C"][group, :, :c] += cross[:, :c]
+            total["t"][group, :c] += weighted.sum(axis=0)
+            total["q"][group, :c] += (weighted * values).sum(axis=0)

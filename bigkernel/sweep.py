@@ -1,0 +1,334 @@
+"""The one engine: `sweep` streams rows through a statistic, over segments, and merges the partials in a fixed tree.
+
+Executors: serial (the specification), threads (rows in this process or in a store, no cluster) and Dask (a client).
+Same plan ⇒ same bits, whichever runs it, whatever the number of workers, deaths and resumes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import dask
+import distributed
+import numpy as np
+import scipy
+import zarr
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+from threadpoolctl import threadpool_limits
+
+from bigkernel.config import Settings, settings
+from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
+from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, emit
+from bigkernel.plan import Plan, plan
+from bigkernel.rows import Rows
+from bigkernel.runs import Receipt, Run, detach, fingerprint
+from bigkernel.statistics import Accumulator, Statistic
+from bigkernel.worker import Job, OneBlasThread, Partial, leaf, merge, merge_tree, receipt_of, run_segment
+
+Executor: TypeAlias = Client | Literal["serial", "threads"] | None
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep gives.
+
+    Attributes
+    ----------
+    total : the accumulator of all rows
+    plan : what was planned
+    receipts : one a segment, in order
+    seconds : from the first task to the merged total
+    executor : "serial", "threads" or "dask"
+    """
+
+    total: Accumulator
+    plan: Plan
+    receipts: tuple[Receipt, ...]
+    seconds: float
+    executor: str
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds of all tasks by stage."""
+        stages: dict[str, float] = {}
+        for receipt in self.receipts:
+            for name, seconds in receipt.seconds.items():
+                stages[name] = stages.get(name, 0.0) + seconds
+        return stages
+
+    @property
+    def flops_per_second(self) -> float:
+        """Rate of the whole sweep."""
+        return self.plan.flops / max(self.seconds, 1e-9)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest resident memory of a process that ran tasks."""
+        return max((receipt.peak_bytes for receipt in self.receipts), default=0)
+
+
+def sweep(
+    rows: Rows,
+    statistic: Statistic,
+    *,
+    client: Executor = None,
+    run: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    what: str = "sweep",
+) -> Swept:
+    """Accumulate `statistic` over all rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    statistic : Statistic
+    client : distributed.Client, "serial", "threads" or None
+        None: the current Dask client, if there is one and the rows are not in memory; threads otherwise.
+    run : directory or None
+        Where partials and receipts are published, so that the job can be resumed. None: nothing is written.
+    resume : go on with the run in that directory
+    what : a word for messages and progress
+
+    Raises
+    ------
+    PlanTooLarge, DataError, ResumeMismatch, Stalled
+    """
+    wanted = settings()
+    steps = plan_sweep(rows, statistic, wanted)
+    executor = choose(rows, client)
+    job = Job(statistic, wanted.block_rows)
+    if run is not None:
+        store = Run(str(Path(run).absolute()))
+        store.begin(_identity(rows, statistic, steps, wanted), resume=resume)
+        job = Job(detach(statistic, store), wanted.block_rows, store)
+    name = executor if isinstance(executor, str) else "dask"
+    emit(SweepStarted(what, name, steps))
+    start = time.perf_counter()
+    if not steps.segments:
+        root: Partial = (statistic.zero(), Receipt("0-0", 0, 0))
+        receipts: list[Receipt] = []
+    elif isinstance(executor, str):
+        root, receipts = _in_process(job, rows, steps, 1 if executor == "serial" else processors())
+    else:
+        root, receipts = _on_cluster(job, rows, steps, executor, wanted)
+    total = root[0]
+    if total is None:
+        assert job.run is not None
+        total = job.run.partial(root[1].node, root[1].digest)
+    seconds = time.perf_counter() - start
+    emit(SweepEnded(seconds))
+    return Swept(total, steps, tuple(sorted(receipts, key=lambda receipt: receipt.start)), seconds, name)
+
+
+def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
+    """The plan that `sweep` would follow for these rows and this statistic."""
+    wanted = wanted or settings()
+    return plan(
+        rows.bounds(),
+        rows.shape[1],
+        rows.dtype.itemsize,
+        statistic.footprint(wanted.block_rows),
+        segment_rows=wanted.segment_rows,
+        min_segments=wanted.min_segments,
+    )
+
+
+def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"]:
+    """Who runs the tasks; see `sweep`."""
+    if isinstance(client, Client):
+        return "threads" if rows.in_memory else client
+    if client in ("serial", "threads"):
+        return client
+    if client is not None:
+        raise ConfigError(f"client: expected a distributed.Client, 'serial', 'threads' or None, found {client!r}")
+    if not rows.in_memory:
+        try:
+            return distributed.default_client()
+        except ValueError:
+            pass
+    return "threads"
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -> dict[str, str]:
+    """Every field that changes a number of the result, each as a short text."""
+    return {
+        "rows": fingerprint(rows.x),
+        "columns": fingerprint(rows.columns),
+        "row_maps": fingerprint(rows.row_maps),
+        "statistic": fingerprint(statistic),
+        "plan": fingerprint(steps.segments),
+        "block_rows": str(wanted.block_rows),
+        "versions": f"numpy {np.__version__}, scipy {scipy.__version__}, zarr {zarr.__version__}, "
+        f"dask {dask.__version__}",
+    }
+
+
+def _ancestors(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...]]:
+    """For every node, the nodes that contain it, nearest first."""
+    parent = {child: node for node, left, right in merges for child in (left, right)}
+    above: dict[str, tuple[str, ...]] = {}
+    for node in {*parent, *parent.values()}:
+        path, here = [], node
+        while here in parent:
+            here = parent[here]
+            path.append(here)
+        above[node] = tuple(path)
+    return above
+
+
+class _Tree:
+    """Merges partials as soon as both children of a node are there; at most one waits on each level and thread."""
+
+    def __init__(self, job: Job, count: int) -> None:
+        self._job = job
+        self._merges = merge_tree(count)
+        self._parent = {child: (node, left, right) for node, left, right in self._merges for child in (left, right)}
+        self._waiting: dict[str, Partial] = {}
+
+    def add(self, node: str, partial: Partial) -> None:
+        """Take a finished node."""
+        self._waiting[node] = partial
+        while node in self._parent:
+            above, left, right = self._parent[node]
+            if left not in self._waiting or right not in self._waiting:
+                return
+            merged = merge(self._job, above, self._waiting.pop(left), self._waiting.pop(right))
+            node = above
+            self._waiting[node] = merged
+
+    def root(self) -> Partial:
+        """The only node left."""
+        (partial,) = self._waiting.values()
+        return partial
+
+
+def _in_process(job: Job, rows: Rows, steps: Plan, workers: int) -> tuple[Partial, list[Receipt]]:
+    count = len(steps.segments)
+    tree, above = _Tree(job, count), _ancestors(merge_tree(count))
+    receipts: list[Receipt] = []
+
+    def finish(partial: Partial) -> None:
+        receipts.append(partial[1])
+        emit(SegmentDone(partial[1], len(receipts), count))
+        tree.add(partial[1].node, partial)
+
+    # one BLAS thread a task, set once for the whole sweep: parallelism is over segments
+    with threadpool_limits(limits=1, user_api="blas"):
+        if workers == 1:
+            for segment in steps.segments:
+                finish(run_segment(job, rows, segment, above.get(leaf(segment.index), ())))
+            return tree.root(), receipts
+        with ThreadPoolExecutor(min(workers, count), thread_name_prefix="bigkernel-segment") as pool:
+            waiting = iter(steps.segments)
+            running = set()
+            for segment in waiting:
+                running.add(pool.submit(run_segment, job, rows, segment, above.get(leaf(segment.index), ())))
+                if len(running) < workers:
+                    continue
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    finish(future.result())
+            for future in running:
+                finish(future.result())
+    return tree.root(), receipts
+
+
+def _on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings) -> tuple[Partial, list[Receipt]]:
+    check_cluster(client, steps, wanted)
+    token, merges = uuid.uuid4().hex[:12], merge_tree(len(steps.segments))
+    above = _ancestors(merges)
+    # without a run the landmarks travel once; with one, tasks load them from its store
+    shared = job if job.run else client.scatter(job, broadcast=True, hash=False)
+
+    def submit(function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
+        key = f"bigkernel-{kind}-{token}-{node}"
+        return client.submit(function, *args, key=key, pure=False, retries=wanted.retries, priority=priority)
+
+    nodes: dict[str, Future] = {}
+    receipts: dict[Future, tuple[int, int]] = {}
+    for segment in steps.segments:
+        node = leaf(segment.index)
+        piece = rows.part(segment.start, segment.stop)
+        nodes[node] = submit(run_segment, "segment", node, shared, piece, segment, above.get(node, ()))
+        receipts[submit(receipt_of, "receipt", node, nodes[node], priority=2)] = (segment.start, segment.stop)
+    for node, left, right in merges:
+        # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
+        nodes[node] = submit(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), priority=1)
+    (root,) = nodes.values()
+    collected: list[Receipt] = []
+    try:
+        waiting = set(receipts)
+        while waiting:
+            for future in _first_done(client, waiting, wanted.stall_seconds, "a segment"):
+                receipt = _result(future, "rows {}:{}".format(*receipts[future]))
+                waiting.discard(future)
+                receipts.pop(future)
+                collected.append(receipt)
+                emit(SegmentDone(receipt, len(collected), len(steps.segments)))
+        _first_done(client, {root}, wanted.stall_seconds, "the merge of the partial results")
+        partial: Partial = _result(root, "the merge of the partial results")
+    except BaseException:
+        client.cancel([*waiting, root], force=True)
+        raise
+    return partial, collected
+
+
+def check_cluster(client: Client, steps: Plan, wanted: Settings) -> None:
+    """Before the first task: workers are there, BLAS is pinned, and the plan fits the smallest worker's memory."""
+    try:
+        client.wait_for_workers(1, timeout=wanted.stall_seconds)
+    except TimeoutError as error:
+        address = client.scheduler.address if client.scheduler else "the scheduler"
+        raise Stalled(
+            f"no worker came to {address} within {wanted.stall_seconds} s; start workers or check their logs"
+        ) from error
+    client.register_plugin(OneBlasThread())
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    for worker in workers:
+        limit = worker["memory_limit"]
+        if limit:
+            # tasks of one worker share its memory
+            steps.check(limit, wanted.worker_base_bytes + (worker["nthreads"] - 1) * steps.task_bytes)
+
+
+def _first_done(client: Client, futures: set[Future], stall_seconds: int, what: str) -> list[Future]:
+    try:
+        done, _ = distributed.wait(futures, timeout=stall_seconds, return_when="FIRST_COMPLETED")
+    except TimeoutError as error:
+        workers = client.scheduler_info(n_workers=-1)["workers"] if client.status == "running" else {}
+        states = ", ".join(f"{address} {worker.get('status', '?')}" for address, worker in workers.items())
+        raise Stalled(
+            f"{what} was not finished within {stall_seconds} s (bigkernel.stall-seconds); workers: {states or 'none'}"
+        ) from error
+    except (distributed.CancelledError, OSError) as error:
+        raise Stalled(f"the cluster was lost while waiting for {what} ({error}); start it again and resume") from error
+    return list(done)
+
+
+def _result(future: Future, what: str) -> Any:
+    try:
+        return future.result()
+    except BigKernelError:
+        raise
+    except KilledWorker as error:
+        raise Stalled(
+            f"{what}: its task ended {len(getattr(error, 'args', ())) or 1} worker processes or more ({error}); "
+            "look at the worker's log, give it more memory, or take smaller chunks"
+        ) from error
+    except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
+        raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
+    except OSError as error:
+        raise DataError(f"{what}: a worker could not read or write: {error}") from error

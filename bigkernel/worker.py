@@ -1,0 +1,178 @@
+"""What runs on a worker: one segment of a sweep, one merge of two partials, and the plugin that pins BLAS.
+
+The serial executor, the threads and Dask all run these same functions; that is why they give the same bits. A task
+takes plain data, opens its store itself and returns plain data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from distributed import Worker, WorkerPlugin, get_worker
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from bigkernel.chunks import Workspace
+from bigkernel.errors import ConfigError
+from bigkernel.plan import Segment
+from bigkernel.rows import Rows
+from bigkernel.runs import Receipt, Run, attach
+from bigkernel.statistics import Accumulator, Statistic
+
+Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What every task of a sweep needs: the statistic (its large arrays in the run, where there is one)."""
+
+    statistic: Any
+    block_rows: int
+    run: Run | None = None
+
+    def open(self) -> Statistic:
+        """The statistic with its arrays."""
+        statistic: Statistic = attach(self.statistic, self.run.path) if self.run else self.statistic
+        return statistic
+
+
+def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
+    """Accumulate one segment; with a run, publish it and return the receipt alone.
+
+    A segment that is published already, or merged into one of `ancestors`, is not computed again.
+    """
+    node = leaf(segment.index)
+    if job.run:
+        for name in (node, *ancestors):
+            found = job.run.finished(name)
+            if found:
+                return None, dataclasses.replace(found, node=node, start=segment.start, stop=segment.stop)
+    start = time.perf_counter()
+    statistic, work = job.open(), Workspace()
+    total = statistic.zero()
+    for chunk in rows.chunks(segment.bounds, job.block_rows, work):
+        chunk.require_finite(rows.name)
+        statistic.update(total, chunk)
+    receipt = Receipt(
+        node=node,
+        start=segment.start,
+        stop=segment.stop,
+        seconds=work.seconds,
+        elapsed=time.perf_counter() - start,
+        bytes_read=(segment.stop - segment.start) * rows.shape[1] * rows.dtype.itemsize,
+        worker=worker_name(),
+        peak_bytes=peak_bytes(),
+    )
+    if job.run:
+        return None, job.run.publish(receipt, total)
+    return total, receipt
+
+
+def merge(job: Job, node: str, a: Partial, b: Partial) -> Partial:
+    """Merge two partials, in this order; with a run, publish the sum and remove the two."""
+    start = time.perf_counter()
+    (left, ra), (right, rb) = a, b
+    if job.run:
+        found = job.run.finished(node)
+        if found:
+            return None, found
+        left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
+    assert left is not None
+    assert right is not None
+    # inputs of a task may be used again after a worker's death: never change them
+    total = job.statistic.merge(left if job.run else {name: values.copy() for name, values in left.items()}, right)
+    receipt = Receipt(
+        node=node,
+        start=ra.start,
+        stop=rb.stop,
+        elapsed=time.perf_counter() - start,
+        worker=worker_name(),
+        peak_bytes=peak_bytes(),
+    )
+    if job.run:
+        receipt = job.run.publish(receipt, total)
+        job.run.discard(ra.node, rb.node)
+        return None, receipt
+    return total, receipt
+
+
+def receipt_of(partial: Partial) -> Receipt:
+    """The receipt, which travels to the driver while the accumulator stays on the worker."""
+    return dataclasses.replace(partial[1], peak_bytes=max(partial[1].peak_bytes, peak_bytes()))
+
+
+def leaf(index: int) -> str:
+    """Name of the node of a segment."""
+    return f"0-{index}"
+
+
+def merge_tree(count: int) -> list[tuple[str, str, str]]:
+    """The fixed binary tree over `count` segments: (node, left, right), children before parents."""
+    level, names, merges = 0, [leaf(i) for i in range(count)], []
+    while len(names) > 1:
+        level += 1
+        above = []
+        for i in range(0, len(names) - 1, 2):
+            node = f"{level}-{i // 2}"
+            merges.append((node, names[i], names[i + 1]))
+            above.append(node)
+        names = above + names[len(names) - len(names) % 2 :]
+    return merges
+
+
+def worker_name() -> str:
+    """Address of the Dask worker, or host and process."""
+    try:
+        return str(get_worker().address)
+    except ValueError:
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def peak_bytes() -> int:
+    """Highest resident memory of this process so far."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def blas_threads() -> dict[str, int]:
+    """Threads of every BLAS library loaded in this process."""
+    return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+class OneBlasThread(WorkerPlugin):
+    """Pins BLAS to one thread in the worker's process, and asserts it: parallelism is over chunks.
+
+    Processes that a nanny starts get it from the environment; workers inside another process, and workers started
+    without a nanny, would take all cores for each task.
+    """
+
+    name = "bigkernel-one-blas-thread"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Set one thread where it is not so, and refuse the worker if that has no effect."""
+        np.ones((2, 2)) @ np.ones((2, 2))
+        scipy.linalg.cholesky(np.eye(2))  # both libraries are loaded now, so that both are seen
+        self._limits = None
+        if any(threads != 1 for threads in blas_threads().values()):
+            self._limits = threadpool_limits(limits=1, user_api="blas")
+        wrong = {path: threads for path, threads in blas_threads().items() if threads != 1}
+        if wrong:
+            raise ConfigError(f"{worker.address}: BLAS keeps more than one thread: {wrong}; set OPENBLAS_NUM_THREADS=1")
+
+    def teardown(self, worker: Worker) -> None:
+        """Give a process that is not ours its threads back."""
+        if self._limits is not None:
+            self._limits.restore_original_limits()
