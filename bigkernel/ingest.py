@@ -190,8 +190,10 @@ def ingest(
                 done += len(x)
                 if progress is not None:
                     progress(done, n_rows)
-            if done == 0 or (n_rows is not None and done != n_rows):
-                raise DataError(f"{source.path}: {done} rows, expected {n_rows or 'some'}")
+            if done == 0:
+                raise DataError(f"{source.path}: no rows")
+            if n_rows is not None and done != n_rows:
+                raise DataError(f"{source.path}: {done} rows, expected {n_rows}")
     except OSError as error:
         raise DataError(f"{os.fspath(target_path)}: cannot be written: {error.strerror or error}") from error
     return open_corpus(target_path)

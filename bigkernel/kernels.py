@@ -73,8 +73,8 @@ class Kernel:
         """k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
         return np.ones(len(X))
 
-    def resolve(self, Z: Array) -> Kernel:
-        """The same kernel with every "scale" parameter replaced by its number for landmarks Z; parameters checked."""
+    def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
+        """The same kernel, checked, with every "scale" parameter replaced by its number for (weighted) rows Z."""
         self._check(np.shape(Z)[1])
         return self
 
@@ -143,9 +143,9 @@ class Gaussian(Kernel):
     sigma: float | Array | Scale = "scale"
     name: ClassVar[str] = "gaussian"
 
-    def resolve(self, Z: Array) -> Gaussian:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Gaussian:
         self._check(np.shape(Z)[1])
-        return replace(self, sigma=(_spread(Z) / 2) ** 0.5) if _unset(self.sigma) else self
+        return replace(self, sigma=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.sigma) else self
 
     def _widths(self) -> tuple[float, Array | None]:
         return _isotropic(self.sigma, lambda sigma: 1 / (2 * sigma**2))
@@ -173,9 +173,9 @@ class Matern(Kernel):
     nu: float = 1.5
     name: ClassVar[str] = "matern"
 
-    def resolve(self, Z: Array) -> Matern:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Matern:
         self._check(np.shape(Z)[1])
-        return replace(self, length_scale=(_spread(Z) / 2) ** 0.5) if _unset(self.length_scale) else self
+        return replace(self, length_scale=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.length_scale) else self
 
     def _widths(self) -> tuple[float, Array | None]:
         gamma, lengths = _isotropic(self.length_scale, lambda length: 1 / (2 * length**2))
@@ -214,10 +214,10 @@ class Laplacian(Kernel):
     gamma: float | Scale = "scale"
     name: ClassVar[str] = "laplacian"
 
-    def resolve(self, Z: Array) -> Laplacian:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Laplacian:
         self._check(np.shape(Z)[1])
         d = np.shape(Z)[1]
-        return replace(self, gamma=1 / (d * (_spread(Z) / d) ** 0.5)) if _unset(self.gamma) else self
+        return replace(self, gamma=1 / (d * (_spread(Z, weight) / d) ** 0.5)) if _unset(self.gamma) else self
 
     def bind(self, Z: Array, dtype: Any = np.float64) -> Bound:
         Z = np.asarray(Z, np.float64)
@@ -264,9 +264,9 @@ class Polynomial(Kernel):
     name: ClassVar[str] = "polynomial"
     _distance: ClassVar[bool] = False
 
-    def resolve(self, Z: Array) -> Polynomial:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Polynomial:
         self._check(np.shape(Z)[1])
-        return replace(self, gamma=1 / _spread(Z)) if _unset(self.gamma) else self
+        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else self
 
     def diag(self, X: Array) -> Array:
         value = _squares(X)
@@ -306,9 +306,9 @@ class Sigmoid(Kernel):
     positive: ClassVar[bool] = False
     _distance: ClassVar[bool] = False
 
-    def resolve(self, Z: Array) -> Sigmoid:
+    def resolve(self, Z: Array, weight: Array | None = None) -> Sigmoid:
         self._check(np.shape(Z)[1])
-        return replace(self, gamma=1 / _spread(Z)) if _unset(self.gamma) else self
+        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else self
 
     def diag(self, X: Array) -> Array:
         value = _squares(X)
@@ -361,9 +361,12 @@ def _unset(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _spread(Z: Array) -> float:
-    """d·var of the landmarks; 1 where they do not vary at all."""
-    spread = float(np.shape(Z)[1] * np.var(np.asarray(Z, np.float64)))
+def _spread(Z: Array, weight: Array | None = None) -> float:
+    """d·var of the landmarks (rows weighted where weights are given); 1 where they do not vary at all."""
+    Z = np.asarray(Z, np.float64)
+    weights = np.ones(len(Z)) if weight is None or not weight.sum() > 0 else weight
+    mean = np.average(Z, axis=0, weights=weights).mean()
+    spread = float(np.average(np.einsum("ij,ij->i", Z - mean, Z - mean), weights=weights))
     return spread if np.isfinite(spread) and spread > 0 else 1.0
 
 

@@ -119,6 +119,39 @@ class Targets:
 
 
 @dataclass(frozen=True, eq=False)
+class FeatureSums:
+    """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of every column of a map: means and deviations."""
+
+    features: FeatureMap
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        return {"n": np.zeros(()), "s": np.zeros(self.features.width), "q": np.zeros(self.features.width)}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        p = self.features.width
+        return Footprint(
+            self.features.flops_per_row + 3 * p, 16 * p + 8, block_rows * (self.features.row_bytes + 8 * p)
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        for block in chunk.blocks():
+            phi = self.features.block(chunk, block)
+            with chunk.work.stage("add"):
+                w = np.ones(len(phi)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
+                total["n"] += w.sum()
+                total["s"] += w @ phi
+                np.multiply(phi, phi, out=phi)
+                total["q"] += w @ phi
+
+
+@dataclass(frozen=True, eq=False)
 class MomentStatistic:
     """The moments of a feature map: the statistic of ridge, KRR and SSSL.
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -74,6 +76,47 @@ class Swept:
         """Highest resident memory of a process that ran tasks."""
         return max((receipt.peak_bytes for receipt in self.receipts), default=0)
 
+    def report(self) -> dict[str, Any]:
+        """The figures of the sweep as plain data."""
+        return {
+            **self.plan.summary(),
+            "executor": self.executor,
+            "workers": len({receipt.worker for receipt in self.receipts}),
+            "seconds": self.seconds,
+            "gflops_per_second": self.flops_per_second / 1e9,
+            "peak_bytes": self.peak_bytes,
+            "resumed_segments": sum(receipt.resumed for receipt in self.receipts),
+            "stage_seconds": self.stages,
+        }
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Who runs the sweeps of a block of code, and where they may be resumed; see `executing`."""
+
+    client: Executor = None
+    run: str | None = None
+    resume: bool = False
+
+
+_DEFAULT = Execution()
+_execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=_DEFAULT)
+
+
+@contextmanager
+def executing(
+    client: Executor = None, *, run: str | os.PathLike[str] | None = None, resume: bool = False
+) -> Iterator[None]:
+    """Choose client and run directory for every sweep inside the block, those of estimators included.
+
+    Each sweep has its own directory below `run`, named after what it is for.
+    """
+    token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
+    try:
+        yield
+    finally:
+        _execution.reset(token)
+
 
 def sweep(
     rows: Rows,
@@ -91,19 +134,23 @@ def sweep(
     rows : Rows
     statistic : Statistic
     client : distributed.Client, "serial", "threads" or None
-        None: the current Dask client, if there is one and the rows are not in memory; threads otherwise.
+        None: what `executing` says; without it the current Dask client, if there is one and the rows are not in
+        memory; threads otherwise.
     run : directory or None
-        Where partials and receipts are published, so that the job can be resumed. None: nothing is written.
+        Where partials and receipts are published, so that the job can be resumed. None: what `executing` says;
+        without it nothing is written.
     resume : go on with the run in that directory
-    what : a word for messages and progress
+    what : a word for messages and progress, and the name of its directory below the run of `executing`
 
     Raises
     ------
     PlanTooLarge, DataError, ResumeMismatch, Stalled
     """
-    wanted = settings()
+    wanted, inherited = settings(), _execution.get()
     steps = plan_sweep(rows, statistic, wanted)
-    executor = choose(rows, client)
+    executor = choose(rows, inherited.client if client is None else client)
+    if run is None and inherited.run is not None:
+        run, resume = Path(inherited.run) / what, inherited.resume
     job = Job(statistic, wanted.block_rows)
     if run is not None:
         store = Run(str(Path(run).absolute()))

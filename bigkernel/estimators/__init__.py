@@ -1,0 +1,18 @@
+"""Estimators in scikit-learn's manners, for rows of any size: NumPy, Dask and zarr arrays, corpora and Rows."""
+
+from bigkernel.estimators.linear import LinearRegression, Ridge
+from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
+from bigkernel.estimators.sssl import SSSL, SSSLClassifier
+from bigkernel.estimators.transforms import Rescaler, Standardizer, UnitNormalizer
+
+__all__ = [
+    "SSSL",
+    "KernelRidge",
+    "KernelRidgeClassifier",
+    "LinearRegression",
+    "Rescaler",
+    "Ridge",
+    "SSSLClassifier",
+    "Standardizer",
+    "UnitNormalizer",
+]

@@ -1,0 +1,280 @@
+"""What the estimators share: one door for every kind of input, targets, predictions and scores.
+
+NumPy input passes scikit-learn's validation and is swept in this process. Dask and zarr arrays, corpora and `Rows` are
+never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask array, `predict_to` writes to disk.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    validate_data,
+)
+
+from bigkernel import arrays, predictions
+from bigkernel.chunks import Chunk, RowMap
+from bigkernel.config import settings
+from bigkernel.corpus import Corpus
+from bigkernel.errors import DataError
+from bigkernel.predictor import Predictor, ScoreStatistic, score
+from bigkernel.rows import DaskSource, Rows, as_rows
+from bigkernel.statistics import Accumulator, Targets
+from bigkernel.sweep import sweep
+
+Array = NDArray[Any]
+DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether X is read chunk by chunk rather than held in memory."""
+    return isinstance(X, Rows | Corpus | da.Array | zarr.Array)
+
+
+def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
+    """Rows of X alone; sets (`reset`) or compares the estimator's n_features_in_."""
+    if not is_lazy(X):
+        return as_rows(validate_data(estimator, X, reset=reset, dtype=DTYPES))
+    rows = as_rows(X)
+    if reset:
+        estimator.n_features_in_ = rows.shape[1]
+        estimator.__dict__.pop("feature_names_in_", None)
+        if not len(rows):
+            raise DataError(f"{rows.name}: 0 rows; at least one is needed")
+    elif rows.shape[1] != estimator.n_features_in_:
+        raise DataError(
+            f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input"
+        )
+    return rows
+
+
+def near_mean(rows: Rows) -> Array:
+    """A point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
+    sample = rows.take(np.arange(min(len(rows), 256)))
+    mean: Array = sample.mean(axis=0)
+    return mean
+
+
+class RowsEstimator(BaseEstimator):
+    """Base of the predicting estimators. A subclass sets what `_features` and `_coefficients` return."""
+
+    _semi_supervised = False  # rows without a label (−1, NaN) are kept and shape the model
+
+    # -- training input ----------------------------------------------------------------------------------------------
+
+    def _training(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, classes: Any = None
+    ) -> tuple[Rows, Targets]:
+        """Validated rows with their column y, and how y becomes targets; sets classes_ where it is a classifier."""
+        if is_lazy(X):
+            rows = input_rows(self, X, reset=reset)
+            if y is None and "y" not in rows.columns:
+                raise DataError(f"{rows.name}: {type(self).__name__} requires y to be passed, but the target y is None")
+        else:
+            X, y = self._validated(X, y, reset=reset)
+            if sample_weight is not None:
+                sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            rows = as_rows(X)
+        if y is not None and not is_lazy(y):
+            y = np.asarray(y)
+        if is_classifier(self):
+            y, targets = self._class_targets(rows, y, classes, reset=reset)
+            return as_rows(rows, y, weight=sample_weight), targets
+        rows = as_rows(rows, y, weight=sample_weight)
+        shape = rows.columns["y"].shape
+        width = 1 if len(shape) == 1 else shape[1]
+        if reset:
+            self._flat = len(shape) == 1
+        elif width != len(self._coefficients()[1]):
+            raise DataError(f"y: expected {len(self._coefficients()[1])} targets as before, found {width}")
+        return rows, Targets(width)
+
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+        if is_classifier(self):
+            X, y = validate_data(self, X, y, reset=reset, dtype=DTYPES)
+            check_classification_targets(y)
+        elif self._semi_supervised and y is not None:
+            y = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+            X, _ = validate_data(self, X, np.zeros(len(y)), reset=reset, dtype=DTYPES)
+        else:
+            X, y = validate_data(self, X, y, reset=reset, dtype=DTYPES, multi_output=True, y_numeric=True)
+            y = np.asarray(y, np.float64)
+        return X, y
+
+    def _class_targets(self, rows: Rows, y: Any, classes: Any, *, reset: bool) -> tuple[Any, Targets]:
+        """y (encoded where labels are not integers) and targets; −1 is unlabelled in corpora and semi-supervised."""
+        if y is None and any(isinstance(label, str) for label in rows.classes):
+            labels = np.asarray(rows.classes)  # the column holds positions in this list
+            self._set_classes(labels, classes, reset=reset)
+            return None, Targets(len(labels), np.arange(len(labels)))
+        if y is None and rows.classes:
+            labels = np.asarray(rows.classes)
+        elif classes is not None or not reset:
+            labels = np.unique(self.classes_ if classes is None else classes)
+        else:
+            values = rows.column("y") if y is None else np.asarray(y)
+            assert values is not None
+            labels = np.unique(values)
+            if self._semi_supervised or y is None:
+                labels = labels[labels != -1] if labels.dtype.kind in "iuf" else labels
+        self._set_classes(labels, classes, reset=reset)
+        labels = self.classes_
+        if y is None or is_lazy(y):
+            return y, Targets(len(labels), labels)
+        codes = np.searchsorted(labels, y)
+        codes[codes == len(labels)] = 0
+        strange = labels[codes] != y
+        if self._semi_supervised and y.dtype.kind in "iuf":
+            codes[y == -1] = -1
+            strange &= y != -1
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise DataError(f"y: row {row} has the label {y[row]!r}, which is none of the classes {labels.tolist()}")
+        return codes, Targets(len(labels), np.arange(len(labels)))
+
+    def _set_classes(self, labels: Array, classes: Any, *, reset: bool) -> None:
+        if not reset:
+            return
+        if len(labels) < 2:
+            raise DataError(
+                f"y: {type(self).__name__} needs labelled rows of at least 2 classes; the data contains "
+                f"{'no label' if not len(labels) else f'only one class, {labels[0]!r}'}"
+            )
+        self.classes_ = labels
+
+    # -- prediction --------------------------------------------------------------------------------------------------
+
+    def _features(self) -> Any:
+        raise TypeError(f"{type(self).__name__} has no features")
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        raise TypeError(f"{type(self).__name__} has no coefficients")
+
+    def _predictor(self) -> Predictor:
+        """The fitted model as plain data."""
+        coef, intercept = self._coefficients()
+        return Predictor(self._features(), coef, intercept, self.classes_ if is_classifier(self) else None)
+
+    def _values(self, X: Any) -> Any:
+        """f(X), (n, c): an array, or a lazy Dask array."""
+        check_is_fitted(self)
+        rows = input_rows(self, X, reset=False)
+        predictor = self._predictor()
+        if rows.in_memory:
+            return predictor.values(rows.read(0, len(rows)))
+        return _lazy_values(rows, predictor)
+
+    def _from_values(self, values: Any) -> Any:
+        if is_classifier(self):
+            classes = self.classes_
+            if isinstance(values, da.Array):
+                return values.map_blocks(_labels, classes, dtype=classes.dtype, drop_axis=1)
+            return _labels(values, classes)
+        return values[:, 0] if self._flat else values
+
+    def predict(self, X: Any) -> Any:
+        """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.
+
+        A NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows.
+        """
+        return self._from_values(self._values(X))
+
+    def predict_to(
+        self, X: Any, path: str | os.PathLike[str], *, decision: bool = False, overwrite: bool = False
+    ) -> zarr.Group:
+        """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
+
+        Parameters
+        ----------
+        X : corpus, zarr array or Rows of one
+        path : where a group with `prediction` (and `decision` (n, c) where asked) appears, whole or not at all
+        """
+        check_is_fitted(self)
+        rows = input_rows(self, X, reset=False)
+        bounds = rows.bounds()
+        chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
+        if any(start % chunk_rows for start in bounds[:-1]):
+            raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
+        predictor, flat = self._predictor(), getattr(self, "_flat", True)
+        with arrays.publishing(path, overwrite=overwrite) as scratch:
+            predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat)
+            writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat)
+            sweep(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
+        return predictions.open_predictions(path)
+
+    # -- scores ------------------------------------------------------------------------------------------------------
+
+    def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None) -> Accumulator:
+        """What scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,)."""
+        check_is_fitted(self)
+        rows = input_rows(self, X, reset=False)
+        if y is None and "y" not in rows.columns:
+            raise DataError(f"{rows.name}: a score needs labels, and there are none")
+        if is_classifier(self):
+            y, targets = self._class_targets(rows, None if y is None else np.asarray(y), None, reset=False)
+        else:
+            targets = Targets(len(self._coefficients()[1]))
+        rows = as_rows(rows, y, weight=sample_weight)
+        return sweep(rows, ScoreStatistic(self._predictor(), targets), what="score").total
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy of a classifier, R² of a regressor; rows without a label are left out.
+
+        Lazy input is scored by one sweep; its labels are those it carries unless y is given.
+        """
+        if not is_lazy(X):
+            result: float = super().score(X, y, sample_weight)
+            return result
+        return score(self.score_totals(X, y, sample_weight))
+
+
+def _labels(values: Array, classes: Array) -> Array:
+    chosen: Array = classes[np.argmax(values, axis=1)]
+    return chosen
+
+
+def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
+    """f of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
+    c = predictor.coef.shape[1]
+    model = dask.delayed(predictor, traverse=False)
+    if isinstance(rows.x, DaskSource):
+        array = rows.x.array
+        return da.map_blocks(
+            _block_values,
+            array,
+            predictor=model,
+            row_maps=rows.row_maps,
+            block_rows=settings().block_rows,
+            dtype=np.float64,
+            chunks=(array.chunks[0], (c,)),
+            meta=np.empty((0, c)),
+        )
+    bounds = rows.bounds()
+    task = dask.delayed(_part_values, pure=False)
+    plain = Rows(rows.x, {}, rows.row_maps, rows.name)
+    parts = [
+        da.from_delayed(task(model, plain, start, stop), (stop - start, c), np.float64)
+        for start, stop in pairwise(bounds)
+    ]
+    return da.concatenate(parts) if parts else da.zeros((0, c))
+
+
+def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], block_rows: int) -> Array:
+    return predictor.values(Chunk(x, row_maps=row_maps, block_rows=block_rows))
+
+
+def _part_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Array:
+    return predictor.values(rows.read(start, stop))

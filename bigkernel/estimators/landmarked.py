@@ -1,0 +1,212 @@
+"""What KernelRidge and SSSL share: a kernel, landmarks, one sweep of moments, `partial_fit`; and the exact form.
+
+Exact (`n_landmarks=None`): the n×n kernel matrix in memory, for some thousands of rows. Nyström (`n_landmarks=m`): one
+sweep for the moments of the landmark block, then an m×m solve; the statistics are kept, so that more rows, another
+alpha or another number of components need no second sweep of the old ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from bigkernel import landmarks as choice
+from bigkernel.config import settings
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators.base import RowsEstimator
+from bigkernel.features import LandmarkMap
+from bigkernel.kernels import Kernel, as_kernel
+from bigkernel.plan import Plan
+from bigkernel.rows import Rows
+from bigkernel.solve import Whitening, require_alpha, whiten
+from bigkernel.statistics import Accumulator, MomentStatistic, Targets, add
+from bigkernel.sweep import plan_sweep, sweep
+
+Array = NDArray[Any]
+EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
+
+
+class LandmarkEstimator(RowsEstimator):
+    """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
+
+    _unlabelled = "drop"
+
+    @property
+    def _exact(self) -> bool:
+        return self.n_landmarks is None and isinstance(self.landmarks, str)
+
+    # -- what a subclass gives ---------------------------------------------------------------------------------------
+
+    def _solve(self) -> None:
+        """Set dual_coef_ and intercept_ from statistics_ and the landmarks."""
+        raise TypeError(type(self).__name__)
+
+    def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
+        """Set dual_coef_ and intercept_ from K (n, n), targets of the labelled rows, and weights."""
+        raise TypeError(type(self).__name__)
+
+    # -- fitting -----------------------------------------------------------------------------------------------------
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        self._validate_params()
+        self._check_settings()
+        rows, targets = self._training(X, y, sample_weight)
+        if self._exact:
+            self._fit_exact(rows, targets)
+        else:
+            self._start(rows)
+            self.statistics_ = self._sweep(rows, targets)
+            self._finish()
+        return self
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        first = not hasattr(self, "statistics_")
+        self._validate_params()
+        self._check_settings()
+        if self._exact:
+            raise ConfigError(
+                f"{type(self).__name__}: partial_fit needs n_landmarks, the exact form keeps no statistics"
+            )
+        rows, targets = self._training(X, y, sample_weight, reset=first, classes=classes)
+        if first:
+            self._start(rows)
+            self.statistics_ = self._sweep(rows, targets)
+        else:
+            self.statistics_ = add({k: v.copy() for k, v in self.statistics_.items()}, self._sweep(rows, targets))
+        self._finish()
+        return self
+
+    def plan(self, X: Any, y: Any = None) -> Plan:
+        """What `fit` on these rows would cost, without running it.
+
+        Returns
+        -------
+        Plan
+            Rows, chunks, segments, flops, bytes read and memory of a task of its sweep.
+        """
+        self._check_settings()
+        if self._exact:
+            raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
+        other = self.__class__(**self.get_params(deep=False))
+        rows, targets = other._training(X, y, None)
+        other._start(rows, look=False)
+        return plan_sweep(rows, other._statistic(targets))
+
+    def _check_settings(self) -> None:
+        require_alpha(self.alpha)
+        if self.dtype not in ("auto", "float32", "float64"):
+            raise ConfigError(f"dtype: expected 'auto', 'float32' or 'float64', found {self.dtype!r}")
+        if isinstance(self.landmarks, str) and self.landmarks != "uniform":
+            raise ConfigError(f"landmarks: expected 'uniform' or an array (m, d), found {self.landmarks!r}")
+
+    def _kernel(self) -> Kernel:
+        return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
+
+    def _start(self, rows: Rows, *, look: bool = True) -> None:
+        """Choose landmarks, fix the kernel's parameters and the dtype; `look=False` only needs their shapes."""
+        if isinstance(self.landmarks, str):
+            choice.require_count(len(rows), self.n_landmarks)
+            if not look:
+                self.landmarks_ = np.zeros((self.n_landmarks, rows.shape[1]))
+            else:
+                rng = check_random_state(self.random_state)
+                self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng))
+        else:
+            self.landmarks_ = choice.given(self.landmarks, rows.shape[1])
+            if self.n_landmarks not in (None, len(self.landmarks_)):
+                raise DataError(f"n_landmarks={self.n_landmarks}, but {len(self.landmarks_)} landmarks were given")
+        self.kernel_ = self._kernel().resolve(self.landmarks_)
+        self.dtype_ = self._compute_dtype(rows)
+
+    def _compute_dtype(self, rows: Rows) -> str:
+        if self.dtype != "auto":
+            return str(self.dtype)
+        if rows.dtype.kind == "f" and rows.dtype.itemsize > 4:
+            return "float64"
+        try:
+            self.kernel_.bind(self.landmarks_, np.float32)
+        except DataError:  # float32 cannot resolve these distances
+            return "float64"
+        return "float32"
+
+    def _statistic(self, targets: Targets) -> MomentStatistic:
+        return MomentStatistic(self._features(), targets, self._unlabelled)
+
+    def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
+        swept = sweep(rows, self._statistic(targets), what="moments")
+        self.sweep_ = swept.report()
+        return swept.total
+
+    def _finish(self) -> None:
+        if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:
+            raise DataError("y: no labelled row with a weight above zero")
+        self._solve()
+
+    def _whitening(self) -> Whitening:
+        eps = float(np.finfo(self.dtype_).eps)
+        whitening = whiten(self._core(), eps=eps, kernel=self.kernel_.name)
+        self.rank_ = whitening.rank
+        return whitening
+
+    def _core(self) -> Array:
+        return self.kernel_(self.landmarks_)
+
+    def _fit_exact(self, rows: Rows, targets: Targets) -> None:
+        n = len(rows)
+        if 8 * n * n > EXACT_BYTES:
+            raise PlanTooLarge(
+                f"{type(self).__name__} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
+                f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
+            )
+        y = rows.column("y")
+        assert y is not None
+        labelled = targets.labelled(y, 0)
+        keep = np.ones(n, bool) if self._semi_supervised else labelled
+        weight = rows.column("weight")
+        X = rows.take(np.flatnonzero(keep))
+        labelled = labelled[keep]
+        if not labelled.any():
+            raise DataError("y: no labelled row")
+        Y = np.empty((int(labelled.sum()), targets.width))
+        targets.encode(y[keep][labelled], Y)
+        weight = None if weight is None else np.asarray(weight[keep], np.float64)
+        self.kernel_ = self._kernel().resolve(X, weight)
+        self.landmarks_, self.dtype_ = X, "float64"
+        self.__dict__.pop("statistics_", None)
+        self._solve_exact(self.kernel_(X), Y, labelled, weight)
+
+    # -- prediction --------------------------------------------------------------------------------------------------
+
+    def _features(self) -> LandmarkMap:
+        return LandmarkMap(self.kernel_, self.landmarks_, np.dtype(self.dtype_))
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        coef = self.dual_coef_
+        return (coef[:, None] if coef.ndim == 1 else coef), np.atleast_1d(self.intercept_)
+
+    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
+        flat = getattr(self, "_flat", False)
+        self.dual_coef_ = coef[:, 0] if flat else coef
+        self.intercept_ = float(intercept[0]) if flat else intercept
+
+    def fit_report(self) -> dict[str, Any]:
+        """What the fit was: kernel, landmarks, rank, dtype and the sweep's seconds, rates and peak memory."""
+        check_is_fitted(self)
+        report: dict[str, Any] = {
+            "estimator": type(self).__name__,
+            "kernel": {"name": self.kernel_.name, **self.kernel_.get_params()},
+            "landmarks": len(self.landmarks_),
+            "rank": int(self.rank_),
+            "dtype": self.dtype_,
+            "alpha": float(self.alpha),
+        }
+        if hasattr(self, "statistics_"):
+            report["rows"] = int(self.statistics_["rows"].sum())
+            report["labelled_rows"] = int(self.statistics_["rows"][-1])
+            report["sweep"] = getattr(self, "sweep_", {})
+            report["block_rows"] = settings().block_rows
+        return report

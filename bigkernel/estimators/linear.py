@@ -1,0 +1,132 @@
+"""Linear and ridge regression from additive moments: one sweep over rows of any number, then a d×d solve."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+
+from bigkernel.errors import DataError
+from bigkernel.estimators.base import RowsEstimator, near_mean
+from bigkernel.features import IdentityMap
+from bigkernel.solve import identity, nystrom_ridge, require_alpha
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, add
+from bigkernel.sweep import sweep
+
+Array = NDArray[Any]
+
+
+class _Linear(RegressorMixin, RowsEstimator):
+    """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
+
+    statistics_: Accumulator
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
+        return self._add(X, y, sample_weight, first=True)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows: the model becomes that of one fit on all rows."""
+        return self._add(X, y, sample_weight, first=not hasattr(self, "statistics_"))
+
+    def _alpha(self) -> float:
+        return 0.0
+
+    def _add(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Self:
+        self._validate_params()
+        require_alpha(self._alpha())
+        rows, targets = self._training(X, y, sample_weight, reset=first)
+        if first:
+            # rows are shifted near their mean, so that centring the moments loses no digits
+            self.shift_ = near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1])
+        total = sweep(rows, MomentStatistic(IdentityMap(self.shift_), targets), what="moments").total
+        if not first:
+            total = add({name: values.copy() for name, values in self.statistics_.items()}, total)
+        if not total["n"][0] > 0:
+            raise DataError("y: no labelled row with a weight above zero")
+        self.statistics_ = total
+        self._solve()
+        return self
+
+    def _solve(self) -> None:
+        moments = Moments.of(self.statistics_)
+        whitening = identity(self.n_features_in_)
+        coef, intercept, error = nystrom_ridge(moments, whitening, self._alpha(), fit_intercept=self.fit_intercept)
+        intercept = intercept - self.shift_ @ coef
+        self.training_mse_ = error / moments.n
+        self.coef_ = coef[:, 0] if self._flat else coef.T
+        self.intercept_ = float(intercept[0]) if self._flat else intercept
+
+    def _features(self) -> IdentityMap:
+        return IdentityMap(np.zeros(self.n_features_in_))
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        return np.atleast_2d(self.coef_).T, np.atleast_1d(self.intercept_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class LinearRegression(_Linear):
+    """Least squares; the minimum-norm solution where the columns are dependent.
+
+    Solved through the normal equations of centred rows: directions whose singular value is below about √(n·eps) of the
+    largest count as absent.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default True
+
+    Attributes
+    ----------
+    coef_ : (d,) or (c, d)
+    intercept_ : float or (c,)
+    statistics_ : dict of float64 arrays, the moments of the rows
+    training_mse_ : (c,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import LinearRegression
+    >>> LinearRegression().fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).coef_.round(6)
+    array([2.])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"fit_intercept": ["boolean"]}
+
+    def __init__(self, *, fit_intercept: bool = True) -> None:
+        self.fit_intercept = fit_intercept
+
+
+class Ridge(_Linear):
+    """Ridge regression, min ‖XW + 1b − Y‖² + α‖W‖², the intercept b without penalty.
+
+    Parameters
+    ----------
+    alpha : float ≥ 0, default 1
+    fit_intercept : bool, default True
+
+    Attributes
+    ----------
+    coef_, intercept_, statistics_, training_mse_ : as in `LinearRegression`
+
+    Examples
+    --------
+    >>> from bigkernel import Ridge
+    >>> Ridge(alpha=1.0).fit([[-1.0], [1.0]], [-1.0, 1.0]).coef_.round(6)
+    array([0.666667])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"alpha": [Real], "fit_intercept": ["boolean"]}
+
+    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+
+    def _alpha(self) -> float:
+        return float(self.alpha)

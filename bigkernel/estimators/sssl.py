@@ -1,0 +1,163 @@
+"""Simple semi-supervised learning: ridge on the leading eigenfunctions of the kernel over all rows, labelled or not.
+
+Ji, Yang, Lin, Jin & Han, "A simple algorithm for semi-supervised learning with improved generalization error bound"
+(ICML 2012, arXiv 1206.6412). SSSL_N is exact; SSSL_m approximates it on m landmarks (seed 001).
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.ridge import KERNEL_CONSTRAINTS, _keeps_statistics
+from bigkernel.kernels import Kernel
+from bigkernel.solve import sssl_all, sssl_core
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+
+
+class _SSSL(LandmarkEstimator):
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KERNEL_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "eigenfunctions": [StrOptions({"all", "landmarks"})],
+    }
+    _semi_supervised = True
+    _unlabelled = "keep"
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 120,
+        alpha: float = 0.4,
+        *,
+        n_landmarks: int | None = None,
+        eigenfunctions: str = "all",
+        landmarks: Any = "uniform",
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_components = n_components
+        self.alpha = alpha
+        self.n_landmarks = n_landmarks
+        self.eigenfunctions = eigenfunctions
+        self.landmarks = landmarks
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def _solve(self) -> None:
+        labelled = Moments.of(self.statistics_, 1)
+        if self.eigenfunctions == "all":
+            coef, self.eigenvalues_ = sssl_all(
+                Moments.of(self.statistics_), labelled, self._whitening(), self.n_components, self.alpha
+            )
+        else:
+            core = self._core()
+            coef, self.eigenvalues_ = sssl_core(core, labelled.G, labelled.C, self.n_components, self.alpha)
+            self.rank_ = len(core)
+        self._set_coefficients(coef, np.zeros(coef.shape[1]))
+
+    def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
+        # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
+        root = np.ones(len(K)) if weight is None else np.sqrt(weight)
+        P = (K[:, labelled] * root[:, None]) * root[labelled]
+        coef, self.eigenvalues_ = sssl_core(
+            K * np.outer(root, root), P @ P.T, P @ (root[labelled, None] * Y), self.n_components, self.alpha
+        )
+        self.rank_ = len(K)
+        self._set_coefficients(root[:, None] * coef, np.zeros(coef.shape[1]))
+
+    @property
+    def n_components_(self) -> int:
+        """How many eigenfunctions were used: n_components, or the numerical rank where that is less."""
+        return len(self.eigenvalues_)
+
+
+class SSSL(RegressorMixin, _SSSL):
+    """Semi-supervised regression on the s leading eigenfunctions of the kernel over all rows; NaN targets: unlabelled.
+
+    Parameters
+    ----------
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    n_components : int, default 120
+        s; fewer are used where the kernel matrix has lower rank.
+    alpha : float ≥ 0, default 0.4
+        Ridge penalty on the weights of the eigenfunctions.
+    n_landmarks : int or None
+        None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
+    eigenfunctions : "all" or "landmarks"
+        Of the Nyström kernel over all N rows, which unlabelled rows shape; or of the m landmarks alone (seed 001
+        eq. 8).
+
+    Attributes
+    ----------
+    dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
+    eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
+    landmarks_, kernel_, statistics_, rank_, intercept_ (zero), n_features_in_
+        As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, SSSL
+    >>> X = np.linspace(0, 6, 200)[:, None]
+    >>> y = np.full(200, np.nan)
+    >>> y[::20] = np.sin(X[::20, 0])
+    >>> model = SSSL(Gaussian(sigma=1.0), n_components=6, alpha=1e-6).fit(X, y)
+    >>> bool(np.abs(model.predict(X) - np.sin(X[:, 0])).max() < 0.1)
+    True
+    """
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled."""
+        return self._fit(X, y, sample_weight)
+
+    @available_if(_keeps_statistics)
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows, labelled or not; see `KernelRidge.partial_fit`."""
+        return self._partial_fit(X, y, None, sample_weight)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class SSSLClassifier(ClassifierMixin, _SSSL):
+    """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 are unlabelled.
+
+    Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    """
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""
+        return self._fit(X, y, sample_weight)
+
+    @available_if(_keeps_statistics)
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows, labelled or not; `classes` lists all labels where the first rows lack some."""
+        return self._partial_fit(X, y, classes, sample_weight)
+
+    def decision_function(self, X: Any) -> Any:
+        """Values of f: (N, c), or (N,) for two classes (positive: the second)."""
+        values = self._values(X)
+        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values

@@ -1,0 +1,132 @@
+"""Row transforms as scikit-learn transformers: scale, unit norm, standardize; fitted in at most one sweep.
+
+On NumPy and Dask arrays they give arrays of the same kind. On zarr arrays, corpora and Rows they give `Rows` with one
+more row map: nothing is stored, the tasks of the next step apply it. So a Pipeline of them and an estimator works on
+all four.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from bigkernel.chunks import RowMap, Scale, Standardize, UnitNorm
+from bigkernel.errors import DataError
+from bigkernel.estimators.base import input_rows, is_lazy, near_mean
+from bigkernel.features import IdentityMap
+from bigkernel.rows import Rows, as_rows
+from bigkernel.statistics import FeatureSums
+from bigkernel.sweep import sweep
+
+Array = NDArray[Any]
+
+
+class RowTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Base: a fitted transformer is a `RowMap`."""
+
+    def _row_map(self) -> RowMap:
+        raise TypeError(f"{type(self).__name__} has no row map")
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the number of features; nothing else is needed."""
+        self._validate_params()
+        input_rows(self, X, reset=True)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """The mapped rows: an array (NumPy, Dask), or Rows that apply the map when they are read."""
+        check_is_fitted(self)
+        rows = input_rows(self, X, reset=False)
+        row_map = self._row_map()
+        if isinstance(X, da.Array):
+            dtype = _float(X.dtype)
+            return X.map_blocks(_apply, row_map, dtype, dtype=dtype, meta=np.empty((0, 0), dtype))
+        if is_lazy(X):
+            return rows.map(row_map)
+        values = rows.x.read(0, len(rows))
+        return _apply(values, row_map, _float(values.dtype))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class Rescaler(RowTransformer):
+    """Multiply every value by a factor.
+
+    Parameters
+    ----------
+    factor : float
+        For example 1/255 for 8-bit pixels.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"factor": [Real]}
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor = factor
+
+    def _row_map(self) -> RowMap:
+        return Scale(float(self.factor))
+
+
+class UnitNormalizer(RowTransformer):
+    """Scale every row to unit L2 norm; rows of zeros stay as they are."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+
+    def _row_map(self) -> RowMap:
+        return UnitNorm()
+
+
+class Standardizer(RowTransformer):
+    """Subtract the mean and divide by the standard deviation of every feature, learnt in one sweep.
+
+    The deviation is the maximum-likelihood one (divided by the sum of weights), as in scikit-learn's StandardScaler; it
+    is 1 where a feature does not vary.
+
+    Attributes
+    ----------
+    mean_, scale_ : (d,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn means and deviations, of weighted rows where weights are given."""
+        rows = input_rows(self, X, reset=True)
+        if sample_weight is not None and not is_lazy(X):
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        rows = as_rows(rows, weight=sample_weight)
+        plain = Rows(rows.x, {"weight": rows.columns["weight"]} if "weight" in rows.columns else {}, rows.row_maps)
+        shift = near_mean(rows)
+        swept = sweep(plain, FeatureSums(IdentityMap(shift)), what="standardize")
+        n, s, q = (swept.total[name] for name in ("n", "s", "q"))
+        if not n > 0:
+            raise DataError(f"{rows.name}: the weights of all rows are zero")
+        mean = s / n
+        variance = q / n - mean**2
+        self.mean_ = shift + mean
+        # what rounding leaves of a constant feature is not a deviation
+        flat = variance <= 10 * np.finfo(np.float64).eps * (q / n + self.mean_**2)
+        self.scale_ = np.sqrt(np.where(flat, 1.0, variance))
+        return self
+
+    def _row_map(self) -> RowMap:
+        return Standardize(self.mean_, self.scale_)
+
+
+def _float(dtype: Any) -> np.dtype[Any]:
+    return np.dtype(np.float64 if np.dtype(dtype).itemsize > 4 else np.float32)
+
+
+def _apply(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
+    mapped = np.array(x, dtype, copy=True, order="C")
+    row_map.apply(mapped)
+    return mapped

@@ -1,0 +1,106 @@
+"""Predictions on disk: written by the tasks of a sweep, chunk by chunk, and published when all are there.
+
+A group of kind "predictions" with `prediction` (n,) or (n, c): labels (positions in `classes` where these are text) or
+numbers; and `decision` (n, c), the values of f, where asked.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from bigkernel import arrays
+from bigkernel.chunks import Chunk
+from bigkernel.corpus import write_chunk
+from bigkernel.errors import DataError
+from bigkernel.plan import Footprint
+from bigkernel.predictor import Predictor
+from bigkernel.statistics import Accumulator, add
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionWriter:
+    """A statistic that writes f of every chunk to the store at `path`; accumulates the number of rows."""
+
+    predictor: Predictor
+    path: str
+    chunk_rows: int
+    decision: bool
+    flat: bool
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        return {"rows": np.zeros(1)}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        features, c = self.predictor.features, self.predictor.coef.shape[1]
+        return Footprint(
+            features.flops_per_row + 2 * features.width * c,
+            8,
+            block_rows * features.row_bytes + features.width * (c + 2) * 8 + 3 * self.chunk_rows * c * 8,
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        values = self.predictor.values(chunk)
+        index, rest = divmod(chunk.start, self.chunk_rows)
+        if rest:
+            raise DataError(f"{self.path}: row {chunk.start} does not begin a chunk of {self.chunk_rows} rows")
+        rows = {"prediction": stored_form(self.predictor, values, flat=self.flat)}
+        if self.decision:
+            rows["decision"] = values
+        with chunk.work.stage("write"):
+            write_chunk(self.path, index, self.chunk_rows, rows)
+        total["rows"] += len(chunk)
+
+
+def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
+    """What is written for values (n, c): integer labels, positions of text labels, or the numbers themselves."""
+    if predictor.classes is not None:
+        best: Array = np.argmax(values, axis=1)
+        return best if predictor.classes.dtype.kind not in "iub" else predictor.classes[best].astype(np.int64)
+    return values[:, 0] if flat else values
+
+
+def create(
+    path: str | os.PathLike[str], predictor: Predictor, n_rows: int, chunk_rows: int, *, decision: bool, flat: bool
+) -> None:
+    """Create the empty arrays of a prediction store in the (scratch) directory `path`."""
+    classes = [] if predictor.classes is None else predictor.classes.tolist()
+    attributes = {arrays.ATTRIBUTE: {"kind": "predictions", "format": 1, "classes": classes}}
+    group = zarr.create_group(Path(path), zarr_format=3, attributes=attributes)
+    c = predictor.coef.shape[1]
+    sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
+    shapes = {"prediction": sample.shape[1:]}
+    if decision:
+        shapes["decision"] = (c,)
+    for name, tail in shapes.items():
+        dtype = sample.dtype if name == "prediction" else np.float64
+        arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
+
+
+def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
+    """Open a prediction store, every chunk there.
+
+    Raises
+    ------
+    DataError
+        Not a prediction store, or chunks are missing.
+    """
+    group, _ = arrays.open_group(path, "predictions")
+    for name in group.array_keys():
+        arrays.require_chunks(arrays.open_array(group, name))
+    return group

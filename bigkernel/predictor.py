@@ -1,0 +1,113 @@
+"""A fitted model as rows see it: features, coefficients, labels; and the statistic that scores it.
+
+Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves or their kernel values against m landmarks.
+Shapes: n rows, p columns of φ, c targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.chunks import Chunk
+from bigkernel.features import FeatureMap
+from bigkernel.plan import Footprint
+from bigkernel.statistics import Accumulator, Targets, add
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """f(x) = φ(x)ᵀW + b.
+
+    Attributes
+    ----------
+    features : FeatureMap of width p
+    coef : (p, c)
+    intercept : (c,)
+    classes : (c,) labels, or None for numbers
+    """
+
+    features: FeatureMap
+    coef: Array
+    intercept: Array
+    classes: Array | None = None
+
+    def values(self, chunk: Chunk) -> Array:
+        """f of every row of the chunk, (n, c) float64."""
+        out = np.empty((len(chunk), self.coef.shape[1]))
+        coef = self.coef.astype(self.features.dtype)
+        for block in chunk.blocks():
+            phi = self.features.block(chunk, block)
+            with chunk.work.stage("predict"):
+                out[block] = phi @ coef
+        out += self.intercept
+        return out
+
+    def labels(self, values: Array) -> Array:
+        """The class of the largest value of each row, (n,); positions where there are no labels."""
+        best: Array = np.argmax(values, axis=1)
+        return best if self.classes is None else self.classes[best]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreStatistic:
+    """What scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
+
+    Accumulates `confusion` (c, c), true class by predicted class, for classes; `n`, `sse`, `t`, `q` (c,) for numbers.
+    """
+
+    predictor: Predictor
+    targets: Targets
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        c = self.targets.width
+        if self.targets.classes is not None:
+            return {"confusion": np.zeros((c, c))}
+        return {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        features, c = self.predictor.features, self.targets.width
+        return Footprint(
+            features.flops_per_row + 2 * features.width * c,
+            8 * c * c + 32 * c,
+            block_rows * features.row_bytes + features.width * (c + 2) * 8,
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        assert chunk.y is not None
+        known = self.targets.labelled(chunk.y, chunk.start)
+        weight = np.ones(len(chunk)) if chunk.weight is None else np.asarray(chunk.weight, np.float64)
+        values, weight = self.predictor.values(chunk)[known], weight[known]
+        truth = np.empty(values.shape)
+        self.targets.encode(chunk.y[known], truth)
+        if self.targets.classes is not None:
+            np.add.at(total["confusion"], (truth.argmax(axis=1), values.argmax(axis=1)), weight)
+            return
+        total["n"] += weight.sum()
+        total["sse"] += weight @ (truth - values) ** 2
+        total["t"] += weight @ truth
+        total["q"] += weight @ truth**2
+
+
+def score(total: Accumulator) -> float:
+    """Accuracy from a confusion matrix, or R² averaged over targets (1 for a constant target met exactly, else 0)."""
+    if "confusion" in total:
+        confusion = total["confusion"]
+        return float(np.trace(confusion) / max(confusion.sum(), 1e-300))
+    spread = total["q"] - total["t"] ** 2 / np.maximum(total["n"], 1e-300)
+    flat = spread <= 1e-12 * np.maximum(total["q"], 1e-300)
+    r2 = np.where(flat, (total["sse"] <= 1e-12 * np.maximum(total["q"], 1e-300)) * 1.0, 0.0)
+    r2[~flat] = 1 - total["sse"][~flat] / spread[~flat]
+    return float(r2.mean())
