@@ -4,22 +4,28 @@ Rows stream through a feature map into additive statistics, in one sweep over th
 solved locally; the model streams back over the rows to predict.
 """
 
-from bigkernel.clusters import connect
-from bigkernel.corpus import Corpus, open_corpus
-from bigkernel.estimators import (
-    SSSL,
-    KernelRidge,
-    KernelRidgeClassifier,
-    LinearRegression,
-    Rescaler,
-    Ridge,
-    SSSLClassifier,
-    Standardizer,
-    UnitNormalizer,
-)
-from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from bigkernel.plan import plan
 from bigkernel.sweep import executing, sweep
+
+if TYPE_CHECKING:
+    from bigkernel.clusters import connect
+    from bigkernel.corpus import Corpus, open_corpus
+    from bigkernel.estimators import (
+        SSSL,
+        KernelRidge,
+        KernelRidgeClassifier,
+        LinearRegression,
+        Rescaler,
+        Ridge,
+        SSSLClassifier,
+        Standardizer,
+        UnitNormalizer,
+    )
+    from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+    from bigkernel.model import load_model, save_model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,7 +47,41 @@ __all__ = [
     "UnitNormalizer",
     "connect",
     "executing",
+    "load_model",
     "open_corpus",
     "plan",
+    "save_model",
     "sweep",
 ]
+
+# Loaded when first asked for: a worker imports this package too, and needs neither scikit-learn nor its 100 MB.
+_HOMES = {
+    "clusters": ("connect",),
+    "corpus": ("Corpus", "open_corpus"),
+    "estimators": (
+        "SSSL",
+        "KernelRidge",
+        "KernelRidgeClassifier",
+        "LinearRegression",
+        "Rescaler",
+        "Ridge",
+        "SSSLClassifier",
+        "Standardizer",
+        "UnitNormalizer",
+    ),
+    "kernels": ("Gaussian", "Laplacian", "Linear", "Matern", "Polynomial", "Sigmoid"),
+    "model": ("load_model", "save_model"),
+}
+_HOME = {name: f"bigkernel.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bigkernel' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

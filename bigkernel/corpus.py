@@ -9,8 +9,8 @@ classes (integers) and NaN where they are numbers.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,13 +168,14 @@ def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) ->
 class CorpusWriter:
     """Writes a corpus chunk by chunk; used as a context manager.
 
-    The corpus says `complete: false` until the block has ended without an error; after an error it is removed (it was
-    new), so nothing that looks whole is left. Rows come either in order through `append`, any number at a time, or,
-    when `n_rows` is given, as whole chunks through `write_chunk`, in any order and from several processes.
+    It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
+    without an error; after an error nothing of it is left, and what stood at the target is as it was. Rows come either
+    in order through `append`, any number at a time, or, when `n_rows` is given, as whole chunks through `write_chunk`,
+    in any order and from several processes (which call the function `write_chunk` with the writer's `path`).
 
     Parameters
     ----------
-    path : where the corpus goes; must not exist unless `overwrite`
+    target : where the corpus goes; must not exist unless `overwrite` (then only a corpus is replaced)
     n_features : int
     dtype : of the stored rows
     columns : mapping of column name to dtype
@@ -187,7 +188,7 @@ class CorpusWriter:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        target: str | os.PathLike[str],
         *,
         n_features: int,
         dtype: Any,
@@ -200,10 +201,11 @@ class CorpusWriter:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
-        self.path = Path(path)
+        self.target = self.path = Path(target)
         self.info = replace(info, complete=False)
         self.chunk_rows = chunk_rows or chunk_rows_for(n_features, np.dtype(dtype).itemsize, n_rows)
         self.n_rows = n_rows or 0
+        self._fixed = n_rows is not None
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
         self._overwrite = overwrite
@@ -211,40 +213,37 @@ class CorpusWriter:
         self._pending_rows = 0
 
     def __enter__(self) -> CorpusWriter:
-        if self.path.exists():
-            if not self._overwrite:
-                raise DataError(f"{self.path}: already exists; choose another path or ask to overwrite it")
-            arrays.open_group(self.path, "corpus")  # never remove what is not ours
-            shutil.rmtree(self.path)
-        try:
-            self.path.mkdir(parents=True)
-            self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
-        self._arrays = {
-            name: arrays.create(
-                self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
-            )
-            for name, (tail, dtype) in self._shapes.items()
-        }
+        if self.target.exists() and self._overwrite:
+            arrays.open_group(self.target, "corpus")  # never replace what is not ours
+        with ExitStack() as stack:
+            try:
+                self.path = stack.enter_context(arrays.publishing(self.target, overwrite=self._overwrite))
+                self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
+                self._arrays = {
+                    name: arrays.create(
+                        self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
+                    )
+                    for name, (tail, dtype) in self._shapes.items()
+                }
+            except OSError as error:
+                raise DataError(f"{self.target}: cannot be written: {error.strerror}") from error
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is None:
-            try:
-                self._flush(everything=True)
-                for array in self._arrays.values():
-                    arrays.require_chunks(array)
-                self.info = replace(self.info, complete=True)
-                self._group.attrs.update(self._attributes())
-                return
-            except BaseException:
-                shutil.rmtree(self.path, ignore_errors=True)
-                raise
-        shutil.rmtree(self.path, ignore_errors=True)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        with self._stack:
+            if error is not None:
+                raise error
+            self._flush(everything=True)
+            for array in self._arrays.values():
+                arrays.require_chunks(array)
+            self.info = replace(self.info, complete=True)
+            self._group.attrs.update(self._attributes())
 
     def append(self, **rows: NDArray[Any]) -> None:
         """Add rows at the end: `x` (k, d) and every column (k,). Whole chunks are written as they fill."""
+        if self._fixed:
+            raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
         count = len(rows["x"])
         for name, (tail, _) in self._shapes.items():
             found = np.shape(rows.get(name, ()))

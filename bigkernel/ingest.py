@@ -155,6 +155,18 @@ def ingest(
     DataError
         Anything wrong with the file, no rows, values that are not finite (names the first rows), or a target that
         exists or cannot be written. Nothing new is left at `target_path` then.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bigkernel.io import open_source
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "iris.csv")
+    >>> _ = path.write_text("5.1,3.5,virginica\\n4.9,3.0,setosa\\n")
+    >>> corpus = ingest(open_source(path), path.with_name("iris"))
+    >>> corpus.shape, corpus.info.classes, corpus.column("y")
+    ((2, 2), ('setosa', 'virginica'), array([1, 0]))
+    >>> folder.cleanup()
     """
     if os.path.lexists(target_path) and not overwrite:
         raise DataError(f"{os.fspath(target_path)}: already exists; choose another path or ask to overwrite it")

@@ -80,6 +80,18 @@ class LandmarkEstimator(RowsEstimator):
         self._finish()
         return self
 
+    def refit(self) -> Self:
+        """Solve again from the statistics that are kept, after `set_params(alpha=…)` or `n_components=…`: no sweep.
+
+        The kernel and the landmarks stay those of the fit.
+        """
+        check_is_fitted(self)
+        self._check_settings()
+        if not hasattr(self, "statistics_"):
+            raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; fit again")
+        self._finish()
+        return self
+
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What `fit` on these rows would cost, without running it.
 

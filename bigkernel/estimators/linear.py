@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import RowsEstimator, near_mean
@@ -31,6 +32,13 @@ class _Linear(RegressorMixin, RowsEstimator):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows."""
         return self._add(X, y, sample_weight, first=not hasattr(self, "statistics_"))
+
+    def refit(self) -> Self:
+        """Solve again from the statistics that are kept, after `set_params(alpha=…)`: no sweep."""
+        check_is_fitted(self)
+        require_alpha(self._alpha())
+        self._solve()
+        return self
 
     def _alpha(self) -> float:
         return 0.0

@@ -100,6 +100,19 @@ def open_source(
         No such file, not a file, unknown format (lists the formats), or a head that does not make sense.
     ConfigError
         An option that the format does not take, or with an impossible value.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "wine.csv")
+    >>> _ = path.write_text('"pH";"alcohol";"quality"\\n3;8.8;6\\n3.3;9.5;5\\n')
+    >>> source = open_source(path)
+    >>> source.format, source.n_features, source.labelled
+    ('csv', 2, True)
+    >>> [(x.tolist(), y.tolist()) for x, y in source.blocks()]
+    [([[3.0, 8.8], [3.3, 9.5]], [6.0, 5.0])]
+    >>> folder.cleanup()
     """
     name = os.fspath(path)
     require_file(name)

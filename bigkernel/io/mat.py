@@ -28,8 +28,9 @@ _EXPANSION = 1100  # deflate expands at most 1032-fold
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _INT8, _INT32, _UINT32, _MATRIX, _COMPRESSED = 1, 5, 6, 14, 15
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-_CLASSES = ("cell", "struct", "object", "char", "sparse", "double", "single")  # numbered from 1
-_CLASSES += ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_CLASSES = {1: "cell", 2: "struct", 3: "object", 4: "char", 5: "sparse", 6: "double", 7: "single"} | dict(
+    enumerate(("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"), 8)
+)
 _DTYPES = {
     "double": "f8",
     "single": "f4",
@@ -209,7 +210,7 @@ def _describe(data: bytes, order: str) -> _Variable:
         raise _Damaged("no array flags")
     (flags,) = struct.unpack_from(order + "I", data, start)
     number = flags & 0xFF
-    if not 1 <= number <= len(_CLASSES):
+    if number not in _CLASSES:
         return _Variable("(an object)", (), "object")
     kind, start, stop = _element(data, _padded(stop), order)
     if kind != _INT32 or (stop - start) % 4 or not 8 <= stop - start <= 128:
@@ -219,7 +220,7 @@ def _describe(data: bytes, order: str) -> _Variable:
     if kind != _INT8 or min(shape) < 0:
         raise _Damaged("no name" if kind != _INT8 else f"impossible dimensions {shape}")
     name = data[start:stop].decode("latin-1")
-    described = "logical" if flags & 0x200 else _CLASSES[number - 1]
+    described = "logical" if flags & 0x200 else _CLASSES[number]
     variable = _Variable(name, shape, described, complex=bool(flags & 0x800))
     if described not in _DTYPES:
         return variable

@@ -1,0 +1,369 @@
+"""`bigkernel plan | fit | predict | score`: what a job would cost, the job, and what its model is worth."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.pipeline import Pipeline
+from threadpoolctl import threadpool_limits
+
+from bigkernel.cli.options import (
+    cluster_options,
+    execution,
+    json_option,
+    overwrite_option,
+    run_options,
+    show,
+)
+from bigkernel.config import settings
+from bigkernel.corpus import Corpus, open_corpus
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators import (
+    SSSL,
+    KernelRidge,
+    KernelRidgeClassifier,
+    LinearRegression,
+    Rescaler,
+    Ridge,
+    SSSLClassifier,
+    Standardizer,
+    UnitNormalizer,
+)
+from bigkernel.kernels import KERNELS, Kernel
+from bigkernel.model import load_model, save_model
+from bigkernel.predictor import score as score_of
+from bigkernel.sweep import processors
+
+_METHODS = {
+    "krr": "kernel ridge regression on Nyström landmarks",
+    "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
+    "ridge": "linear ridge regression",
+    "linear": "least squares",
+}
+
+
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is fitted: method, kernel, landmarks, penalties, transforms."""
+    for option in reversed(
+        (
+            click.option(
+                "--method",
+                type=click.Choice(list(_METHODS)),
+                default="krr",
+                show_default=True,
+                help="; ".join(f"{name}: {text}" for name, text in _METHODS.items()) + ".",
+            ),
+            click.option(
+                "--landmarks", type=click.IntRange(1), help="m, for krr and sssl.  [default: 1000 or all rows]"
+            ),
+            click.option("--kernel", type=click.Choice(list(KERNELS)), default="gaussian", show_default=True),
+            click.option("--sigma", type=float, help="Bandwidth of gaussian, length of matern  [from the data]."),
+            click.option("--gamma", type=float, help="Of laplacian, polynomial, sigmoid  [from the data]."),
+            click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+            click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
+            click.option(
+                "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+            ),
+            click.option("--alpha", type=float, help="Ridge penalty  [krr, ridge: 1; sssl: 0.4]."),
+            click.option("--components", type=click.IntRange(1), default=120, show_default=True, help="s, of sssl."),
+            click.option(
+                "--eigenfunctions",
+                type=click.Choice(["all", "landmarks"]),
+                default="all",
+                show_default=True,
+                help="Of sssl.",
+            ),
+            click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
+            click.option(
+                "--transform",
+                "transforms",
+                multiple=True,
+                type=click.Choice(["scale", "unit-norm", "standardize"]),
+                help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
+                "corpus's own scale.",
+            ),
+            click.option(
+                "--task",
+                type=click.Choice(["auto", "classify", "regress"]),
+                default="auto",
+                show_default=True,
+                help="auto: classify where the corpus has classes.",
+            ),
+            click.option(
+                "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True
+            ),
+            click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def build(corpus: Corpus, options: dict[str, Any]) -> Any:
+    """The estimator (in a Pipeline, where there are transforms) that the options describe."""
+    task = options["task"]
+    if task == "auto":
+        classify = bool(corpus.info.classes) and options["method"] in ("krr", "sssl")
+    else:
+        classify = task == "classify"
+    if "y" not in corpus.columns:
+        raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
+    estimator = _estimator(corpus, options, classify)
+    made = {
+        "scale": lambda: Rescaler(1 / corpus.info.scale),
+        "unit-norm": UnitNormalizer,
+        "standardize": Standardizer,
+    }
+    steps: list[tuple[str, Any]] = [(name, made[name]()) for name in options["transforms"]]
+    if len({name for name, _ in steps}) < len(steps):
+        raise ConfigError("--transform: each may be given once")
+    return Pipeline([*steps, ("model", estimator)]) if steps else estimator
+
+
+def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
+    method = options["method"]
+    if method in ("ridge", "linear"):
+        if classify:
+            raise ConfigError(f"--method {method} regresses on numbers; use krr or sssl to classify")
+        if any(isinstance(label, str) for label in corpus.info.classes):
+            raise DataError(f"{corpus.path}: its labels are text, there are no numbers to regress on")
+        return LinearRegression() if method == "linear" else Ridge(alpha=_or(options["alpha"], 1.0))
+    common = {
+        "kernel": _kernel(options),
+        "n_landmarks": _or(options["landmarks"], min(1000, corpus.n_rows)),
+        "dtype": options["dtype"],
+        "random_state": options["seed"],
+    }
+    if method == "krr":
+        kind: Any = KernelRidgeClassifier if classify else KernelRidge
+        return kind(alpha=_or(options["alpha"], 1.0), fit_intercept=options["intercept"], **common)
+    if options["intercept"]:
+        raise ConfigError("--intercept: sssl has none")
+    kind = SSSLClassifier if classify else SSSL
+    return kind(
+        alpha=_or(options["alpha"], 0.4),
+        n_components=options["components"],
+        eigenfunctions=options["eigenfunctions"],
+        **common,
+    )
+
+
+def _kernel(options: dict[str, Any]) -> Kernel:
+    name = options["kernel"]
+    taken: dict[str, dict[str, Any]] = {
+        "gaussian": {"sigma": options["sigma"]},
+        "matern": {"length_scale": options["sigma"], "nu": float(options["nu"])},
+        "laplacian": {"gamma": options["gamma"]},
+        "polynomial": {"gamma": options["gamma"], "degree": options["degree"], "coef0": options["coef0"]},
+        "sigmoid": {"gamma": options["gamma"], "coef0": options["coef0"]},
+    }
+    params = taken.get(name, {})
+    for width in ("sigma", "gamma"):
+        used = {"sigma": ("gaussian", "matern"), "gamma": ("laplacian", "polynomial", "sigmoid")}[width]
+        if options[width] is not None and name not in used:
+            raise ConfigError(f"--{width}: the {name} kernel has none")
+    return KERNELS[name](**{key: value for key, value in params.items() if value is not None})
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@model_options
+@click.option("--workers", type=click.IntRange(1), help="How many workers there would be  [one a processor].")
+@json_option
+def plan(corpus: str, workers: int | None, as_json: bool, **options: Any) -> None:
+    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time. Nothing is run.
+
+    The time is that of the sweep, at the rate of this machine's matrix product, measured here for half a second.
+    """
+    opened = open_corpus(corpus)
+    model = build(opened, options)
+    last = model[-1] if isinstance(model, Pipeline) else model
+    if not hasattr(last, "plan"):
+        raise ConfigError(f"--method {options['method']} has no plan: one sweep over {opened.n_rows:,} rows")
+    steps = last.plan(opened)
+    rate, count = gemm_flops_per_second(), workers or processors()
+    seconds = steps.seconds(rate * count)
+    base = settings().worker_base_bytes
+    figures = {
+        **steps.summary(),
+        "worker_bytes": steps.worker_bytes(base),
+        "of_it_process_bytes": base,
+        "workers": count,
+        "gemm_gflops_per_second_each": rate / 1e9,
+        "sweep_seconds": seconds,
+        "sweep_hours": seconds / 3600,
+    }
+    show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
+
+
+def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
+    """Rate of the single-threaded float32 matrix product of this machine."""
+    a = np.ones((size, size), np.float32)
+    out = np.empty_like(a)
+    with threadpool_limits(limits=1, user_api="blas"):
+        np.matmul(a, a, out=out)
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            np.matmul(a, a, out=out)
+            count += 1
+        return 2.0 * size**3 * count / (time.perf_counter() - start)
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@click.argument("model", type=click.Path())
+@model_options
+@cluster_options
+@run_options
+@overwrite_option
+@json_option
+def fit(
+    corpus: str,
+    model: str,
+    cluster: str,
+    workers: int | None,
+    memory_limit: str | None,
+    dashboard_port: int,
+    run: str | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Fit a model to CORPUS and save it at MODEL.
+
+    \b
+    bigkernel fit train.corpus digits.model --transform unit-norm \\
+        --sigma 0.7071 --alpha 0.1 --landmarks 1000 --cluster local
+    """
+    opened = open_corpus(corpus)
+    estimator = build(opened, options)
+    _require_target(model, overwrite)
+    with execution(cluster, workers, memory_limit, dashboard_port, run=run, resume=resume, quiet=as_json):
+        start = time.perf_counter()
+        estimator.fit(opened)
+        seconds = time.perf_counter() - start
+    save_model(estimator, model, overwrite=overwrite)
+    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    report: dict[str, Any] = {"estimator": type(last).__name__}
+    if hasattr(last, "fit_report"):
+        report = last.fit_report()
+    swept = report.pop("sweep", {})
+    stages = swept.pop("stage_seconds", {})
+    chosen = ("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments")
+    figures = {
+        **report,
+        "training_mse": float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None,
+        "fit_seconds": seconds,
+        "sweep_seconds": swept.get("seconds"),
+        **{name: swept[name] for name in chosen if name in swept},
+        "stage_seconds": stages,
+    }
+    figures = {name: value for name, value in figures.items() if value is not None}
+    show(figures, as_json=as_json, title=model)
+
+
+def _require_target(path: str, overwrite: bool) -> None:
+    """Refuse a target that cannot be written before hours are spent."""
+    if os.path.exists(path) and not overwrite:
+        raise DataError(f"{path}: already exists; choose another path or give --overwrite")
+    parent = os.path.dirname(os.path.abspath(path))
+    while not os.path.exists(parent):
+        parent = os.path.dirname(parent)
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
+        raise DataError(f"{path}: {parent} cannot be written")
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("corpus", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option("--decision", is_flag=True, help="Write the values of f for every class too.")
+@cluster_options
+@overwrite_option
+@json_option
+def predict(
+    model: str,
+    corpus: str,
+    out: str,
+    decision: bool,
+    cluster: str,
+    workers: int | None,
+    memory_limit: str | None,
+    dashboard_port: int,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Predict every row of CORPUS with MODEL and write a zarr group at OUT, chunk by chunk."""
+    loaded, opened = load_model(model), open_corpus(corpus)
+    _require_target(out, overwrite)
+    last, rows = _split(loaded, opened)
+    with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
+        start = time.perf_counter()
+        group = last.predict_to(rows, out, decision=decision, overwrite=overwrite)
+        seconds = time.perf_counter() - start
+    arrays = [f"{name} {group[name].shape}" for name in sorted(group.array_keys())]
+    show({"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}, as_json=as_json, title=out)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("corpus", type=click.Path())
+@cluster_options
+@json_option
+def score(
+    model: str,
+    corpus: str,
+    cluster: str,
+    workers: int | None,
+    memory_limit: str | None,
+    dashboard_port: int,
+    as_json: bool,
+) -> None:
+    """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R²."""
+    loaded, opened = load_model(model), open_corpus(corpus)
+    last, rows = _split(loaded, opened)
+    with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
+        start = time.perf_counter()
+        totals = last.score_totals(rows)
+        seconds = time.perf_counter() - start
+    figures: dict[str, Any]
+    if is_classifier(last):
+        confusion = totals["confusion"]
+        n = confusion.sum()
+        if not n:
+            raise DataError(f"{corpus}: no labelled row to score")
+        error = 1 - score_of(totals)
+        figures = {
+            "rows": int(n),
+            "error_percent": 100 * error,
+            "standard_error_percent": 100 * float(np.sqrt(error * (1 - error) / n)),
+            "accuracy_percent": 100 * (1 - error),
+            "seconds": seconds,
+        }
+        if as_json:
+            figures["confusion"] = confusion.astype(int).tolist()
+            figures["classes"] = last.classes_.tolist()
+    else:
+        n = totals["n"][0]
+        if not n:
+            raise DataError(f"{corpus}: no labelled row to score")
+        figures = {"rows": int(n), "mse": float((totals["sse"] / n).mean()), "r2": score_of(totals), "seconds": seconds}
+    show(figures, as_json=as_json, title=f"{model} on {corpus}")
+
+
+def _split(model: Any, corpus: Corpus) -> tuple[Any, Any]:
+    """The last step, and the corpus as the steps before it hand it on."""
+    if not isinstance(model, Pipeline):
+        return model, corpus
+    return model[-1], model[:-1].transform(corpus) if len(model) > 1 else corpus
