@@ -16,12 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.blas import add_mirrored, syrk
 from bigkernel.chunks import Chunk
 from bigkernel.errors import DataError
 from bigkernel.features import FeatureMap
 from bigkernel.plan import Footprint
 
 Array = NDArray[Any]
+GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
 Accumulator = dict[str, NDArray[np.float64]]
 
 
@@ -204,10 +206,24 @@ class MomentStatistic:
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
+        p = self.features.width
         for group, index in enumerate(self._split(chunk)):
-            if index is None or len(index):
-                for block in chunk.blocks(index):
-                    self._add(total, group, chunk, block)
+            waiting = 0  # rows whose Gram matrix is still in single precision
+            gram = chunk.work.buffer("gram", (p, p), self.features.dtype)
+            for block in chunk.blocks(index):
+                phi = self._add(total, group, chunk, block)
+                with chunk.work.stage("gram"):
+                    syrk(phi, gram, accumulate=waiting > 0)
+                waiting += len(phi)
+                if waiting >= GRAM_ROWS:
+                    self._flush(total, group, chunk, gram)
+                    waiting = 0
+            if waiting:
+                self._flush(total, group, chunk, gram)
+
+    def _flush(self, total: Accumulator, group: int, chunk: Chunk, gram: Array) -> None:
+        with chunk.work.stage("add"):
+            add_mirrored(total["G"][group], gram)
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         """Row positions of each group; None: all rows of the chunk."""
@@ -223,7 +239,8 @@ class MomentStatistic:
             return [np.flatnonzero(~known), np.flatnonzero(known)] if known.any() else [None, none]
         return [None if known.all() else np.flatnonzero(known)]
 
-    def _add(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> None:
+    def _add(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Array:
+        """Add all but G of a block; returns its features, weighted by √w."""
         phi = self.features.block(chunk, block)
         p, dtype, work = self.features.width, self.features.dtype, chunk.work
         targets = self.targets if self.unlabelled == "drop" or group == 1 else None
@@ -242,15 +259,13 @@ class MomentStatistic:
             phi *= root
             y *= root
         with work.stage("gram"):
-            gram = work.buffer("gram", (p, p), dtype)
-            np.matmul(phi.T, phi, out=gram)
             cross = work.buffer(f"cross {c}", (p, c + 1), dtype)
             np.matmul(phi.T, y, out=cross)
         with work.stage("add"):
             total["rows"][group] += len(phi)
             total["n"][group] += weight
-            total["G"][group] += gram
             total["s"][group] += cross[:, c]
             total["C"][group, :, :c] += cross[:, :c]
             total["t"][group, :c] += weighted.sum(axis=0)
             total["q"][group, :c] += (weighted * values).sum(axis=0)
+        return phi
