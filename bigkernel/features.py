@@ -40,6 +40,10 @@ class FeatureMap(Protocol):
     def row_bytes(self) -> int:
         """Bytes of buffer a row of a block takes."""
 
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that the map itself takes in a process, at most."""
+
     def block(self, chunk: Chunk, block: slice | Array) -> Array:
         """The features of these rows of the chunk, in a buffer of the chunk's workspace."""
 
@@ -65,6 +69,11 @@ class IdentityMap:
     def row_bytes(self) -> int:
         """See `FeatureMap`."""
         return self.width * self.dtype.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """See `FeatureMap`."""
+        return 8 * self.width
 
     def block(self, chunk: Chunk, block: slice | Array) -> Array:
         """See `FeatureMap`."""
@@ -109,7 +118,13 @@ class LandmarkMap:
     @property
     def row_bytes(self) -> int:
         """See `FeatureMap`."""
-        return (self.width + self.bound.columns) * self.dtype.itemsize
+        return (self.width + self.landmarks.shape[1] + 2) * self.dtype.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
+        m, d = self.landmarks.shape
+        return m * d * (3 * 8 + self.dtype.itemsize)
 
     def block(self, chunk: Chunk, block: slice | Array) -> Array:
         """See `FeatureMap`."""

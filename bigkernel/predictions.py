@@ -50,7 +50,10 @@ class PredictionWriter:
         return Footprint(
             features.flops_per_row + 2 * features.width * c,
             8,
-            block_rows * features.row_bytes + features.width * (c + 2) * 8 + 3 * self.chunk_rows * c * 8,
+            features.fixed_bytes
+            + block_rows * features.row_bytes
+            + features.width * (c + 2) * 8
+            + 3 * self.chunk_rows * c * 8,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

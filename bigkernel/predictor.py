@@ -81,7 +81,7 @@ class ScoreStatistic:
         return Footprint(
             features.flops_per_row + 2 * features.width * c,
             8 * c * c + 32 * c,
-            block_rows * features.row_bytes + features.width * (c + 2) * 8,
+            features.fixed_bytes + block_rows * features.row_bytes + features.width * (c + 2) * 8,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

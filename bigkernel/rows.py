@@ -19,6 +19,7 @@ import dask
 import dask.array as da
 import numpy as np
 import zarr
+from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel import arrays
@@ -147,7 +148,8 @@ class DaskSource:
 
     def read(self, start: int, stop: int) -> Array:
         piece = self.array[start - self.offset : stop - self.offset]
-        return np.asarray(piece.compute(scheduler="synchronous"))
+        # what is persisted on a cluster is fetched from it; all else is computed here, in the task
+        return np.asarray(piece.compute(scheduler=None if futures_of(self.array) else "synchronous"))
 
     def part(self, start: int, stop: int) -> Source:
         # only the graph of these rows travels with the task
@@ -214,6 +216,12 @@ class Rows:
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""
         return replace(self, row_maps=(*self.row_maps, row_map))
+
+    @property
+    def persisted(self) -> bool:
+        """Whether some of the rows or columns are Dask arrays whose values are held by a cluster."""
+        sources = (self.x, *self.columns.values())
+        return any(isinstance(source, DaskSource) and futures_of(source.array) for source in sources)
 
     def part(self, start: int, stop: int) -> Rows:
         """What a task needs to read rows start … stop."""

@@ -201,7 +201,9 @@ class MomentStatistic:
         return Footprint(
             flops_per_row=self.features.flops_per_row + p * p + 2 * p * (c + 1),
             partial_bytes=8 * self.groups * (p * p + p * (c + 1) + 2 * c + 2),
-            work_bytes=block_rows * (self.features.row_bytes + (c + 1) * itemsize) + p * (p + c + 1) * itemsize,
+            work_bytes=self.features.fixed_bytes
+            + block_rows * (self.features.row_bytes + (c + 1) * (itemsize + 8))
+            + p * (p + c + 1) * itemsize,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

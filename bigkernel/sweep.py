@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,18 +21,18 @@ import distributed
 import numpy as np
 import scipy
 import zarr
-from distributed import Client, Future
-from distributed.scheduler import KilledWorker
+from distributed import Client
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import Settings, settings
-from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
+from bigkernel.distribute import on_cluster
+from bigkernel.errors import ConfigError
 from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, emit
 from bigkernel.plan import Plan, plan
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, detach, fingerprint
 from bigkernel.statistics import Accumulator, Statistic
-from bigkernel.worker import Job, OneBlasThread, Partial, leaf, merge, merge_tree, receipt_of, run_segment
+from bigkernel.worker import Job, Partial, ancestors_of, leaf, merge, merge_tree, run_segment
 
 Executor: TypeAlias = Client | Literal["serial", "threads"] | None
 
@@ -165,7 +164,7 @@ def sweep(
     elif isinstance(executor, str):
         root, receipts = _in_process(job, rows, steps, 1 if executor == "serial" else processors())
     else:
-        root, receipts = _on_cluster(job, rows, steps, executor, wanted)
+        root, receipts = on_cluster(job, rows, steps, executor, wanted)
     total = root[0]
     if total is None:
         assert job.run is not None
@@ -223,19 +222,6 @@ def _identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -
     }
 
 
-def _ancestors(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...]]:
-    """For every node, the nodes that contain it, nearest first."""
-    parent = {child: node for node, left, right in merges for child in (left, right)}
-    above: dict[str, tuple[str, ...]] = {}
-    for node in {*parent, *parent.values()}:
-        path, here = [], node
-        while here in parent:
-            here = parent[here]
-            path.append(here)
-        above[node] = tuple(path)
-    return above
-
-
 class _Tree:
     """Merges partials as soon as both children of a node are there; at most one waits on each level and thread."""
 
@@ -264,7 +250,7 @@ class _Tree:
 
 def _in_process(job: Job, rows: Rows, steps: Plan, workers: int) -> tuple[Partial, list[Receipt]]:
     count = len(steps.segments)
-    tree, above = _Tree(job, count), _ancestors(merge_tree(count))
+    tree, above = _Tree(job, count), ancestors_of(merge_tree(count))
     receipts: list[Receipt] = []
 
     def finish(partial: Partial) -> None:
@@ -291,91 +277,3 @@ def _in_process(job: Job, rows: Rows, steps: Plan, workers: int) -> tuple[Partia
             for future in running:
                 finish(future.result())
     return tree.root(), receipts
-
-
-def _on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings) -> tuple[Partial, list[Receipt]]:
-    check_cluster(client, steps, wanted)
-    token, merges = uuid.uuid4().hex[:12], merge_tree(len(steps.segments))
-    above = _ancestors(merges)
-    # without a run the landmarks travel once; with one, tasks load them from its store
-    shared = job if job.run else client.scatter(job, broadcast=True, hash=False)
-
-    def submit(function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
-        key = f"bigkernel-{kind}-{token}-{node}"
-        return client.submit(function, *args, key=key, pure=False, retries=wanted.retries, priority=priority)
-
-    nodes: dict[str, Future] = {}
-    receipts: dict[Future, tuple[int, int]] = {}
-    for segment in steps.segments:
-        node = leaf(segment.index)
-        piece = rows.part(segment.start, segment.stop)
-        nodes[node] = submit(run_segment, "segment", node, shared, piece, segment, above.get(node, ()))
-        receipts[submit(receipt_of, "receipt", node, nodes[node], priority=2)] = (segment.start, segment.stop)
-    for node, left, right in merges:
-        # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
-        nodes[node] = submit(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), priority=1)
-    (root,) = nodes.values()
-    collected: list[Receipt] = []
-    try:
-        waiting = set(receipts)
-        while waiting:
-            for future in _first_done(client, waiting, wanted.stall_seconds, "a segment"):
-                receipt = _result(future, "rows {}:{}".format(*receipts[future]))
-                waiting.discard(future)
-                receipts.pop(future)
-                collected.append(receipt)
-                emit(SegmentDone(receipt, len(collected), len(steps.segments)))
-        _first_done(client, {root}, wanted.stall_seconds, "the merge of the partial results")
-        partial: Partial = _result(root, "the merge of the partial results")
-    except BaseException:
-        client.cancel([*waiting, root], force=True)
-        raise
-    return partial, collected
-
-
-def check_cluster(client: Client, steps: Plan, wanted: Settings) -> None:
-    """Before the first task: workers are there, BLAS is pinned, and the plan fits the smallest worker's memory."""
-    try:
-        client.wait_for_workers(1, timeout=wanted.stall_seconds)
-    except TimeoutError as error:
-        address = client.scheduler.address if client.scheduler else "the scheduler"
-        raise Stalled(
-            f"no worker came to {address} within {wanted.stall_seconds} s; start workers or check their logs"
-        ) from error
-    client.register_plugin(OneBlasThread())
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    for worker in workers:
-        limit = worker["memory_limit"]
-        if limit:
-            # tasks of one worker share its memory
-            steps.check(limit, wanted.worker_base_bytes + (worker["nthreads"] - 1) * steps.task_bytes)
-
-
-def _first_done(client: Client, futures: set[Future], stall_seconds: int, what: str) -> list[Future]:
-    try:
-        done, _ = distributed.wait(futures, timeout=stall_seconds, return_when="FIRST_COMPLETED")
-    except TimeoutError as error:
-        workers = client.scheduler_info(n_workers=-1)["workers"] if client.status == "running" else {}
-        states = ", ".join(f"{address} {worker.get('status', '?')}" for address, worker in workers.items())
-        raise Stalled(
-            f"{what} was not finished within {stall_seconds} s (bigkernel.stall-seconds); workers: {states or 'none'}"
-        ) from error
-    except (distributed.CancelledError, OSError) as error:
-        raise Stalled(f"the cluster was lost while waiting for {what} ({error}); start it again and resume") from error
-    return list(done)
-
-
-def _result(future: Future, what: str) -> Any:
-    try:
-        return future.result()
-    except BigKernelError:
-        raise
-    except KilledWorker as error:
-        raise Stalled(
-            f"{what}: its task ended {len(getattr(error, 'args', ())) or 1} worker processes or more ({error}); "
-            "look at the worker's log, give it more memory, or take smaller chunks"
-        ) from error
-    except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
-        raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
-    except OSError as error:
-        raise DataError(f"{what}: a worker could not read or write: {error}") from error

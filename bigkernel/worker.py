@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from bigkernel.chunks import Workspace
 from bigkernel.errors import ConfigError
 from bigkernel.plan import Segment
-from bigkernel.rows import Rows
+from bigkernel.rows import NumpySource, Rows, Source
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.statistics import Accumulator, Statistic
 
@@ -75,6 +75,17 @@ def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ..
     return total, receipt
 
 
+def run_held(
+    job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], names: tuple[str, ...], *values: Any
+) -> Partial:
+    """`run_segment` where a cluster holds some of the rows already: the values of "x" and columns, by `names`."""
+    held: dict[str, Source] = {
+        name: NumpySource(np.asarray(value), segment.start) for name, value in zip(names, values, strict=True)
+    }
+    x = held.pop("x", rows.x)
+    return run_segment(job, dataclasses.replace(rows, x=x, columns={**rows.columns, **held}), segment, ancestors)
+
+
 def merge(job: Job, node: str, a: Partial, b: Partial) -> Partial:
     """Merge two partials, in this order; with a run, publish the sum and remove the two."""
     start = time.perf_counter()
@@ -125,6 +136,19 @@ def merge_tree(count: int) -> list[tuple[str, str, str]]:
             above.append(node)
         names = above + names[len(names) - len(names) % 2 :]
     return merges
+
+
+def ancestors_of(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...]]:
+    """For every node, the nodes that contain it, nearest first."""
+    parent = {child: node for node, left, right in merges for child in (left, right)}
+    above: dict[str, tuple[str, ...]] = {}
+    for node in {*parent, *parent.values()}:
+        path, here = [], node
+        while here in parent:
+            here = parent[here]
+            path.append(here)
+        above[node] = tuple(path)
+    return above
 
 
 def worker_name() -> str:

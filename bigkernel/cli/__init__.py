@@ -52,7 +52,8 @@ def main() -> None:
     \b
     bigkernel ingest train-images-idx3-ubyte.gz train.corpus
     bigkernel plan   train.corpus --landmarks 1000
-    bigkernel fit    train.corpus digits.model --rows unit-norm --sigma 0.7 --alpha 0.1 --landmarks 1000
+    bigkernel fit    train.corpus digits.model --transform unit-norm --sigma 0.7071
+    bigkernel predict digits.model test.corpus test.predictions
     bigkernel score  digits.model test.corpus
 
     Exit codes: 0 success, 1 unexpected, 2 usage, 3 data, 4 plan too large, 5 resume mismatch, 6 stalled, 7 model

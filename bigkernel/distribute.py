@@ -1,0 +1,138 @@
+"""A sweep on a Dask cluster: futures of segments and merges, bounded waits, and checks before the first task.
+
+Only receipts come to the driver; accumulators stay on the workers (or in the run) until one is left.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import distributed
+import numpy as np
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+
+from bigkernel.config import Settings
+from bigkernel.errors import BigKernelError, DataError, Stalled
+from bigkernel.monitor import SegmentDone, emit
+from bigkernel.plan import Plan
+from bigkernel.rows import DaskSource, NumpySource, Rows
+from bigkernel.runs import Receipt
+from bigkernel.worker import (
+    Job,
+    OneBlasThread,
+    Partial,
+    ancestors_of,
+    leaf,
+    merge,
+    merge_tree,
+    receipt_of,
+    run_held,
+    run_segment,
+)
+
+
+def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings) -> tuple[Partial, list[Receipt]]:
+    """Run all segments and merges of the plan; the merged partial and the receipts of the segments."""
+    check_cluster(client, steps, wanted)
+    token, merges = uuid.uuid4().hex[:12], merge_tree(len(steps.segments))
+    above = ancestors_of(merges)
+    # without a run the landmarks travel once; with one, tasks load them from its store
+    shared = job if job.run else client.scatter(job, broadcast=True, hash=False)
+
+    def submit(function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
+        key = f"bigkernel-{kind}-{token}-{node}"
+        return client.submit(function, *args, key=key, pure=False, retries=wanted.retries, priority=priority)
+
+    nodes: dict[str, Future] = {}
+    receipts: dict[Future, tuple[int, int]] = {}
+    for segment in steps.segments:
+        node = leaf(segment.index)
+        piece, ancestors = rows.part(segment.start, segment.stop), above.get(node, ())
+        if rows.persisted:
+            plain, names, held = _held(piece, client)
+            nodes[node] = submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
+        else:
+            nodes[node] = submit(run_segment, "segment", node, shared, piece, segment, ancestors)
+        receipts[submit(receipt_of, "receipt", node, nodes[node], priority=2)] = (segment.start, segment.stop)
+    for node, left, right in merges:
+        # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
+        nodes[node] = submit(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), priority=1)
+    (root,) = nodes.values()
+    collected: list[Receipt] = []
+    try:
+        waiting = set(receipts)
+        while waiting:
+            for future in _first_done(client, waiting, wanted.stall_seconds, "a segment"):
+                receipt = _result(future, "rows {}:{}".format(*receipts[future]))
+                waiting.discard(future)
+                receipts.pop(future)
+                collected.append(receipt)
+                emit(SegmentDone(receipt, len(collected), len(steps.segments)))
+        _first_done(client, {root}, wanted.stall_seconds, "the merge of the partial results")
+        partial: Partial = _result(root, "the merge of the partial results")
+    except BaseException:
+        client.cancel([*waiting, root], force=True)
+        raise
+    return partial, collected
+
+
+def _held(piece: Rows, client: Client) -> tuple[Rows, tuple[str, ...], list[Future]]:
+    """Rows without their Dask arrays, and the names ("x" or of a column) and futures of these."""
+    sources = {"x": piece.x, **piece.columns}
+    lazy = {name: source for name, source in sources.items() if isinstance(source, DaskSource)}
+    futures = [client.compute(source.array) for source in lazy.values()]
+    kept = {name: source for name, source in piece.columns.items() if name not in lazy}
+    x = NumpySource(np.empty((0, 0))) if "x" in lazy else piece.x
+    return replace(piece, x=x, columns=kept), tuple(lazy), futures
+
+
+def check_cluster(client: Client, steps: Plan, wanted: Settings) -> None:
+    """Before the first task: workers are there, BLAS is pinned, and the plan fits the smallest worker's memory."""
+    try:
+        client.wait_for_workers(1, timeout=wanted.stall_seconds)
+    except TimeoutError as error:
+        address = client.scheduler.address if client.scheduler else "the scheduler"
+        raise Stalled(
+            f"no worker came to {address} within {wanted.stall_seconds} s; start workers or check their logs"
+        ) from error
+    client.register_plugin(OneBlasThread())
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    for worker in workers:
+        limit = worker["memory_limit"]
+        if limit:
+            # tasks of one worker share its memory
+            steps.check(limit, wanted.worker_base_bytes + (worker["nthreads"] - 1) * steps.task_bytes)
+
+
+def _first_done(client: Client, futures: set[Future], stall_seconds: int, what: str) -> list[Future]:
+    try:
+        done, _ = distributed.wait(futures, timeout=stall_seconds, return_when="FIRST_COMPLETED")
+    except TimeoutError as error:
+        workers = client.scheduler_info(n_workers=-1)["workers"] if client.status == "running" else {}
+        states = ", ".join(f"{address} {worker.get('status', '?')}" for address, worker in workers.items())
+        raise Stalled(
+            f"{what} was not finished within {stall_seconds} s (bigkernel.stall-seconds); workers: {states or 'none'}"
+        ) from error
+    except (distributed.CancelledError, OSError) as error:
+        raise Stalled(f"the cluster was lost while waiting for {what} ({error}); start it again and resume") from error
+    return list(done)
+
+
+def _result(future: Future, what: str) -> Any:
+    try:
+        return future.result()
+    except BigKernelError:
+        raise
+    except KilledWorker as error:
+        raise Stalled(
+            f"{what}: its task ended {len(getattr(error, 'args', ())) or 1} worker processes or more ({error}); "
+            "look at the worker's log, give it more memory, or take smaller chunks"
+        ) from error
+    except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
+        raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
+    except OSError as error:
+        raise DataError(f"{what}: a worker could not read or write: {error}") from error
