@@ -97,6 +97,11 @@ class LandmarkMap:
     landmarks: Array
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
 
+    @property
+    def n_features(self) -> int:
+        """d."""
+        return int(self.landmarks.shape[1])
+
     @cached_property
     def bound(self) -> Bound:
         """The landmarks prepared for blocks; made once a process."""
@@ -113,18 +118,17 @@ class LandmarkMap:
     @property
     def flops_per_row(self) -> float:
         """See `FeatureMap`."""
-        return 2.0 * self.landmarks.size
+        return 2.0 * self.width * self.n_features
 
     @property
     def row_bytes(self) -> int:
         """See `FeatureMap`."""
-        return (self.width + self.landmarks.shape[1] + 2) * self.dtype.itemsize
+        return (self.width + self.n_features + 2) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
         """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
-        m, d = self.landmarks.shape
-        return m * d * (3 * 8 + self.dtype.itemsize)
+        return self.width * self.n_features * (3 * 8 + self.dtype.itemsize)
 
     def block(self, chunk: Chunk, block: slice | Array) -> Array:
         """See `FeatureMap`."""

@@ -1,0 +1,183 @@
+"""Figures of the report pages, as PNG bytes, drawn for light or dark paper.
+
+matplotlib is imported when the first picture is drawn, without pyplot and so without any global figure. Pictures have
+two pixels a CSS pixel; widths are in inches of 100 CSS pixels.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[Any]
+DPI = 200
+WRONG = "#d55e00"  # vermilion: told from blue and grey by every kind of colour vision
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Colours of a picture."""
+
+    ink: str
+    soft: str
+    line: str
+    ground: str
+    bar: str
+    digits: str
+
+
+LIGHT = Paper("#1c2430", "#5a6573", "#d9dee5", "#ffffff", "#1f6fb2", "gray_r")
+DARK = Paper("#e4e9f0", "#9aa7b6", "#333d49", "#14191f", "#4b93cc", "gray")
+STAGES = ("#1f6fb2", "#e69f00", "#009e73", "#cc79a7", "#8c8c8c", "#d55e00", "#56b4e9")
+
+
+def both(draw: Callable[..., bytes], *args: Any, **options: Any) -> tuple[bytes, bytes]:
+    """The same picture for light and for dark paper."""
+    return draw(*args, paper=LIGHT, **options), draw(*args, paper=DARK, **options)
+
+
+def contact_sheet(images: Array, row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
+    """Digits side by side.
+
+    Parameters
+    ----------
+    images : (r, c, h, w), 0 is empty
+    row_titles : r texts, left of the rows
+    """
+    r, c = images.shape[:2]
+    with _drawing(6.4, 0.56 * r, paper) as (figure, png):
+        axes = figure.subplots(r, c, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
+        for i in range(r):
+            for j in range(c):
+                _digit(axes[i, j], images[i, j], paper)
+            axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
+    return png.getvalue()
+
+
+def predictions(
+    images: Array, predicted: Sequence[Any], true: Sequence[Any], *, columns: int = 10, paper: Paper = LIGHT
+) -> bytes:
+    """Digits (n, h, w), each under its predicted label; wrong ones framed in colour, with the true label behind."""
+    rows = -(-len(images) // columns)
+    with _drawing(6.4, 0.86 * rows, paper) as (figure, png):
+        axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.12, "hspace": 0.12})
+        for place, ax in enumerate(axes.flat):
+            if place >= len(images):
+                ax.axis("off")
+                continue
+            _digit(ax, images[place], paper)
+            if predicted[place] == true[place]:
+                ax.set_title(str(predicted[place]), color=paper.soft, pad=3)
+                continue
+            ax.set_title(f"{predicted[place]} ({true[place]})", color=WRONG, weight="bold", pad=3)
+            for spine in ax.spines.values():
+                spine.set(edgecolor=WRONG, linewidth=2, visible=True)
+    return png.getvalue()
+
+
+def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> bytes:
+    """A confusion matrix (c, c), true class by predicted class, with its counts."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    side = 1.4 + 0.42 * len(labels)
+    with _drawing(side, side - 0.35, paper) as (figure, png):
+        ax = figure.subplots()
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
+        # square root: single errors are seen beside a full diagonal
+        ax.imshow(np.sqrt(shares), cmap=heat, vmin=0, vmax=1)
+        for (i, j), count in np.ndenumerate(counts):
+            ink = "#ffffff" if shares[i, j] > 0.5 else (paper.ink if count else paper.soft)
+            ax.text(j, i, f"{int(count):,}" if count else "·", ha="center", va="center", color=ink, fontsize=9)
+        ax.set(xlabel="predicted digit", ylabel="true digit")
+        ax.set_xticks(range(len(labels)), [str(label) for label in labels])
+        ax.set_yticks(range(len(labels)), [str(label) for label in labels])
+        ax.tick_params(length=0)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+    return png.getvalue()
+
+
+def accuracy_bars(
+    names: Sequence[str], accuracy: Sequence[float], standard_error: Sequence[float], *, paper: Paper = LIGHT
+) -> bytes:
+    """Accuracies (0 to 1) as bars from 0 to 100 %, with ± one standard error."""
+    with _drawing(6.4, 0.75 + 0.42 * len(names), paper) as (figure, png):
+        ax = figure.subplots()
+        values, errors = 100 * np.asarray(accuracy), 100 * np.asarray(standard_error)
+        places = np.arange(len(names))
+        ax.barh(places, values, height=0.62, color=paper.bar)
+        ax.errorbar(values, places, xerr=errors, fmt="none", ecolor=paper.ink, elinewidth=1.5, capsize=4)
+        for place, value, error in zip(places, values, errors, strict=True):
+            ax.text(value - error - 1.5, place, f"{value:.1f}", ha="right", va="center", color="#ffffff", weight="bold")
+        ax.set_yticks(places, names)
+        ax.invert_yaxis()
+        ax.set(xlim=(0, 104), xlabel="accuracy on the test digits, % (± one standard error)")
+        ax.set_xticks(range(0, 101, 20))
+        _bare(ax, paper)
+    return png.getvalue()
+
+
+def stage_bars(names: Sequence[str], seconds: Sequence[Mapping[str, float]], *, paper: Paper = LIGHT) -> bytes:
+    """Seconds of all tasks by stage, one stacked bar a sweep."""
+    stages = list(dict.fromkeys(stage for one in seconds for stage in one))
+    with _drawing(6.4, 1.15 + 0.42 * len(names), paper) as (figure, png):
+        ax = figure.subplots()
+        places, left = np.arange(len(names)), np.zeros(len(names))
+        for number, stage in enumerate(stages):
+            widths = np.array([one.get(stage, 0.0) for one in seconds])
+            ax.barh(places, widths, left=left, height=0.62, color=STAGES[number % len(STAGES)], label=stage)
+            left += widths
+        ax.set_yticks(places, names)
+        ax.invert_yaxis()
+        ax.set(xlabel="seconds, added over all tasks", xlim=(0, 1.02 * max(left.max(initial=0), 1e-9)))
+        _bare(ax, paper)
+        figure.legend(loc="outside upper left", ncols=len(stages), frameon=False, handlelength=1, columnspacing=1.2)
+    return png.getvalue()
+
+
+@contextmanager
+def _drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure, io.BytesIO]]:
+    """An empty figure; its PNG is in the buffer after the block."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    colours = {
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper.ink),
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper.ground),
+        "axes.edgecolor": paper.line,
+        "font.size": 10,
+        "axes.titlesize": 10,
+    }
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(colours):
+        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+        yield figure, buffer
+        figure.savefig(buffer, format="png")
+
+
+def _digit(ax: Axes, image: Array, paper: Paper) -> None:
+    ax.imshow(image, cmap=paper.digits, vmin=0, vmax=255, interpolation="nearest")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set(edgecolor=paper.line, linewidth=0.8)
+
+
+def _bare(ax: Axes, paper: Paper) -> None:
+    """Grid lines instead of a frame."""
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.tick_params(length=0)
+    ax.grid(axis="x", color=paper.line, linewidth=0.8)
+    ax.set_axisbelow(True)
