@@ -28,6 +28,7 @@ from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
 _NUMERIC = "biuf"
+_UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError)  # what zarr raises at damaged metadata
 
 
 def create(
@@ -63,7 +64,7 @@ def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dic
     except FileNotFoundError:
         hint = "the path does not exist" if not os.path.exists(path) else "it holds no zarr v3 group"
         raise DataError(f"{path}: expected a {kind}, but {hint}") from None
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{path}: expected a {kind}, but its zarr metadata cannot be read: {error}") from error
     attributes = group.attrs.asdict().get(ATTRIBUTE)
     if not isinstance(attributes, dict) or attributes.get("kind") != kind:
@@ -78,11 +79,21 @@ def open_array(group: zarr.Group, name: str) -> zarr.Array:
         array = group[name]
     except KeyError:
         raise DataError(f"{group.store_path}: the array {name!r} is missing") from None
+    except _UNREADABLE as error:
+        raise DataError(f"{group.store_path}: the metadata of {name!r} cannot be read: {error}") from error
     if not isinstance(array, zarr.Array) or np.dtype(array.dtype).kind not in _NUMERIC:
         raise DataError(f"{group.store_path}: {name!r} is not a numeric array")
     with contextlib.suppress(TypeError, AttributeError):  # zarr >= 3.2 only; older ones: `missing_chunks` beforehand
         array = array.with_config(cast(Any, {"read_missing_chunks": False}))
     return array
+
+
+def array_names(group: zarr.Group) -> list[str]:
+    """Names of the arrays of a group, sorted; damaged metadata among them is a DataError."""
+    try:
+        return sorted(group.array_keys())
+    except _UNREADABLE as error:
+        raise DataError(f"{group.store_path}: the metadata of an array cannot be read: {error}") from error
 
 
 def missing_chunks(array: zarr.Array) -> list[str]:
@@ -138,14 +149,16 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def stored_fingerprint(array: zarr.Array) -> str:
-    """What tells one stored array from another without reading it: metadata, and name and size of every chunk."""
+    """What tells one stored array from another without reading it: metadata; name, size and end of every chunk."""
     total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
     root = getattr(array.store_path.store, "root", None)
     if root is not None:
         base = Path(root) / array.store_path.path
         for file in sorted(base.rglob("*")):
             if file.is_file() and file.name != "zarr.json":
-                total.update(f"{file.relative_to(base)} {file.stat().st_size}\n".encode())
+                with open(file, "rb") as chunk:  # our chunks end in their crc32c
+                    chunk.seek(max(0, file.stat().st_size - 4))
+                    total.update(f"{file.relative_to(base)} {file.stat().st_size} {chunk.read().hex()}\n".encode())
     return total.hexdigest()
 
 
@@ -158,16 +171,22 @@ def publishing(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     target = Path(path)
     if target.exists() and not overwrite:
         raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
-    target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-    scratch.mkdir()
+    try:
+        scratch.mkdir(parents=True)
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
     try:
         yield scratch
         _sync(scratch)
         if target.exists():
             doomed = scratch.with_suffix(".old")
             os.replace(target, doomed)
-            os.replace(scratch, target)
+            try:
+                os.replace(scratch, target)
+            except BaseException:
+                os.replace(doomed, target)
+                raise
             shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
         else:
             os.replace(scratch, target)
@@ -206,7 +225,7 @@ def read_group(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
     group, attributes = open_group(path, kind)
-    handles = {name: open_array(group, name) for name in sorted(group.array_keys())}
+    handles = {name: open_array(group, name) for name in array_names(group)}
     wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in handles.values())
     if wanted > limit_bytes:
         raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")

@@ -38,6 +38,12 @@ class Bound:
         return int(self.weights.shape[0])
 
     @property
+    def horizon(self) -> float:
+        """The squared distance from the landmarks' mean beyond which a row is as good as infinitely far."""
+        largest, gamma = float(np.finfo(self.dtype).max), -float(self.weights[-2, 0]) if self.weights.size else 1.0
+        return largest / (16 * max(1.0, gamma))
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """float32 or float64: of the rows, of the block and of the product."""
         return self.weights.dtype
@@ -55,7 +61,11 @@ class Bound:
                 out[strip] = cdist(x[strip], self.landmarks, "cityblock")
             return
         if self.columns > d:
-            np.einsum("ij,ij->i", x, x, out=rows[:, d])
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.einsum("ij,ij->i", x, x, out=rows[:, d])
+            far = ~(rows[:, d] < self.horizon)
+            if far.any():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
+                x[far], rows[far, d] = 0, self.horizon
             rows[:, d + 1] = 1
         np.matmul(rows, self.weights, out=out)
 

@@ -50,9 +50,16 @@ class UnitNorm:
 
     def apply(self, x: Array) -> None:
         """See `RowMap`."""
-        norms = np.sqrt(np.einsum("ij,ij->i", x, x))
-        norms[norms == 0] = 1
-        np.divide(x, norms[:, None], out=x)
+        limits = np.finfo(x.dtype)
+        with np.errstate(over="ignore", under="ignore"):
+            squares = np.einsum("ij,ij->i", x, x)
+        extreme = ~((squares > limits.tiny / limits.eps) & (squares <= limits.max))
+        if extreme.any():  # squares that leave the range of the dtype, and zeros: bring the largest value to 1 first
+            largest = np.abs(x[extreme]).max(axis=1, initial=0)
+            x[extreme] /= np.where(largest == 0, 1, largest)[:, None]
+            squares[extreme] = np.einsum("ij,ij->i", x[extreme], x[extreme])
+            squares[squares == 0] = 1
+        np.divide(x, np.sqrt(squares)[:, None], out=x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +145,8 @@ class Chunk:
             x = self.x[block]
             rows = self.work.buffer("rows", (len(x), columns), dtype)
             filled = rows[:, : x.shape[1]]
-            np.copyto(filled, x, casting="unsafe")
+            with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite: as far as rows can be
+                np.copyto(filled, x, casting="unsafe")
             for row_map in self.row_maps:
                 row_map.apply(filled)
         return rows

@@ -136,6 +136,8 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     if known.get("format") != FORMAT:
         raise DataError(f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}")
     shape = known.get("image_shape")
+    if not isinstance(known.get("name"), str):
+        raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
     info = CorpusInfo(
         **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(shape) if shape else None}
     )
@@ -149,7 +151,7 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         column = arrays.open_array(group, name)
         if column.shape != (x.shape[0],):
             raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {column.shape}")
-    return Corpus(os.fspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info)
+    return Corpus(os.path.abspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info)
 
 
 def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
@@ -162,7 +164,7 @@ def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) ->
     if n_rows is None or n_rows <= rows // 2:
         return max(1, min(rows, n_rows or rows))
     unit = wanted.min_segments
-    return -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit)
+    return min(rows, -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit))
 
 
 class CorpusWriter:
@@ -266,13 +268,28 @@ class CorpusWriter:
         for name, (tail, _) in self._shapes.items():
             array = self._arrays[name]
             array.resize((self.n_rows + whole, *tail))
-            array[self.n_rows : self.n_rows + whole] = joined[name][:whole]
+            array[self.n_rows : self.n_rows + whole] = _fitting(joined[name][:whole], array.dtype, name)
         self.n_rows += whole
         self._pending = [{name: values[whole:] for name, values in joined.items()}]
         self._pending_rows -= whole
 
     def _attributes(self) -> dict[str, Any]:
         return {arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
+
+
+def _fitting(values: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
+    """Values in the stored dtype; refused where that would change one (300 or −1 as uint8, 0.5 as an integer)."""
+    if np.can_cast(values.dtype, dtype, "safe"):
+        return values
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast: NDArray[Any] = values.astype(dtype)
+    if np.dtype(dtype).kind == "f":  # a shorter float rounds, which is meant; it must not overflow
+        changed = np.isinf(cast) & np.isfinite(values)
+    else:
+        changed = cast != values
+    if changed.any():
+        raise DataError(f"{name}: the value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
+    return cast
 
 
 def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -285,4 +302,4 @@ def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows:
         stop = min(start + chunk_rows, array.shape[0])
         if array.chunks[0] != chunk_rows or len(values) != stop - start:
             raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
-        array.with_config({"write_empty_chunks": True})[start:stop] = values
+        array.with_config({"write_empty_chunks": True})[start:stop] = _fitting(values, array.dtype, name)

@@ -26,10 +26,12 @@ from bigkernel.worker import (
     OneBlasThread,
     Partial,
     ancestors_of,
+    covered,
     leaf,
     merge,
     merge_tree,
     receipt_of,
+    recover,
     run_held,
     run_segment,
 )
@@ -47,35 +49,42 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
         key = f"bigkernel-{kind}-{token}-{node}"
         return client.submit(function, *args, key=key, pure=False, retries=wanted.retries, priority=priority)
 
-    nodes: dict[str, Future] = {}
-    receipts: dict[Future, tuple[int, int]] = {}
+    finished, collected = recover(job, steps)
+    for i, receipt in enumerate(collected):
+        emit(SegmentDone(receipt, i + 1, len(steps.segments)))
+    nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
+    waiting: dict[Future, str] = {}
     for segment in steps.segments:
-        node = leaf(segment.index)
-        piece, ancestors = rows.part(segment.start, segment.stop), above.get(node, ())
+        node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
+        if covered(node, finished, above):
+            continue
+        piece = rows.part(segment.start, segment.stop)
         if rows.persisted:
             plain, names, held = _held(piece, client)
-            nodes[node] = submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
+            task = submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
         else:
-            nodes[node] = submit(run_segment, "segment", node, shared, piece, segment, ancestors)
-        receipts[submit(receipt_of, "receipt", node, nodes[node], priority=2)] = (segment.start, segment.stop)
+            task = submit(run_segment, "segment", node, shared, piece, segment, ancestors)
+        nodes[node] = task
+        waiting[submit(receipt_of, "receipt", node, task, priority=2)] = f"rows {segment.start}:{segment.stop}"
     for node, left, right in merges:
+        if covered(node, finished, above):
+            continue
         # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
-        nodes[node] = submit(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), priority=1)
+        children = nodes.pop(left), nodes.pop(right)
+        nodes[node] = submit(merge, "merge", node, shared, node, *children, above.get(node, ()), priority=1)
     (root,) = nodes.values()
-    collected: list[Receipt] = []
     try:
-        waiting = set(receipts)
         while waiting:
-            for future in _first_done(client, waiting, wanted.stall_seconds, "a segment"):
-                receipt = _result(future, "rows {}:{}".format(*receipts[future]))
-                waiting.discard(future)
-                receipts.pop(future)
+            for future in _first_done(client, set(waiting), wanted.stall_seconds, "a segment"):
+                receipt = _result(future, waiting.pop(future))
                 collected.append(receipt)
                 emit(SegmentDone(receipt, len(collected), len(steps.segments)))
+        if not isinstance(root, Future):
+            return root, collected
         _first_done(client, {root}, wanted.stall_seconds, "the merge of the partial results")
         partial: Partial = _result(root, "the merge of the partial results")
     except BaseException:
-        client.cancel([*waiting, root], force=True)
+        client.cancel([*waiting, *([root] if isinstance(root, Future) else [])], force=True)
         raise
     return partial, collected
 
@@ -110,7 +119,8 @@ def check_cluster(client: Client, steps: Plan, wanted: Settings) -> None:
 
 def _first_done(client: Client, futures: set[Future], stall_seconds: int, what: str) -> list[Future]:
     try:
-        done, _ = distributed.wait(futures, timeout=stall_seconds, return_when="FIRST_COMPLETED")
+        with client.as_current():
+            done, _ = distributed.wait(futures, timeout=stall_seconds, return_when="FIRST_COMPLETED")
     except TimeoutError as error:
         workers = client.scheduler_info(n_workers=-1)["workers"] if client.status == "running" else {}
         states = ", ".join(f"{address} {worker.get('status', '?')}" for address, worker in workers.items())

@@ -92,20 +92,18 @@ class Kernel:
             return Bound(self._finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
         gamma, lengths = self._widths()
         # the mean as the blocks see it: rounded once, the same for rows and landmarks
-        shift = Z.mean(axis=0).astype(dtype)
-        centred = Z - shift.astype(np.float64)
-        stretch = None
-        if lengths is not None:
-            stretch = (1 / lengths).astype(dtype)
-            centred = centred * stretch.astype(np.float64)
-        centred = centred.astype(dtype).astype(np.float64)
-        squares = np.einsum("ij,ij->i", centred, centred)
-        blur = float(gamma * squares.max(initial=0.0) * np.finfo(dtype).eps)
-        if not blur < 0.01:
-            raise DataError(
-                f"{self.name} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
-                "bandwidths (expected below 0.01); use dtype='float64', scale the rows or take a larger bandwidth"
-            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = Z.mean(axis=0).astype(dtype)
+            centred, lost = Z - shift.astype(np.float64), np.abs(Z.astype(dtype) - Z).max(axis=0)
+            stretch = None
+            if lengths is not None:
+                stretch = (1 / lengths).astype(dtype)
+                centred, lost = centred * stretch.astype(np.float64), lost * stretch
+            centred = centred.astype(dtype).astype(np.float64)
+            squares = np.einsum("ij,ij->i", centred, centred)
+            # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
+            blur = gamma * squares.max(initial=0.0) * np.finfo(dtype).eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)
+        _refuse_blur(self.name, dtype, float(blur))
         # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
         weights = np.empty((Z.shape[1] + 2, len(Z)), dtype)
         weights[:-2] = (2 * gamma * centred).T
@@ -221,6 +219,9 @@ class Laplacian(Kernel):
 
     def bind(self, Z: Array, dtype: Any = np.float64) -> Bound:
         Z = np.asarray(Z, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * self.resolve(Z).gamma)
+        _refuse_blur(self.name, np.dtype(dtype), blur)
         return Bound(self._finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
 
     def _check(self, n_features: int) -> None:
@@ -246,8 +247,24 @@ class Linear(Kernel):
         pass
 
 
+class _Projected(Kernel):
+    """A function of γ⟨x,z⟩ + c; "scale" sets γ = 1/(d·var)."""
+
+    gamma: float | Scale
+    _distance: ClassVar[bool] = False
+
+    def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
+        self._check(np.shape(Z)[1])
+        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else self  # type: ignore[type-var]
+
+    def diag(self, X: Array) -> Array:
+        value = _squares(X)
+        self.resolve(X)._finish(value)
+        return value
+
+
 @dataclass
-class Polynomial(Kernel):
+class Polynomial(_Projected):
     """(γ⟨x,z⟩ + c)^p.
 
     Parameters
@@ -262,20 +279,11 @@ class Polynomial(Kernel):
     gamma: float | Scale = "scale"
     coef0: float = 1.0
     name: ClassVar[str] = "polynomial"
-    _distance: ClassVar[bool] = False
-
-    def resolve(self, Z: Array, weight: Array | None = None) -> Polynomial:
-        self._check(np.shape(Z)[1])
-        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else self
-
-    def diag(self, X: Array) -> Array:
-        value = _squares(X)
-        self._finish(value)
-        return value
 
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "gamma", self.gamma, None)
-        if isinstance(self.degree, bool) or self.degree != int(self.degree) or self.degree < 1:
+        sound = isinstance(self.degree, int | np.integer | float) and not isinstance(self.degree, bool)
+        if not sound or not 1 <= self.degree < 1000 or self.degree != int(self.degree):
             raise ConfigError(f"polynomial kernel: expected an integer degree of at least 1, found {self.degree!r}")
         if not 0 <= self.coef0 < np.inf:
             raise ConfigError(f"polynomial kernel: expected coef0 of at least 0, found {self.coef0!r}")
@@ -290,7 +298,7 @@ class Polynomial(Kernel):
 
 
 @dataclass
-class Sigmoid(Kernel):
+class Sigmoid(_Projected):
     """tanh(γ⟨x,z⟩ + c): not positive definite in general; a solver drops the negative part of its core and warns.
 
     Parameters
@@ -304,16 +312,6 @@ class Sigmoid(Kernel):
     coef0: float = 1.0
     name: ClassVar[str] = "sigmoid"
     positive: ClassVar[bool] = False
-    _distance: ClassVar[bool] = False
-
-    def resolve(self, Z: Array, weight: Array | None = None) -> Sigmoid:
-        self._check(np.shape(Z)[1])
-        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else self
-
-    def diag(self, X: Array) -> Array:
-        value = _squares(X)
-        self._finish(value)
-        return value
 
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "gamma", self.gamma, None)
@@ -383,13 +381,21 @@ def _isotropic(width: Any, gamma: Any) -> tuple[float, Array | None]:
     return float(gamma(1.0)), np.asarray(width, np.float64)
 
 
+def _refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
+    if not blur < 0.01:
+        raise DataError(
+            f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
+            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
+        )
+
+
 def _check_widths(kernel: str, name: str, value: Any, n_features: int | None) -> None:
     if _unset(value):
         if value != "scale":
             raise ConfigError(f"{kernel} kernel: expected {name} to be a number or 'scale', found {value!r}")
         return
     widths = np.asarray(value)
-    if widths.dtype.kind not in "iuf" or not (np.isfinite(widths).all() and (widths > 0).all()):
-        raise ConfigError(f"{kernel} kernel: expected a finite {name} above 0, found {value!r}")
+    if widths.dtype.kind not in "iuf" or not ((widths > 1e-160) & (widths < 1e160)).all():
+        raise ConfigError(f"{kernel} kernel: expected a finite {name} above 0 (1e-160 to 1e160), found {value!r}")
     if widths.ndim and (n_features is None or widths.shape != (n_features,)):
         raise ConfigError(f"{kernel} kernel: expected {name} of shape ({n_features},), found {widths.shape}")

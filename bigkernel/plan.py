@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from bigkernel.errors import PlanTooLarge
@@ -96,11 +97,14 @@ class Plan:
         fixed = self.task_bytes - 4 * self.chunk_bytes
         if room <= 0:
             advice = "give the workers more memory"
-        elif fixed < room:
+        elif fixed + 4 * self.chunk_bytes / max(1, self.chunk_rows) <= room:
             rows = int((room - fixed) / 4 / max(1, self.chunk_bytes / max(1, self.chunk_rows)))
             advice = f"chunks of at most {rows:,} rows would fit (now {self.chunk_rows:,})"
         else:
-            share = math.sqrt(max(0.0, (room - 4 * self.chunk_bytes) / fixed))
+            # a share t of the landmarks takes t² of the partial results and at most t of the buffers
+            partials, left = fixed - self.work_bytes, room - 4 * self.chunk_bytes
+            root = math.sqrt(self.work_bytes**2 + 4 * partials * max(0, left))
+            share = (root - self.work_bytes) / (2 * max(1, partials))
             advice = f"about {share:.0%} of the landmarks would fit" if share > 0.01 else "give the workers more memory"
         raise PlanTooLarge(
             f"a worker would need {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, "
@@ -147,6 +151,8 @@ def plan(
     segment_rows : most rows of a segment, unless a single chunk has more
     min_segments : smaller inputs are still cut into this many, as far as they have chunks
     """
+    if not bounds or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)):
+        raise ValueError(f"bounds: expected row ids that begin with 0 and never fall, found {tuple(bounds)[:8]}…")
     n_rows = bounds[-1]
     n_chunks = len(bounds) - 1
     chunk_rows = max((bounds[i + 1] - bounds[i] for i in range(n_chunks)), default=0)

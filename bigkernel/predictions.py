@@ -104,6 +104,6 @@ def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
         Not a prediction store, or chunks are missing.
     """
     group, _ = arrays.open_group(path, "predictions")
-    for name in group.array_keys():
+    for name in arrays.array_names(group):
         arrays.require_chunks(arrays.open_array(group, name))
     return group

@@ -170,6 +170,10 @@ def _source(values: Any, name: str) -> Source:
     elif isinstance(values, zarr.Array):
         source = ZarrSource(foreign=values)
     else:
+        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if masked is not None and masked.any():
+            row = int(np.argwhere(masked)[0, 0])
+            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
         source = NumpySource(np.asarray(values))
     if source.dtype.kind not in "biuf":
         raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
@@ -223,6 +227,12 @@ class Rows:
         sources = (self.x, *self.columns.values())
         return any(isinstance(source, DaskSource) and futures_of(source.array) for source in sources)
 
+    def require_chunks(self) -> None:
+        """Raise `ChunkMissing` where an array of ours has lost a chunk: it would be read as zeros."""
+        for source in (self.x, *self.columns.values()):
+            if isinstance(source, ZarrSource) and source.path:
+                arrays.require_chunks(source.array)
+
     def part(self, start: int, stop: int) -> Rows:
         """What a task needs to read rows start … stop."""
         columns = {name: source.part(start, stop) for name, source in self.columns.items()}
@@ -232,12 +242,15 @@ class Rows:
         """Row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
         n, d = self.shape
         target = max(1, settings().chunk_bytes // max(1, d * self.dtype.itemsize))
-        steps = self.x.steps
+        if not n:
+            return (0,)
+        wanted, steps = settings(), self.x.steps
         if not steps:
             # in memory: as many steps as give every segment one, of at least a block
-            wanted = settings()
             parts = max(-(-n // target), min(wanted.min_segments, n // wanted.block_rows), 1)
-            return tuple(n * i // parts for i in range(parts + 1)) if n else (0,)
+            return tuple(n * i // parts for i in range(parts + 1))
+        # never so far that a segment would be too long, or segments too few
+        target = min(target, wanted.segment_rows, max(1, n // wanted.min_segments))
         joined = [0]
         for here, after in zip(steps[1:], (*steps[2:], None), strict=True):
             if after is None or after - joined[-1] > target:
@@ -273,6 +286,8 @@ class Rows:
         DataError
             A row that is not finite.
         """
+        if not len(index):
+            return np.empty((0, self.shape[1]))
         bounds = np.asarray(self.bounds())
         pieces = np.split(index, np.searchsorted(index, bounds[1:-1]))
         wanted = [(int(a), int(b), piece) for a, b, piece in zip(bounds[:-1], bounds[1:], pieces, strict=True)]
@@ -287,7 +302,7 @@ class Rows:
         else:
             with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
                 parts = list(readers.map(read, wanted))
-        taken = np.concatenate(parts) if parts else np.empty((0, self.shape[1]))
+        taken = np.concatenate(parts)
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
@@ -312,9 +327,9 @@ def as_rows(X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, gr
     if isinstance(X, Rows):
         rows = X
     elif isinstance(X, Corpus):
-        arrays.require_chunks(X.array("x"))
         columns: dict[str, Source] = {name: ZarrSource(X.path, name) for name in COLUMNS if name in X.columns}
         rows = Rows(ZarrSource(X.path, "x"), columns, name=X.path, classes=X.info.classes)
+        rows.require_chunks()
     else:
         rows = Rows(_source(X, "X"))
     if len(rows.x.shape) != 2:
@@ -322,6 +337,7 @@ def as_rows(X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, gr
     given = {"y": y, "weight": weight, "domain": domain, "group": group}
     columns = {name: _source(values, name) for name, values in given.items() if values is not None}
     for name, source in columns.items():
-        if not source.shape or source.shape[0] != len(rows):
+        matrix = len(source.shape) > 1 + (name == "y")
+        if not source.shape or source.shape[0] != len(rows) or matrix:
             raise DataError(f"{name}: expected {len(rows)} values to go with the rows, found shape {source.shape}")
     return replace(rows, columns={**rows.columns, **columns})

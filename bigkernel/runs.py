@@ -105,6 +105,8 @@ class Run:
                 found = json.loads(manifest.read_text())["job"]
             except (ValueError, KeyError, TypeError) as error:
                 raise ResumeMismatch(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
+            if not isinstance(found, dict):
+                raise ResumeMismatch(f"{self.path}/manifest.json describes no job; start a new run")
             for name in sorted({*job, *found}):
                 if job.get(name) != found.get(name):
                     raise ResumeMismatch(
@@ -128,7 +130,7 @@ class Run:
         arrays.publish(
             self.root / "partials" / receipt.node, "partial", partial, {"digest": receipt.digest}, overwrite=True
         )
-        write_json(self.root / "receipts" / f"{receipt.node}.json", receipt.to_json())
+        write_json(self._receipt(receipt.node), receipt.to_json())
         return receipt
 
     def partial(self, node: str, digest: str) -> Accumulator:
@@ -147,13 +149,43 @@ class Run:
 
     def finished(self, node: str) -> Receipt | None:
         """The receipt of a node that was published and reads back whole; None otherwise."""
+        receipt = self.receipt(node)
+        if receipt is None:
+            return None
         try:
-            stored = json.loads((self.root / "receipts" / f"{node}.json").read_text())
-            receipt = Receipt(**{**stored, "resumed": True})
             self.partial(node, receipt.digest)
-        except (OSError, ValueError, TypeError):  # DataError is a ValueError
+        except (OSError, DataError):
             return None
         return receipt
+
+    def receipt(self, node: str) -> Receipt | None:
+        """The receipt of a node as published, its partial not looked at; None where there is none."""
+        try:
+            return Receipt(**{**json.loads(self._receipt(node).read_text()), "resumed": True})
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def usable(self, merges: list[tuple[str, str, str]], leaves: list[str]) -> dict[str, Receipt]:
+        """Finished nodes that no finished node contains; receipts that promise more than there is are removed.
+
+        `merges` lists (node, left, right), children first.
+        """
+        children = {node: (left, right) for node, left, right in merges}
+        found: dict[str, Receipt] = {}
+        look = [merges[-1][0]] if merges else list(leaves)
+        while look:
+            node = look.pop()
+            receipt = self.finished(node)
+            if receipt:
+                found[node] = receipt
+                continue
+            self._receipt(node).unlink(missing_ok=True)
+            self.discard(node)
+            look.extend(children.get(node, ()))
+        return found
+
+    def _receipt(self, node: str) -> Path:
+        return self.root / "receipts" / f"{node}.json"
 
     def discard(self, *nodes: str) -> None:
         """Remove partials that were merged; their receipts stay."""

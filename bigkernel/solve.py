@@ -88,7 +88,7 @@ def whiten(core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel:
         Fewer than m directions are kept, or a negative part was dropped; with rank, m and what was dropped.
     """
     m = len(core)
-    scale = float(np.abs(np.diagonal(core)).max(initial=0.0))
+    scale = float(np.abs(core).max(initial=0.0))
     tolerance = m * eps * scale
     if scale == 0:
         warnings.warn(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", RankDeficient, 2)
@@ -184,19 +184,19 @@ def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0) -> Array:
     return w
 
 
-def ridge_path(G: Array, C: Array, alphas: Array) -> Array:
-    """w(α) = V(Λ+αI)⁻¹VᵀC for every alpha, (k, r, c), from one eigendecomposition G = VΛVᵀ."""
+def ridge_path(G: Array, C: Array, alphas: Array, *, n_rows: float = 0.0) -> Array:
+    """w(α) = V(Λ+αI)⁻¹VᵀC for every alpha, (k, r, c), from one eigendecomposition G = VΛVᵀ; see `ridge`."""
     for alpha in alphas:
         require_alpha(float(alpha))
     values, vectors = linalg.eigh(G)
     values = np.maximum(values, 0)
     rotated = vectors.T @ C
-    floor = len(G) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
+    relative = max(len(G), n_rows) * np.finfo(np.float64).eps
     paths = []
     for alpha in alphas:
         shrunk = values + float(alpha)
-        inverse = np.where(shrunk > floor, 1 / np.maximum(shrunk, floor), 0.0)
-        paths.append(vectors @ (inverse[:, None] * rotated))
+        keep = shrunk > relative * shrunk.max(initial=0.0)
+        paths.append(vectors[:, keep] @ (rotated[keep] / shrunk[keep, None]))
     return np.stack(paths)
 
 
@@ -229,15 +229,17 @@ def exact_krr(
     require_alpha(alpha)
     n = len(K)
     root = np.ones(n) if weight is None else np.sqrt(weight)
-    scaled = K * np.outer(root, root)
+    scaled, target = K * np.outer(root, root), root[:, None] * Y
     if not fit_intercept:
-        return root[:, None] * ridge(scaled, root[:, None] * Y, alpha, n_rows=n), np.zeros(Y.shape[1])
-    # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y): eliminate a
-    both = ridge(scaled, np.column_stack([root[:, None] * Y, root]), alpha, n_rows=n)
-    dual, one = root[:, None] * both[:, :-1], root * both[:, -1]
-    # 1ᵀa = 0 at the optimum
-    intercept = dual.sum(axis=0) / one.sum()
-    return dual - np.outer(one, intercept), intercept
+        return root[:, None] * ridge(scaled, target, alpha, n_rows=n), np.zeros(Y.shape[1])
+    # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
+    # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
+    unit = root / np.linalg.norm(root)
+    half = scaled - np.outer(unit, unit @ scaled)
+    u = ridge(half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target), alpha, n_rows=n)
+    u -= np.outer(unit, unit @ u)
+    intercept = (root @ (target - scaled @ u)) / (root @ root)
+    return root[:, None] * u, intercept
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:

@@ -101,9 +101,13 @@ class Targets:
             A label that is not among the classes.
         """
         if self.classes is None:
-            missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, bool)
-            complete: Array = np.logical_not(missing.reshape(len(y), -1).any(axis=1))
-            return complete
+            if y.dtype.kind != "f":
+                return np.ones(len(y), bool)
+            table = y[:, None] if y.ndim == 1 else y
+            infinite = np.isinf(table).any(axis=1)
+            if infinite.any():
+                raise DataError(f"y: row {start + int(np.argmax(infinite))} is infinite; NaN marks unlabelled rows")
+            return np.asarray(~np.isnan(table).any(axis=1))
         known: Array = np.isin(y, self.classes)
         strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
         if strange.any():
@@ -118,6 +122,18 @@ class Targets:
             return
         out[...] = 0
         out[np.arange(len(y)), np.searchsorted(self.classes, y)] = 1
+
+
+def _weights(chunk: Chunk, block: slice | Array) -> Array:
+    """Weights of a block, (b,) float64; refused unless finite and not negative."""
+    assert chunk.weight is not None
+    w: Array = np.asarray(chunk.weight[block], np.float64)
+    sound = np.isfinite(w) & (w >= 0)
+    if not sound.all():
+        first = int(np.argmin(sound))
+        row = chunk.start + int(np.arange(len(chunk))[block][first])
+        raise DataError(f"weight: row {row} has the weight {w[first]}; expected a finite number of at least 0")
+    return w
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +162,7 @@ class FeatureSums:
         for block in chunk.blocks():
             phi = self.features.block(chunk, block)
             with chunk.work.stage("add"):
-                w = np.ones(len(phi)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
+                w = np.ones(len(phi)) if chunk.weight is None else _weights(chunk, block)
                 total["n"] += w.sum()
                 total["s"] += w @ phi
                 np.multiply(phi, phi, out=phi)
@@ -255,7 +271,7 @@ class MomentStatistic:
         y[:, :c], y[:, c] = values, 1
         weighted, weight = values, float(len(phi))
         if chunk.weight is not None:
-            w = np.asarray(chunk.weight[block], np.float64)
+            w = _weights(chunk, block)
             weighted, weight = values * w[:, None], float(w.sum())
             root = np.sqrt(w).astype(dtype)[:, None]
             phi *= root

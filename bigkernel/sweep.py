@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,15 +24,16 @@ import zarr
 from distributed import Client
 from threadpoolctl import threadpool_limits
 
+import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, emit
-from bigkernel.plan import Plan, plan
+from bigkernel.plan import Plan, Segment, plan
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, detach, fingerprint
 from bigkernel.statistics import Accumulator, Statistic
-from bigkernel.worker import Job, Partial, ancestors_of, leaf, merge, merge_tree, run_segment
+from bigkernel.worker import Job, Partial, ancestors_of, covered, leaf, merge, merge_tree, recover, run_segment
 
 Executor: TypeAlias = Client | Literal["serial", "threads"] | None
 
@@ -148,6 +149,7 @@ def sweep(
     wanted, inherited = settings(), _execution.get()
     steps = plan_sweep(rows, statistic, wanted)
     executor = choose(rows, inherited.client if client is None else client)
+    rows.require_chunks()
     if run is None and inherited.run is not None:
         run, resume = Path(inherited.run) / what, inherited.resume
     job = Job(statistic, wanted.block_rows)
@@ -162,7 +164,8 @@ def sweep(
         root: Partial = (statistic.zero(), Receipt("0-0", 0, 0))
         receipts: list[Receipt] = []
     elif isinstance(executor, str):
-        root, receipts = _in_process(job, rows, steps, 1 if executor == "serial" else processors())
+        count = 1 if executor == "serial" else processors()
+        root, receipts = _in_process(job, rows, steps, count, wanted.retries)
     else:
         root, receipts = on_cluster(job, rows, steps, executor, wanted)
     total = root[0]
@@ -217,18 +220,18 @@ def _identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -
         "statistic": fingerprint(statistic),
         "plan": fingerprint(steps.segments),
         "block_rows": str(wanted.block_rows),
-        "versions": f"numpy {np.__version__}, scipy {scipy.__version__}, zarr {zarr.__version__}, "
-        f"dask {dask.__version__}",
+        "versions": f"bigkernel {bigkernel.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, "
+        f"zarr {zarr.__version__}, dask {dask.__version__}",
     }
 
 
 class _Tree:
-    """Merges partials as soon as both children of a node are there; at most one waits on each level and thread."""
+    """Merges partials as soon as both children of a node are there; few wait, about one on each level."""
 
-    def __init__(self, job: Job, count: int) -> None:
+    def __init__(self, job: Job, merges: list[tuple[str, str, str]]) -> None:
         self._job = job
-        self._merges = merge_tree(count)
-        self._parent = {child: (node, left, right) for node, left, right in self._merges for child in (left, right)}
+        self._above = ancestors_of(merges)
+        self._parent = {child: (node, left, right) for node, left, right in merges for child in (left, right)}
         self._waiting: dict[str, Partial] = {}
 
     def add(self, node: str, partial: Partial) -> None:
@@ -238,9 +241,9 @@ class _Tree:
             above, left, right = self._parent[node]
             if left not in self._waiting or right not in self._waiting:
                 return
-            merged = merge(self._job, above, self._waiting.pop(left), self._waiting.pop(right))
+            children = self._waiting.pop(left), self._waiting.pop(right)
+            self._waiting[above] = merge(self._job, above, *children, self._above.get(above, ()))
             node = above
-            self._waiting[node] = merged
 
     def root(self) -> Partial:
         """The only node left."""
@@ -248,10 +251,25 @@ class _Tree:
         return partial
 
 
-def _in_process(job: Job, rows: Rows, steps: Plan, workers: int) -> tuple[Partial, list[Receipt]]:
-    count = len(steps.segments)
-    tree, above = _Tree(job, count), ancestors_of(merge_tree(count))
-    receipts: list[Receipt] = []
+def _in_process(job: Job, rows: Rows, steps: Plan, workers: int, retries: int) -> tuple[Partial, list[Receipt]]:
+    count, merges = len(steps.segments), merge_tree(len(steps.segments))
+    tree, above = _Tree(job, merges), ancestors_of(merges)
+    finished, receipts = recover(job, steps)
+    waiting = [segment for segment in steps.segments if not covered(leaf(segment.index), finished, above)]
+    for i, receipt in enumerate(receipts):
+        emit(SegmentDone(receipt, i + 1, count))
+
+    def task(segment: Segment) -> Partial:
+        for attempt in range(retries + 1):
+            try:
+                return run_segment(job, rows, segment, above.get(leaf(segment.index), ()))
+            except OSError as error:
+                if attempt == retries:
+                    raise DataError(
+                        f"rows {segment.start}:{segment.stop} could not be read, or their result not be written, in "
+                        f"{retries + 1} attempts: {error}"
+                    ) from error
+        raise AssertionError
 
     def finish(partial: Partial) -> None:
         receipts.append(partial[1])
@@ -260,15 +278,16 @@ def _in_process(job: Job, rows: Rows, steps: Plan, workers: int) -> tuple[Partia
 
     # one BLAS thread a task, set once for the whole sweep: parallelism is over segments
     with threadpool_limits(limits=1, user_api="blas"):
+        for node, receipt in finished.items():
+            tree.add(node, (None, receipt))
         if workers == 1:
-            for segment in steps.segments:
-                finish(run_segment(job, rows, segment, above.get(leaf(segment.index), ())))
-            return tree.root(), receipts
-        with ThreadPoolExecutor(min(workers, count), thread_name_prefix="bigkernel-segment") as pool:
-            waiting = iter(steps.segments)
-            running = set()
             for segment in waiting:
-                running.add(pool.submit(run_segment, job, rows, segment, above.get(leaf(segment.index), ())))
+                finish(task(segment))
+            return tree.root(), receipts
+        with ThreadPoolExecutor(workers, thread_name_prefix="bigkernel-segment") as pool:
+            running: set[Future[Partial]] = set()
+            for segment in waiting:
+                running.add(pool.submit(task, segment))
                 if len(running) < workers:
                     continue
                 done, running = wait(running, return_when=FIRST_COMPLETED)

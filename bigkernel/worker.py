@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.chunks import Workspace
 from bigkernel.errors import ConfigError
-from bigkernel.plan import Segment
+from bigkernel.plan import Plan, Segment
 from bigkernel.rows import NumpySource, Rows, Source
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.statistics import Accumulator, Statistic
@@ -49,11 +50,9 @@ def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ..
     A segment that is published already, or merged into one of `ancestors`, is not computed again.
     """
     node = leaf(segment.index)
-    if job.run:
-        for name in (node, *ancestors):
-            found = job.run.finished(name)
-            if found:
-                return None, dataclasses.replace(found, node=node, start=segment.start, stop=segment.stop)
+    found = _published(job, node, ancestors)
+    if found:
+        return None, found
     start = time.perf_counter()
     statistic, work = job.open(), Workspace()
     total = statistic.zero()
@@ -86,12 +85,20 @@ def run_held(
     return run_segment(job, dataclasses.replace(rows, x=x, columns={**rows.columns, **held}), segment, ancestors)
 
 
-def merge(job: Job, node: str, a: Partial, b: Partial) -> Partial:
+def _published(job: Job, node: str, ancestors: tuple[str, ...]) -> Receipt | None:
+    """The receipt of a node that this run has published already, and that is whole or merged: a task may run twice."""
+    receipt = job.run.receipt(node) if job.run else None
+    if job.run is None or receipt is None:
+        return None
+    return receipt if any(job.run.receipt(name) for name in ancestors) else job.run.finished(node)
+
+
+def merge(job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...] = ()) -> Partial:
     """Merge two partials, in this order; with a run, publish the sum and remove the two."""
     start = time.perf_counter()
     (left, ra), (right, rb) = a, b
     if job.run:
-        found = job.run.finished(node)
+        found = _published(job, node, ancestors)
         if found:
             return None, found
         left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
@@ -149,6 +156,26 @@ def ancestors_of(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...
             path.append(here)
         above[node] = tuple(path)
     return above
+
+
+def recover(job: Job, steps: Plan) -> tuple[dict[str, Receipt], list[Receipt]]:
+    """What a run holds already: the usable nodes, and the receipts of the segments that they cover, in order."""
+    if job.run is None:
+        return {}, []
+    merges, leaves = merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments]
+    finished, above = job.run.usable(merges, leaves), ancestors_of(merges)
+    receipts = []
+    for segment in steps.segments:
+        node = leaf(segment.index)
+        if covered(node, finished, above):
+            known = job.run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True)
+            receipts.append(known)
+    return finished, receipts
+
+
+def covered(node: str, finished: Mapping[str, Receipt], above: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether a node, or one that contains it, is finished."""
+    return node in finished or any(name in finished for name in above.get(node, ()))
 
 
 def worker_name() -> str:

@@ -94,7 +94,7 @@ def info(path: str, as_json: bool) -> None:
         figures.update({f"{step['class']}: {key}": _short(value) for key, value in step["params"].items()})
         fitted = {key: value for key, value in step["fitted"].items() if not key.startswith("_")}
         figures.update({f"{step['class']}: {key.rstrip('_')}": _short(value) for key, value in fitted.items()})
-    figures["arrays"] = [f"{name} {arrays.open_array(group, name).shape}" for name in sorted(group.array_keys())]
+    figures["arrays"] = [f"{name} {arrays.open_array(group, name).shape}" for name in arrays.array_names(group)]
     show(figures, as_json=as_json, title=path)
 
 
