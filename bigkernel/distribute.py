@@ -5,6 +5,8 @@ Only receipts come to the driver; accumulators stay on the workers (or in the ru
 
 from __future__ import annotations
 
+import contextlib
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +28,7 @@ from bigkernel.worker import (
     OneBlasThread,
     Partial,
     ancestors_of,
+    at_work,
     covered,
     leaf,
     merge,
@@ -35,6 +38,8 @@ from bigkernel.worker import (
     run_held,
     run_segment,
 )
+
+SETTLE_SECONDS = 30.0  # most seconds that tasks under way are waited for after a failure
 
 
 def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings) -> tuple[Partial, list[Receipt]]:
@@ -85,8 +90,18 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
         partial: Partial = _result(root, "the merge of the partial results")
     except BaseException:
         client.cancel([*waiting, *([root] if isinstance(root, Future) else [])], force=True)
+        if job.run:
+            _settle(client, token)
         raise
     return partial, collected
+
+
+def _settle(client: Client, token: str) -> None:
+    """Wait, a little, until no worker is at a task of this sweep: what is under way would still write to the run."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
+        while time.monotonic() < deadline and any(client.run(at_work, token).values()):
+            time.sleep(0.1)
 
 
 def _held(piece: Rows, client: Client) -> tuple[Rows, tuple[str, ...], list[Future]]:

@@ -325,9 +325,7 @@ class Sigmoid(_Projected):
         np.tanh(strip, out=strip)
 
 
-KERNELS: dict[str, type[Kernel]] = {
-    kind.name: kind for kind in (Gaussian, Laplacian, Matern, Linear, Polynomial, Sigmoid)
-}
+KERNELS: dict[str, type[Kernel]] = {k.name: k for k in (Gaussian, Laplacian, Matern, Linear, Polynomial, Sigmoid)}
 """The closed table of kernels by name: what a model file may name."""
 
 
@@ -348,6 +346,7 @@ def as_kernel(kernel: Kernel | str, *, gamma: float | None = None, degree: int =
         raise ConfigError(f"gamma: expected a number above 0, found {gamma!r}")
     params: Mapping[str, Any] = {
         "gaussian": {"sigma": "scale" if gamma is None else (2 * gamma) ** -0.5},
+        "matern": {"length_scale": "scale" if gamma is None else (2 * gamma) ** -0.5},
         "laplacian": {"gamma": "scale" if gamma is None else gamma},
         "polynomial": {"degree": degree, "gamma": "scale" if gamma is None else gamma, "coef0": coef0},
         "sigmoid": {"gamma": "scale" if gamma is None else gamma, "coef0": coef0},

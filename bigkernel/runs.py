@@ -11,6 +11,7 @@ finished when its receipt is there and its partial reads back to the receipt's d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -190,7 +191,10 @@ class Run:
     def discard(self, *nodes: str) -> None:
         """Remove partials that were merged; their receipts stay."""
         for node in nodes:
-            shutil.rmtree(self.root / "partials" / node, ignore_errors=True)
+            doomed = self.root / "partials" / f".{node}.{uuid.uuid4().hex}.partial"
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.root / "partials" / node, doomed)  # gone at once: nobody reads a half-removed one
+            shutil.rmtree(doomed, ignore_errors=True)
 
     def keep(self, values: NDArray[Any]) -> ArrayRef:
         """Store an array under its digest."""

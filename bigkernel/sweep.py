@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -97,6 +98,14 @@ class Execution:
     client: Executor = None
     run: str | None = None
     resume: bool = False
+    sweeps: Counter[str] = field(default_factory=Counter)
+
+    def directory(self, what: str) -> Path:
+        """Where the next sweep for `what` publishes: "moments", "moments-2", … below the run."""
+        assert self.run is not None
+        self.sweeps[what] += 1
+        count = self.sweeps[what]
+        return Path(self.run) / (what if count == 1 else f"{what}-{count}")
 
 
 _DEFAULT = Execution()
@@ -109,7 +118,8 @@ def executing(
 ) -> Iterator[None]:
     """Choose client and run directory for every sweep inside the block, those of estimators included.
 
-    Each sweep has its own directory below `run`, named after what it is for.
+    Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
+    `resume`, sweeps that are there are gone on with, and the others are started.
     """
     token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
     try:
@@ -151,7 +161,7 @@ def sweep(
     executor = choose(rows, inherited.client if client is None else client)
     rows.require_chunks()
     if run is None and inherited.run is not None:
-        run, resume = Path(inherited.run) / what, inherited.resume
+        run, resume = inherited.directory(what), inherited.resume
     job = Job(statistic, wanted.block_rows)
     if run is not None:
         store = Run(str(Path(run).absolute()))

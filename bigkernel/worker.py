@@ -178,6 +178,13 @@ def covered(node: str, finished: Mapping[str, Receipt], above: Mapping[str, tupl
     return node in finished or any(name in finished for name in above.get(node, ()))
 
 
+def at_work(token: str, dask_worker: Worker) -> bool:
+    """Whether a worker executes a task of the sweep with this token; for `Client.run`."""
+    return any(
+        token in str(task.key) for task in list(dask_worker.state.executing | dask_worker.state.long_running)
+    ) or any(token in str(key) for key, task in list(dask_worker.state.tasks.items()) if task.state == "cancelled")
+
+
 def worker_name() -> str:
     """Address of the Dask worker, or host and process."""
     try:

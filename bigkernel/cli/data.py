@@ -89,11 +89,11 @@ def info(path: str, as_json: bool) -> None:
         return
     group, attributes = arrays.open_group(path, kind)
     figures: dict[str, Any] = {"kind": kind}
-    for i, step in enumerate(attributes.get("steps", [])):
-        figures[f"step {i + 1}"] = step["class"]
-        figures.update({f"{step['class']}: {key}": _short(value) for key, value in step["params"].items()})
-        fitted = {key: value for key, value in step["fitted"].items() if not key.startswith("_")}
-        figures.update({f"{step['class']}: {key.rstrip('_')}": _short(value) for key, value in fitted.items()})
+    for step in attributes.get("steps", []):
+        figures[f"step {step['name']}"] = step["class"]
+        stated = {**step["params"], **step["fitted"]}
+        shown = {key: value for key, value in stated.items() if value is not None and not key.startswith("_")}
+        figures.update({f"  {key.rstrip('_')}": _short(value) for key, value in shown.items()})
     figures["arrays"] = [f"{name} {arrays.open_array(group, name).shape}" for name in arrays.array_names(group)]
     show(figures, as_json=as_json, title=path)
 
@@ -168,9 +168,10 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
         codes = list(range(len(names))) if any(isinstance(label, str) for label in names) else list(names)
         figures["labels"] = {str(name): int((y == code).sum()) for name, code in zip(names, codes, strict=True)}
         figures["unlabelled"] = int((y == -1).sum())
-    for name in ("name", "source", "image_shape", "scale"):
+    for name in ("name", "image_shape", "scale"):
         if described[name]:
             figures[name] = described[name]
+    figures["source"] = described["source"].split(", ")
     return figures
 
 

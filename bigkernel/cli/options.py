@@ -105,7 +105,7 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
         return
     table = Table(title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column()
     for name, value in figures.items():
         table.add_row(name.replace("_", " "), readable(name, value))
     Console(soft_wrap=False).print(table)
@@ -127,12 +127,12 @@ def plain(value: Any) -> Any:
 def readable(name: str, value: Any) -> str:
     """A figure for people, with the unit that its name ends in."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {readable(name, item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key}: {readable(name, item)}" for key, item in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "none"
-    if name.endswith("bytes") and isinstance(value, int):
+    if "bytes" in name and isinstance(value, int):
         for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
             if value >= size:
                 return f"{value / size:,.1f} {unit}"

@@ -1,0 +1,79 @@
+"""What the tests share: small corpora, two workers, the real data, settings that cut small data into many segments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from hypothesis import settings
+from probes import local_cluster
+
+from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+
+settings.register_profile("bigkernel", deadline=None, max_examples=40)
+settings.load_profile("bigkernel")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator of its own for every test."""
+    return np.random.default_rng(20130616)
+
+
+@pytest.fixture
+def small_steps() -> Iterator[None]:
+    """Settings that cut a few hundred rows into many steps, blocks and segments."""
+    with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 5, "bigkernel.block-rows": 16}):
+        yield
+
+
+@pytest.fixture
+def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
+    """Write rows and columns as a corpus under the test's directory, and open it."""
+
+    def make(
+        X: np.ndarray,
+        *,
+        name: str = "corpus",
+        chunk_rows: int = 25,
+        classes: tuple[Any, ...] = (),
+        **columns: np.ndarray,
+    ) -> Corpus:
+        kinds = {column: values.dtype for column, values in columns.items()}
+        info = CorpusInfo(name, classes=classes)
+        with CorpusWriter(
+            tmp_path / name, n_features=X.shape[1], dtype=X.dtype, columns=kinds, info=info, chunk_rows=chunk_rows
+        ) as writer:
+            writer.append(x=X, **columns)
+        return open_corpus(tmp_path / name)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Two worker processes, for the whole session."""
+    with local_cluster(2) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """A client of the two workers that is nobody's default, so that no other test finds it."""
+    with Client(cluster, set_as_default=False) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Where the real data files are, or a skip with its reason."""
+    path = Path(os.environ.get("BIGKERNEL_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not path.is_dir():
+        pytest.skip(f"{path} is not there; BIGKERNEL_DATA says where the data files are")
+    return path

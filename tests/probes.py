@@ -1,0 +1,110 @@
+"""Statistics for the tests of the engine: sums whose bits depend on the order, and what may happen meanwhile.
+
+Workers import them from here by name, so that they are plain data on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import LocalCluster
+
+from bigkernel.chunks import Chunk
+from bigkernel.plan import Footprint
+from bigkernel.statistics import Accumulator, add
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Notes the first row of every chunk in a file, whoever does it."""
+
+    path: str
+
+    def __call__(self, chunk: Chunk) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{chunk.start}\n")
+
+    def starts(self) -> list[int]:
+        """What was noted so far, sorted."""
+        return sorted(map(int, Path(self.path).read_text().split())) if Path(self.path).exists() else []
+
+
+@dataclass(frozen=True)
+class Die:
+    """Ends the process at the chunk that begins with row `start`; once only, where a file is given to note it in."""
+
+    start: int
+    once: str = ""
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.start != self.start or (self.once and Path(self.once).exists()):
+            return
+        if self.once:
+            Path(self.once).touch()
+        os._exit(1)
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Takes its time."""
+
+    seconds: float
+
+    def __call__(self, chunk: Chunk) -> None:
+        time.sleep(self.seconds)
+
+
+@dataclass(frozen=True)
+class FailingDisk:
+    """Raises OSError at row `start`, the first `times` times; attempts are counted in a file."""
+
+    path: str
+    start: int
+    times: int
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.start == self.start:
+            Touch(self.path)(chunk)
+            if len(Touch(self.path).starts()) <= self.times:
+                raise OSError(5, "Input/output error")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Σx per column, and the number of rows; `act` is called with every chunk."""
+
+    width: int
+    act: Any = None
+
+    def zero(self) -> Accumulator:
+        return {"sum": np.zeros(self.width), "rows": np.zeros(1)}
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        if self.act is not None:
+            self.act(chunk)
+        for block in chunk.blocks():
+            total["sum"] += chunk.load(block, self.width, np.float64).sum(axis=0)
+        total["rows"] += len(chunk)
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        return Footprint(float(self.width), 8 * (self.width + 1), 8 * block_rows * self.width)
+
+
+def local_cluster(n_workers: int, *, processes: bool = True) -> LocalCluster:
+    """Workers of one thread on loopback, on ports that are free."""
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=1,
+        processes=processes,
+        host="127.0.0.1" if processes else None,
+        dashboard_address="127.0.0.1:0",
+        worker_dashboard_address="127.0.0.1:0",
+    )

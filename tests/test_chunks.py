@@ -1,0 +1,158 @@
+"""Chunks: row maps see one row at a time, blocks cover the chunk once, what is not finite is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.chunks import ROW_MAPS, Chunk, Scale, Standardize, UnitNorm, Workspace
+from bigkernel.errors import DataError
+from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+
+D = 4
+MAPS = {
+    "scale": Scale(1 / 255),
+    "unit-norm": UnitNorm(),
+    "standardize": Standardize(np.linspace(-1, 1, D), np.linspace(0.5, 3, D)),
+}
+KERNELS = [Gaussian(1.3), Laplacian(0.4), Matern(1.1, 2.5), Linear(), Polynomial(2, 0.5, 1.0), Sigmoid(0.2, 0.1)]
+
+
+def mapped(x, *row_maps, dtype=np.float64, block_rows=7):
+    """All rows of a chunk, block by block, through its row maps."""
+    chunk = Chunk(x, row_maps=row_maps, block_rows=block_rows)
+    return np.concatenate([chunk.load(block, x.shape[1], dtype).copy() for block in chunk.blocks()])
+
+
+def test_every_row_map_of_the_table_is_tested_here():
+    assert set(MAPS) == set(ROW_MAPS)
+    assert all(type(row_map) is ROW_MAPS[name] for name, row_map in MAPS.items())
+
+
+@pytest.mark.parametrize("names", [*([name] for name in MAPS), list(MAPS), list(MAPS)[::-1]], ids="+".join)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_map_is_equivariant_under_permutation(names, dtype, rng):
+    x, order = rng.normal(size=(50, D)), rng.permutation(50)
+    row_maps = [MAPS[name] for name in names]
+    # f(PX) = P f(X): no map may look across rows
+    assert_array_equal(mapped(x[order], *row_maps, dtype=dtype), mapped(x, *row_maps, dtype=dtype)[order])
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_the_landmark_map_is_equivariant_under_permutation(kernel, rng):
+    x, order = rng.normal(size=(50, D)), rng.permutation(50)
+    features = LandmarkMap(kernel, rng.normal(size=(9, D)), np.dtype(np.float64))
+
+    def f(rows):
+        chunk = Chunk(rows, row_maps=(UnitNorm(),), block_rows=50)
+        return features.block(chunk, slice(0, 50)).copy()
+
+    assert_allclose(f(x[order]), f(x)[order], rtol=1e-14, atol=1e-14)
+
+
+def test_the_row_maps_compute_what_they_say(rng):
+    x = rng.normal(size=(20, D))
+    x[3] = 0
+    norms = np.linalg.norm(x, axis=1)
+    norms[3] = 1
+    assert_allclose(mapped(x, Scale(0.25)), x / 4, rtol=1e-15)
+    assert_allclose(mapped(x, UnitNorm()), x / norms[:, None], rtol=1e-14)
+    standard = MAPS["standardize"]
+    assert_allclose(mapped(x, standard), (x - standard.mean) / standard.std, rtol=1e-14)
+    assert_allclose(mapped(x, Scale(0.25), standard), (x / 4 - standard.mean) / standard.std, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float64, 1e200), (np.float64, 1e-200), (np.float32, 1e25), (np.float32, 1e-25)]
+)
+def test_unit_norm_holds_for_rows_of_any_size(dtype, size, rng):
+    x = (rng.normal(size=(5, D)) * size).astype(dtype)
+    assert_allclose(np.linalg.norm(mapped(x, UnitNorm(), dtype=dtype).astype(float), axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stored", ["u1", "i1", ">i2", "f2", "?", ">f4", "<f8", "i8"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_stored_numbers_are_cast_exactly_and_left_unchanged(stored, dtype, rng):
+    x = rng.integers(0, 2, (30, D)).astype(stored)
+    before = x.copy()
+    got = mapped(x, Scale(2.0), dtype=dtype)
+    assert got.dtype == dtype
+    assert_array_equal(got, 2.0 * before.astype(float))
+    assert_array_equal(x, before)
+
+
+@given(n=st.integers(0, 60), block_rows=st.integers(1, 70), pick=st.booleans())
+def test_blocks_cover_the_rows_once_in_order_and_none_is_too_large(n, block_rows, pick):
+    chunk = Chunk(np.zeros((n, 1)), block_rows=block_rows)
+    index = np.arange(n)[::3] if pick else None
+    ids = np.arange(n)
+    blocks = [ids[block] for block in chunk.blocks(index)]
+    expected = ids if index is None else index
+    assert_array_equal(np.concatenate([*blocks, np.empty(0, int)]), expected)
+    sizes = [len(block) for block in blocks]
+    assert all(0 < size <= block_rows for size in sizes)
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_a_buffer_is_allocated_once_and_never_shrinks():
+    work = Workspace()
+    first = work.buffer("a", (10, 3), np.float32)
+    assert work.buffer("a", (4, 3), np.float32).base is first.base or np.shares_memory(
+        first, work.buffer("a", (4, 3), np.float32)
+    )
+    assert work.buffer("a", (12, 3), np.float32).shape == (12, 3)
+    assert work.buffer("a", (2, 3), np.float64).dtype == np.float64
+
+
+def test_a_stage_adds_its_seconds_even_when_it_raises():
+    work = Workspace()
+    for _ in range(2):
+        with pytest.raises(KeyError), work.stage("read"):
+            raise KeyError
+    assert list(work.seconds) == ["read"]
+    assert work.seconds["read"] > 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_that_are_not_finite_are_named_and_counted(value, dtype):
+    x = np.ones((40, D), dtype)
+    x[[3, 17, 18], [0, 1, 2]] = value
+    with pytest.raises(DataError, match=r"digits: 3 of rows 100 to 139 .*\[103, 117, 118\]"):
+        Chunk(x, start=100).require_finite("digits")
+
+
+def test_opposite_infinities_do_not_hide_each_other_and_a_large_sum_is_no_fault():
+    x = np.ones((5, D))
+    x[1, 0], x[2, 0] = np.inf, -np.inf
+    with pytest.raises(DataError, match=r"\[1, 2\]"):
+        Chunk(x).require_finite("X")
+    large = Chunk(np.full((5, D), 1e308))
+    large.require_finite("X")
+    assert np.isfinite(large.x).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_identity_map_shifts_the_rows(dtype, rng):
+    x, shift = rng.normal(size=(11, D)), rng.normal(size=D)
+    features = IdentityMap(shift, np.dtype(dtype))
+    block = features.block(Chunk(x), slice(2, 9))
+    assert block.dtype == dtype
+    assert_allclose(block, x[2:9] - shift, atol=1e-6 if dtype == np.float32 else 1e-15)
+    assert features.width == D
+
+
+def test_the_prepared_landmarks_do_not_travel_with_the_map(rng):
+    import pickle
+
+    features = LandmarkMap(Gaussian(1.0), rng.normal(size=(300, D)), np.dtype(np.float32))
+    bare = len(pickle.dumps(features))
+    features.bound
+    assert len(pickle.dumps(features)) == bare
+    again = pickle.loads(pickle.dumps(features))
+    chunk = Chunk(rng.normal(size=(5, D)))
+    assert_array_equal(again.block(chunk, slice(0, 5)).copy(), features.block(chunk, slice(0, 5)))

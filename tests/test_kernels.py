@@ -1,0 +1,302 @@
+"""Kernels against their equations: any shape, both precisions, far from 0, and scikit-learn's names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator, clone
+from sklearn.metrics import pairwise
+
+from bigkernel.chunks import Chunk
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.features import LandmarkMap
+from bigkernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, as_kernel
+
+CASES = {
+    "gaussian": (Gaussian(1.3), lambda X, Z: reference.gaussian(X, Z, 1.3)),
+    "laplacian": (Laplacian(0.4), lambda X, Z: reference.laplacian(X, Z, 0.4)),
+    "matern 1/2": (Matern(1.7, 0.5), lambda X, Z: reference.matern(X, Z, 1.7, 0.5)),
+    "matern 3/2": (Matern(1.7, 1.5), lambda X, Z: reference.matern(X, Z, 1.7, 1.5)),
+    "matern 5/2": (Matern(1.7, 2.5), lambda X, Z: reference.matern(X, Z, 1.7, 2.5)),
+    "linear": (Linear(), reference.linear),
+    "polynomial": (Polynomial(3, 0.3, 1.5), lambda X, Z: reference.polynomial(X, Z, 3, 0.3, 1.5)),
+    "polynomial of degree 1": (Polynomial(1, 0.3, 0.0), lambda X, Z: reference.polynomial(X, Z, 1, 0.3, 0.0)),
+    "sigmoid": (Sigmoid(0.2, -0.3), lambda X, Z: reference.sigmoid(X, Z, 0.2, -0.3)),
+}
+every_kernel = pytest.mark.parametrize(("kernel", "oracle"), CASES.values(), ids=list(CASES))
+DISTANCE = {name: case for name, case in CASES.items() if name.split()[0] in ("gaussian", "laplacian", "matern")}
+every_distance = pytest.mark.parametrize(("kernel", "oracle"), DISTANCE.values(), ids=list(DISTANCE))
+shapes = {"n": st.integers(1, 30), "m": st.integers(1, 20), "d": st.integers(1, 8), "seed": st.integers(0, 10**6)}
+
+
+def block(kernel, X, Z, dtype):
+    """k(X, Z) as a sweep computes it: rows of any dtype through the landmark map of `dtype`."""
+    return LandmarkMap(kernel, Z, np.dtype(dtype)).block(Chunk(X, block_rows=len(X)), slice(0, len(X))).copy()
+
+
+def test_every_kernel_of_the_table_is_tested_here():
+    assert {kernel.name for kernel, _ in CASES.values()} == set(KERNELS)
+
+
+@every_kernel
+@given(**shapes)
+def test_a_kernel_equals_its_equation_in_float64(kernel, oracle, n, m, d, seed):
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(n, d)), rng.normal(size=(m, d))
+    expected = oracle(X, Z)
+    # at r = 0 the Matérn kernels have a kink: √(rounding of ‖x−z‖²)
+    assert_allclose(kernel(X, Z), expected, rtol=1e-10, atol=1e-10)
+    assert_allclose(block(kernel, X, Z, np.float64), expected, rtol=1e-10, atol=1e-10)
+
+
+@every_kernel
+@given(**shapes)
+def test_a_kernel_equals_its_equation_in_float32(kernel, oracle, n, m, d, seed):
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(n, d)).astype(np.float32), rng.normal(size=(m, d)).astype(np.float32)
+    expected = oracle(X, Z)
+    got = kernel(X, Z)
+    assert got.dtype == np.float32
+    assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * max(1, np.abs(expected).max()))
+    assert_allclose(block(kernel, X, Z, np.float32), expected, rtol=1e-4, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_gram_matrix_is_exactly_symmetric_and_has_its_diagonal(kernel, oracle, dtype, rng):
+    X = rng.normal(size=(70, 5)).astype(dtype)
+    K = kernel(X)
+    assert K.dtype == dtype
+    assert_array_equal(K, K.T)
+    tolerance = 2e-3 if dtype == np.float32 else 1e-7  # Matérn 1/2: √ of the rounding of a distance of 0
+    assert_allclose(kernel.diag(X), np.diagonal(K), rtol=tolerance)
+    assert_allclose(kernel.diag(X), np.diagonal(oracle(X, X)), rtol=tolerance)
+    assert kernel.diag(X).shape == (70,)
+
+
+@pytest.mark.parametrize("kind", KERNELS.values(), ids=list(KERNELS))
+def test_the_diagonal_agrees_with_the_matrix_for_default_parameters(kind, rng):
+    X = rng.normal(size=(12, 3))
+    assert_allclose(kind().diag(X), np.diagonal(kind()(X)), rtol=1e-6)
+
+
+def test_every_feature_can_have_a_length_of_its_own(rng):
+    X, Z, lengths = rng.normal(size=(23, 4)), rng.normal(size=(11, 4)), np.array([0.3, 1.0, 2.5, 8.0])
+    assert_allclose(Gaussian(lengths)(X, Z), reference.gaussian(X, Z, lengths), rtol=1e-10, atol=1e-12)
+    assert_allclose(Matern(lengths, 2.5)(X, Z), reference.matern(X, Z, lengths, 2.5), rtol=1e-9, atol=1e-12)
+    assert_allclose(block(Gaussian(lengths), X, Z, np.float32), reference.gaussian(X, Z, lengths), atol=1e-4)
+    assert_allclose(Gaussian(np.full(4, 1.3))(X, Z), Gaussian(1.3)(X, Z), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0, 1e3, 1e5, 1e7])
+@every_distance
+def test_far_from_zero_a_kernel_is_within_its_bound_or_refused(kernel, oracle, offset, dtype, rng):
+    X, Z = rng.normal(size=(60, 5)) + offset, rng.normal(size=(12, 5)) + offset
+    try:
+        got = block(kernel, X, Z, dtype)
+    except DataError:
+        assert dtype == np.float32  # a double holds these differences
+        return
+    # the bound that `bind` states: distances within 0.01 bandwidths
+    assert np.abs(got - oracle(X, Z)).max() < (0.02 if dtype == np.float32 else 1e-6)
+    assert got.min() >= 0
+    assert got.max() <= 1 + np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("offset", [1e5, 1e7])
+def test_float32_rows_far_from_zero_keep_their_differences(offset, rng):
+    X, Z = (rng.integers(-3, 4, (n, 5)) * 2.0 + offset for n in (40, 10))
+    got = Gaussian(4.0)(X.astype(np.float32), Z.astype(np.float32))
+    assert got.dtype == np.float32
+    assert_allclose(got, reference.gaussian(X, Z, 4.0), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(size=st.floats(1e-3, 1e3), seed=st.integers(0, 10**6))
+def test_gaussian_values_lie_between_0_and_1(dtype, size, seed):
+    rng = np.random.default_rng(seed)
+    X = (rng.normal(size=(20, 3)) * size).astype(dtype)
+    X[1] = X[0] + np.finfo(dtype).eps
+    try:
+        K = Gaussian(1.0)(X, X[::2])
+    except DataError:
+        return
+    assert K.min() >= 0
+    assert K.max() <= 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every_distance
+def test_a_row_far_from_all_landmarks_has_the_value_0_or_is_refused(kernel, oracle, dtype, rng):
+    Z = rng.normal(size=(6, 3))
+    for far in (1e15, 1e20, 1e160, 1e300):
+        X = rng.normal(size=(4, 3))
+        X[2, 1] = far
+        try:
+            got = block(kernel, X, Z, dtype)
+        except DataError:
+            continue
+        assert_allclose(got, oracle(X * (np.abs(X) < 1e10) + 1e3 * (np.abs(X) > 1e10), Z), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-6, 1e6, 1e150])
+def test_the_scale_of_the_data_does_not_matter_to_a_scaled_bandwidth(size, rng):
+    X = rng.normal(size=(15, 3))
+    assert_allclose(Gaussian()(X * size), Gaussian()(X), rtol=1e-9)
+    assert_allclose(Matern()(X * size), Matern()(X), rtol=1e-9, atol=1e-7)
+    assert_allclose(Laplacian()(X * size), Laplacian()(X), rtol=1e-9)
+    assert_allclose(Polynomial(coef0=0.5)(X * size), Polynomial(coef0=0.5)(X), rtol=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [1e-200, 1e-160, 1e160, 1e200])
+def test_an_extreme_bandwidth_gives_the_limit_or_is_refused(sigma, rng):
+    X = rng.normal(size=(5, 3))
+    for kernel in (Gaussian(sigma), Matern(sigma)):
+        try:
+            K = kernel(X)
+        except (ConfigError, DataError):
+            continue
+        assert_allclose(K, np.ones((5, 5)) if sigma > 1 else np.eye(5), atol=1e-9)
+
+
+def test_landmarks_beyond_float32_are_refused(rng):
+    Z = rng.normal(size=(5, 3)) * 1e150
+    with pytest.raises(DataError, match="float32"):
+        Gaussian(1e150).bind(Z, np.float32)
+    with pytest.raises(DataError, match="float64"):
+        Gaussian(1.0).bind(Z, np.float64)
+
+
+def test_the_scaled_bandwidth_is_that_of_scikit_learn(rng):
+    X = rng.normal(size=(40, 6)) * rng.uniform(0.1, 5, 6) + 3
+    gamma = 1 / (6 * X.var())
+    assert Gaussian().resolve(X).sigma == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
+    assert Matern().resolve(X).length_scale == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
+    assert Polynomial().resolve(X).gamma == pytest.approx(gamma, rel=1e-12)
+    assert Sigmoid().resolve(X).gamma == pytest.approx(gamma, rel=1e-12)
+    assert Laplacian().resolve(X).gamma == pytest.approx(1 / (6 * X.std()), rel=1e-12)
+    assert_allclose(Gaussian()(X), pairwise.rbf_kernel(X, gamma=gamma), rtol=1e-10)
+
+
+def test_a_weighted_bandwidth_is_that_of_repeated_rows(rng):
+    X, times = rng.normal(size=(20, 3)), rng.integers(0, 4, 20)
+    for kernel in (Gaussian(), Laplacian(), Matern(), Polynomial(), Sigmoid()):
+        found = kernel.resolve(X, times.astype(float)).get_params()
+        expected = kernel.resolve(np.repeat(X, times, axis=0)).get_params()
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_rows_that_do_not_vary_resolve_to_a_finite_bandwidth():
+    X = np.full((7, 3), 4.0)
+    assert_array_equal(Gaussian()(X), np.ones((7, 7)))
+    assert_allclose(Laplacian()(X), np.ones((7, 7)))
+
+
+def test_resolving_leaves_the_kernel_and_numbers_as_they_are(rng):
+    kernel, X = Gaussian(), rng.normal(size=(9, 2))
+    kernel.resolve(X)
+    kernel(X)
+    assert kernel.sigma == "scale"
+    assert Gaussian(0.7).resolve(X).sigma == 0.7
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [
+        ("rbf", {"gamma": 0.3}, {"gamma": 0.3}),
+        ("gaussian", {"gamma": 0.3}, {"gamma": 0.3}),
+        ("laplacian", {"gamma": 0.3}, {"gamma": 0.3}),
+        ("linear", {}, {}),
+        ("polynomial", {"gamma": 0.3, "degree": 2, "coef0": 0.5}, {"gamma": 0.3, "degree": 2, "coef0": 0.5}),
+        ("poly", {"gamma": 0.3}, {"gamma": 0.3}),
+        ("sigmoid", {"gamma": 0.3, "coef0": 0.5}, {"gamma": 0.3, "coef0": 0.5}),
+    ],
+)
+def test_scikit_learn_s_names_mean_scikit_learn_s_kernels(name, ours, theirs, rng):
+    X, Z = rng.normal(size=(12, 3)), rng.normal(size=(8, 3))
+    metric = {"gaussian": "rbf"}.get(name, name)
+    assert_allclose(
+        as_kernel(name, **ours)(X, Z), pairwise.pairwise_kernels(X, Z, metric=metric, **theirs), rtol=1e-10, atol=1e-14
+    )
+
+
+def test_a_kernel_object_is_taken_as_it_is_and_anything_else_refused():
+    kernel = Matern(2.0)
+    assert as_kernel(kernel) is kernel
+    assert as_kernel("matern") == Matern()
+    assert as_kernel("rbf") == Gaussian()
+    for wrong in ("rfb", "", None, 3, Gaussian, lambda X, Z: X @ Z.T):
+        with pytest.raises(ConfigError, match=r"kernel"):
+            as_kernel(wrong)
+    for gamma in (0, -1, float("nan")):
+        with pytest.raises(ConfigError, match=r"gamma"):
+            as_kernel("rbf", gamma=gamma)
+
+
+WRONG = [
+    *((kind, {name: value}) for kind, name in [(Gaussian, "sigma"), (Matern, "length_scale"), (Laplacian, "gamma")]
+      for value in (0, -1.0, float("nan"), float("inf"), True, None, "auto", [[1.0, 1.0]], [1.0, 0.0], [1.0] * 3)),
+    *((Polynomial, {"degree": value}) for value in (0, -1, 1.5, True, float("nan"), float("inf"), "3", None)),
+    *((Polynomial, {"coef0": value}) for value in (-1, float("nan"), float("inf"))),
+    *((kind, {"gamma": value}) for kind in (Polynomial, Sigmoid) for value in (0, -2, float("nan"), [1.0, 1.0])),
+    *((Sigmoid, {"coef0": value}) for value in (float("nan"), float("inf"))),
+    *((Matern, {"nu": value}) for value in (1, 0, -0.5, float("nan"), "1.5", None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "params"), WRONG, ids=[f"{k.name}-{p}" for k, p in WRONG])
+def test_a_wrong_parameter_is_refused_by_name(kind, params):
+    with pytest.raises(ConfigError, match=rf"{kind.name} kernel: expected .*{next(iter(params))}"):
+        kind(**params)(np.ones((3, 2)))
+
+
+def test_features_must_agree():
+    with pytest.raises(DataError, match="X has 3 features, Z has 2"):
+        Gaussian()(np.ones((4, 3)), np.ones((4, 2)))
+
+
+@every_kernel
+def test_no_rows_give_an_empty_matrix_and_one_row_a_matrix_of_one(kernel, oracle, rng):
+    Z = rng.normal(size=(5, 3))
+    assert kernel(np.empty((0, 3)), Z).shape == (0, 5)
+    assert_allclose(kernel(Z[:1], Z[1:2]), oracle(Z[:1], Z[1:2]), rtol=1e-10)
+    assert_allclose(kernel([1.0, 2.0, 3.0], Z), oracle([[1.0, 2.0, 3.0]], Z), rtol=1e-10)
+
+
+@every_kernel
+def test_stored_bytes_give_the_same_kernel_as_numbers(kernel, oracle, rng):
+    X, Z = rng.integers(0, 5, (20, 3), dtype=np.uint8), rng.integers(0, 5, (6, 3), dtype=np.uint8)
+    before = X.copy()
+    assert_allclose(kernel(X, Z), oracle(X, Z), rtol=1e-9, atol=1e-7)
+    assert_array_equal(X, before)
+
+
+class Dummy(BaseEstimator):
+    """An estimator with a kernel, and nothing else."""
+
+    def __init__(self, kernel=None):
+        self.kernel = kernel
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel, _ in CASES.values()] + [Gaussian(np.array([1.0, 2.0]))], ids=str)
+def test_an_estimator_is_cloned_with_a_kernel_of_its_own(kernel):
+    original = Dummy(kernel)
+    copy = clone(original)
+    assert copy.kernel is not kernel
+    assert repr(copy.kernel) == repr(kernel)
+    assert {name for name in original.get_params() if "__" in name} == {f"kernel__{n}" for n in kernel.get_params()}
+
+
+def test_nested_parameters_are_set_on_the_clone_alone():
+    original = Dummy(Gaussian(1.0))
+    copy = clone(original).set_params(kernel__sigma=3.0)
+    assert (original.kernel.sigma, copy.kernel.sigma) == (1.0, 3.0)
+    assert copy.get_params()["kernel__sigma"] == 3.0
+    assert copy.set_params(kernel=Matern(), kernel__nu=0.5).kernel == Matern("scale", 0.5)
+    with pytest.raises(ConfigError, match=r"gaussian kernel has no parameter 'gamma'.*sigma"):
+        original.set_params(kernel__gamma=1)

@@ -1,0 +1,140 @@
+"""The plan: every row once, whole chunks, segments of about equal size; and what would fit when it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+import re
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bigkernel.errors import PlanTooLarge
+from bigkernel.features import LandmarkMap
+from bigkernel.kernels import Gaussian
+from bigkernel.plan import Footprint, plan
+from bigkernel.statistics import MomentStatistic, Targets
+
+LIGHT = Footprint(flops_per_row=10.0, partial_bytes=100, work_bytes=1000)
+chunk_sizes = st.lists(st.integers(1, 300), max_size=60)
+limits = {"segment_rows": st.integers(1, 2000), "min_segments": st.integers(1, 20)}
+
+
+def bounds_of(sizes):
+    return (0, *np.cumsum(sizes, dtype=int).tolist())
+
+
+@given(sizes=chunk_sizes, **limits)
+def test_segments_cover_every_row_once_in_whole_chunks(sizes, segment_rows, min_segments):
+    bounds = bounds_of(sizes)
+    steps = plan(bounds, 3, 4, LIGHT, segment_rows=segment_rows, min_segments=min_segments)
+    pairs = [pair for s in steps.segments for pair in zip(s.bounds[:-1], s.bounds[1:], strict=True)]
+    assert pairs == list(itertools.pairwise(bounds))
+    assert [s.index for s in steps.segments] == list(range(len(steps.segments)))
+    assert all((s.start, s.stop) == (s.bounds[0], s.bounds[-1]) for s in steps.segments)
+
+
+@given(sizes=chunk_sizes, **limits)
+def test_a_segment_has_at_most_the_rows_asked_unless_it_is_one_chunk(sizes, segment_rows, min_segments):
+    steps = plan(bounds_of(sizes), 3, 4, LIGHT, segment_rows=segment_rows, min_segments=min_segments)
+    assert all(s.stop - s.start <= segment_rows or len(s.bounds) == 2 for s in steps.segments)
+    assert len(steps.segments) >= min(min_segments, len(sizes))
+
+
+@given(sizes=chunk_sizes, **limits)
+def test_segments_differ_by_one_chunk_at_most(sizes, segment_rows, min_segments):
+    steps = plan(bounds_of(sizes), 3, 4, LIGHT, segment_rows=segment_rows, min_segments=min_segments)
+    counts = [len(s.bounds) - 1 for s in steps.segments]
+    assert not counts or (min(counts) >= 1 and max(counts) - min(counts) <= 1)
+
+
+@given(sizes=chunk_sizes)
+def test_costs_add_up(sizes):
+    steps = plan(bounds_of(sizes), 7, 4, LIGHT)
+    assert steps.n_rows == sum(sizes)
+    assert steps.flops == 10.0 * sum(sizes)
+    assert steps.bytes_read == 28 * sum(sizes)
+    assert steps.chunk_rows == max(sizes, default=0)
+    assert steps.chunk_bytes == 28 * max(sizes, default=0)
+    assert steps.seconds(5.0) == steps.flops / 5
+    assert steps.summary()["segments"] == len(steps.segments)
+    assert steps.summary()["segment_rows"] == max((s.stop - s.start for s in steps.segments), default=0)
+
+
+@pytest.mark.parametrize("bounds", [(0, 10, 5, 20), (0, 10, 9, 20), (5, 10), (0, 10, 10, -1)])
+def test_steps_that_overlap_or_leave_rows_out_are_refused(bounds):
+    # a shifted boundary would count rows twice, or let two tasks write one chunk (F39)
+    with pytest.raises(ValueError, match="bounds"):
+        plan(bounds, 3, 4, LIGHT)
+
+
+def test_a_plan_is_plain_frozen_data_that_depends_on_nothing_else():
+    steps = plan(bounds_of([10] * 20), 3, 4, LIGHT)
+    assert steps == plan(bounds_of([10] * 20), 3, 4, LIGHT)
+    assert pickle.loads(pickle.dumps(steps)) == steps
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        steps.n_rows = 3
+
+
+def test_a_plan_that_fits_exactly_is_accepted_and_one_byte_less_refused():
+    steps = plan(bounds_of([10] * 20), 3, 4, LIGHT)
+    needed = steps.worker_bytes(5000)
+    assert needed == 5000 + steps.task_bytes
+    steps.check(needed, 5000)
+    with pytest.raises(PlanTooLarge):
+        steps.check(needed - 1, 5000)
+
+
+def test_the_message_says_what_is_needed_and_what_there_is():
+    steps = plan(bounds_of([1000] * 9), 1000, 8, Footprint(1.0, 2_000_000, 3_000_000))
+    with pytest.raises(PlanTooLarge) as caught:
+        steps.check(40_000_000, 10_000_000)
+    text = str(caught.value)
+    assert f"would need {steps.worker_bytes(10_000_000) / 1e6:,.0f} MB" in text
+    for part in ("10 for the process", "32 for rows", "3 for buffers", "results of 2 MB", "its limit is 40 MB"):
+        assert part in text
+
+
+def test_without_room_for_the_process_more_memory_is_advised():
+    with pytest.raises(PlanTooLarge, match="give the workers more memory"):
+        plan(bounds_of([10]), 3, 4, LIGHT).check(1000, 1000)
+
+
+@example(chunk_rows=5000, room=10_100, partial=1, work=9996)
+@given(
+    chunk_rows=st.integers(2, 5000),
+    room=st.integers(10_000, 4_000_000),
+    partial=st.integers(1, 10**5),
+    work=st.integers(1, 10**6),
+)
+def test_the_chunk_that_is_advised_fits(chunk_rows, room, partial, work):
+    footprint, n_features, base = Footprint(1.0, partial, work), 100, 1000
+    steps = plan((0, chunk_rows), n_features, 8, footprint)
+    try:
+        steps.check(base + room, base)
+    except PlanTooLarge as error:
+        advice = re.search(r"chunks of at most ([\d,]+) rows would fit", str(error))
+        if advice:
+            rows = int(advice[1].replace(",", ""))
+            assert 1 <= rows < chunk_rows
+            plan((0, rows), n_features, 8, footprint).check(base + room, base)
+    else:
+        assert steps.task_bytes <= room
+
+
+@pytest.mark.parametrize(("m", "share_of_memory"), [(1000, 0.5), (1000, 0.8), (4000, 0.2), (4000, 0.5), (4000, 0.8)])
+def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
+    def planned(m):
+        features = LandmarkMap(Gaussian(1.0), np.eye(m, 784), np.dtype(np.float32))
+        return plan(bounds_of([500] * 64), 784, 1, MomentStatistic(features, Targets(10)).footprint(2048))
+
+    limit = int(share_of_memory * planned(m).task_bytes)
+    with pytest.raises(PlanTooLarge) as caught:
+        planned(m).check(limit, 0)
+    advice = re.search(r"about (\d+)% of the landmarks", str(caught.value))
+    assert advice
+    fewer = int(m * int(advice[1]) / 100)
+    assert planned(fewer).task_bytes <= 1.05 * limit  # "about"

@@ -1,0 +1,328 @@
+"""Rows: the same chunks from NumPy, Dask, zarr and a corpus, taken by index, mapped in order, read ahead."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.chunks import Scale, Standardize, UnitNorm, Workspace
+from bigkernel.errors import ChunkMissing, DataError
+from bigkernel.rows import Rows, as_rows
+
+N, D = 110, 4
+X = np.random.default_rng(3).normal(size=(N, D)).astype(np.float32)
+Y = np.random.default_rng(4).integers(0, 3, N)
+WEIGHT = np.linspace(0, 1, N)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+KINDS = ["numpy", "dask", "zarr", "sharded zarr", "zarr v2", "corpus"]
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """The same rows and columns, from where one likes."""
+
+    def make(kind, X=X, Y=Y, weight=WEIGHT):
+        if kind == "numpy":
+            return as_rows(X, Y, weight=weight)
+        if kind == "dask":
+            return as_rows(
+                da.from_array(X, chunks=(17, 3)), da.from_array(Y, chunks=40), weight=da.from_array(weight, chunks=23)
+            )
+        if kind == "corpus":
+            return as_rows(make_corpus(X, y=Y, weight=weight, classes=(0, 1, 2)))
+        layout = {
+            "zarr": {"chunks": (13, D)},
+            "sharded zarr": {"chunks": (5, 2), "shards": (20, D)},
+            "zarr v2": {"chunks": (13, D), "zarr_format": 2},
+        }[kind]
+        array = zarr.create_array(tmp_path / kind, shape=X.shape, dtype=X.dtype, **layout)
+        array[...] = X
+        return as_rows(zarr.open_array(tmp_path / kind, mode="r"), Y, weight=weight)
+
+    return make
+
+
+def read(rows, bounds=None):
+    """All chunks joined: x, y, weight and the row ids."""
+    chunks = list(rows.chunks(rows.bounds() if bounds is None else bounds, 16, Workspace()))
+    ids = np.concatenate([chunk.start + np.arange(len(chunk)) for chunk in chunks])
+    return *(np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("x", "y", "weight")), ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_source_gives_the_same_rows_and_columns(build, kind):
+    rows = build(kind)
+    assert (rows.shape, len(rows), rows.dtype) == ((N, D), N, np.float32)
+    for got, expected in zip(read(rows), (X, Y, WEIGHT, np.arange(N)), strict=True):
+        assert_array_equal(got, expected)
+        assert got.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bounds", [(0, N), (0, 1, 2, N), (30, 47, 47, 90), (109, 110)], ids=str)
+def test_every_source_gives_the_same_chunks_between_any_bounds(build, kind, bounds):
+    chunks = list(build(kind).chunks(bounds, 16, Workspace()))
+    assert [(chunk.start, len(chunk)) for chunk in chunks] == [(a, b - a) for a, b in itertools.pairwise(bounds)]
+    for chunk in chunks:
+        rows = slice(chunk.start, chunk.start + len(chunk))
+        assert_array_equal(chunk.x, X[rows])
+        assert_array_equal(chunk.y, Y[rows])
+        assert_array_equal(chunk.weight, WEIGHT[rows])
+        assert chunk.block_rows == 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_whole_chunks_of_the_input_joined_to_the_size_asked(build, kind):
+    rows, step = build(kind), {"dask": 17, "zarr": 13, "zarr v2": 13, "sharded zarr": 20, "corpus": 25}.get(kind, 1)
+    with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 1}):  # 64 rows of 16 bytes
+        bounds = rows.bounds()
+    assert bounds[0] == 0
+    assert bounds[-1] == N
+    assert all(a < b for a, b in itertools.pairwise(bounds))
+    assert all(bound % step == 0 for bound in bounds[:-1])
+    assert all(b - a <= 64 for a, b in itertools.pairwise(bounds))
+    assert len(bounds) - 1 <= 3
+    with dask.config.set({"bigkernel.chunk-bytes": 10**6, "bigkernel.min-segments": 1}):
+        assert rows.bounds() == (0, N)
+
+
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12), chunk_rows=st.integers(1, 100))
+def test_steps_of_any_dask_chunks_cover_the_rows_once(sizes, chunk_rows):
+    n = sum(sizes)
+    with dask.config.set({"bigkernel.chunk-bytes": 1024}):
+        bounds = as_rows(da.zeros((n, 1024 // (8 * chunk_rows) + 1), chunks=(tuple(sizes), -1))).bounds()
+    assert bounds[0] == 0
+    assert bounds[-1] == n
+    assert list(bounds) == sorted(bounds)
+    assert set(bounds) <= {0, *np.cumsum(sizes).tolist()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_taking_rows_equals_fancy_indexing(build, kind):
+    rows, rng = build(kind), np.random.default_rng(0)
+    for index in (
+        np.sort(rng.choice(N, 30, replace=False)), np.array([0]), np.array([N - 1]), np.arange(N), np.array([], int),
+        np.array([5, 5, 80, 80]),
+    ):  # fmt: skip
+        taken = rows.take(index)
+        assert taken.dtype == np.float64
+        assert_array_equal(taken, X[index])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_mapped_in_order_and_never_stored(build, kind):
+    standard = Standardize(np.linspace(-1, 1, D), np.linspace(1, 2, D))
+    rows = build(kind)
+    mapped = rows.map(Scale(2.0)).map(standard).map(UnitNorm())
+    expected = (2.0 * X.astype(float) - standard.mean) / standard.std
+    expected /= np.linalg.norm(expected, axis=1)[:, None]
+    assert_allclose(mapped.take(np.arange(3, N, 7)), expected[3::7], rtol=1e-12)
+    chunks = list(mapped.chunks(mapped.bounds(), 16, Workspace()))
+    got = np.concatenate([c.load(block, D, np.float64).copy() for c in chunks for block in c.blocks()])
+    assert_allclose(got, expected, rtol=1e-12)
+    assert_array_equal(np.concatenate([chunk.x for chunk in chunks]), X)
+    assert rows.row_maps == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_travels_and_keeps_its_row_ids(build, kind):
+    part = pickle.loads(pickle.dumps(build(kind).part(40, 95)))
+    x, y, weight, ids = read(part, (40, 60, 61, 95))
+    assert_array_equal(ids, np.arange(40, 95))
+    assert_array_equal(x, X[40:95])
+    assert_array_equal(y, Y[40:95])
+    assert_array_equal(weight, WEIGHT[40:95])
+
+
+def test_a_part_of_rows_in_memory_or_in_a_graph_carries_only_its_rows():
+    x = np.random.default_rng(0).normal(size=(10_000, 10))
+    whole = len(pickle.dumps(as_rows(x)))
+    assert len(pickle.dumps(as_rows(x).part(0, 100))) < whole / 50
+    lazy = as_rows(da.from_array(x, chunks=(100, 10)))
+    assert len(pickle.dumps(lazy.part(500, 600))) < whole / 20
+
+
+def test_a_whole_column_is_read_or_is_none(build):
+    for kind in KINDS:
+        assert_array_equal(build(kind, weight=WEIGHT[::-1]).column("y"), Y)
+    assert as_rows(X).column("y") is None
+
+
+def test_columns_given_go_before_those_of_the_corpus(make_corpus):
+    rows = as_rows(make_corpus(X, y=Y, classes=(0, 1, 2)), 2 - Y, group=np.arange(N))
+    assert_array_equal(rows.column("y"), 2 - Y)
+    assert_array_equal(rows.column("group"), np.arange(N))
+    assert rows.classes == (0, 1, 2)
+    assert_array_equal(as_rows(rows, Y).column("y"), Y)
+
+
+def test_a_target_may_have_several_columns():
+    both = np.column_stack([Y, -Y])
+    for y in (both, da.from_array(both, chunks=(30, 1))):
+        assert_array_equal(as_rows(X, y).column("y"), both)
+
+
+@pytest.mark.parametrize("column", ["y", "weight", "domain", "group"])
+@pytest.mark.parametrize("kind", ["numpy", "dask"])
+def test_a_column_of_another_length_is_refused(column, kind):
+    values = np.ones(N - 1) if kind == "numpy" else da.ones(N - 1)
+    with pytest.raises(DataError, match=f"{column}: expected {N} values to go with the rows, found shape"):
+        as_rows(X, **{column: values})
+    with pytest.raises(DataError, match=f"{column}: expected {N} values"):
+        as_rows(X, **{column: np.float64(3)})
+
+
+@pytest.mark.parametrize("column", ["weight", "domain", "group"])
+def test_a_column_that_is_a_matrix_is_refused(column):
+    with pytest.raises(DataError, match=column):
+        as_rows(X, Y, **{column: np.ones((N, 1))})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        X.astype(object),
+        X.astype(complex),
+        X.astype(str),
+        X.astype("M8[s]"),
+        X[:, 0],
+        X[None],
+        3.0,
+        "text",
+        None,
+        [["a"]],
+    ],
+    ids=["object", "complex", "text", "dates", "vector", "cube", "number", "word", "None", "letters"],
+)
+def test_what_is_no_matrix_of_numbers_is_refused(wrong):
+    with pytest.raises(DataError, match=r"expected (numbers|a matrix)"):
+        as_rows(wrong)
+    if np.shape(wrong) == (N, D):
+        with pytest.raises(DataError, match="y: expected numbers"):
+            as_rows(X, wrong[:, 0])
+        with pytest.raises(DataError, match="expected numbers"):
+            as_rows(da.from_array(wrong, chunks=20))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "?", "f2", ">f4", ">i8"])
+def test_numbers_of_any_kind_are_rows(dtype):
+    x = (X > 0).astype(dtype)
+    assert_array_equal(as_rows(x).take(np.arange(N)), x.astype(float))
+    assert_array_equal(as_rows(da.from_array(x, chunks=20)).take(np.arange(N)), x.astype(float))
+
+
+def test_masked_rows_are_refused_by_row():
+    mask = np.zeros(X.shape, bool)
+    mask[[7, 9], 1] = True
+    with pytest.raises(DataError, match="7"):
+        as_rows(np.ma.array(X, mask=mask))
+
+
+def test_dask_arrays_of_unknown_size_are_refused():
+    lazy = da.from_array(X, chunks=20)
+    unknown = lazy[lazy[:, 0] > 0]
+    with pytest.raises(DataError, match=r"X: a Dask array of unknown chunk sizes; call compute_chunk_sizes"):
+        as_rows(unknown)
+    with pytest.raises(DataError, match="y: a Dask array of unknown"):
+        as_rows(X, unknown[:, 0])
+    assert len(as_rows(unknown.compute_chunk_sizes())) == (X[:, 0] > 0).sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_taking_a_row_that_is_not_finite_names_it(build, kind):
+    x = X.copy()
+    x[57, 2] = np.nan
+    rows = build(kind, x)
+    with pytest.raises(DataError, match="row 57 contains NaN or infinity"):
+        rows.take(np.array([3, 57, 90]))
+    assert_array_equal(rows.take(np.array([3, 58])), x[[3, 58]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_no_length_have_no_steps(build, kind):
+    rows = build(kind, X[:0], Y[:0], WEIGHT[:0])
+    assert rows.shape == (0, D)
+    assert all(bound == 0 for bound in rows.bounds())
+    assert rows.take(np.array([], int)).shape == (0, D)
+
+
+@pytest.mark.parametrize("name", ["x", "y", "weight"])
+def test_a_lost_chunk_of_any_array_is_found_when_a_corpus_is_opened_as_rows(make_corpus, name):
+    corpus = make_corpus(X, y=Y, weight=WEIGHT)
+    Path(corpus.path, name, "c", "2", *(["0"] if name == "x" else [])).unlink()
+    with pytest.raises(ChunkMissing, match=rf"{name}: 1 of 5 chunks are missing, the first is c/2"):
+        as_rows(corpus)
+
+
+def test_fingerprints_tell_other_rows_apart(build):
+    for kind in ("numpy", "dask"):
+        same, other = build(kind), build(kind, X + 1)
+        assert same.x.fingerprint() == build(kind).x.fingerprint()
+        assert same.x.fingerprint() != other.x.fingerprint()
+
+
+# ---------------------------------------------------------------- reading ahead
+
+
+class Slow:
+    """A source that notes which pieces were asked for, and in which thread."""
+
+    def __init__(self, wrong=None):
+        self.asked, self.wrong = [], wrong
+        self.changed = threading.Condition()
+
+    shape, dtype, steps = (60, 2), np.dtype(float), (0, 20, 40, 60)
+
+    def read(self, start, stop):
+        with self.changed:
+            self.asked.append((start, threading.current_thread() is threading.main_thread()))
+            self.changed.notify_all()
+        if start == self.wrong:
+            raise DataError("damaged")
+        return np.full((stop - start, 2), float(start))
+
+    def wait_for(self, count):
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self.asked) >= count, timeout=10)
+
+
+def test_the_next_chunk_is_read_while_the_caller_works_and_none_after_it():
+    source = Slow()
+    chunks = Rows(source).chunks((0, 20, 40, 60), 16, Workspace())
+    for i in range(3):
+        chunk = next(chunks)
+        assert (chunk.start, chunk.x[0, 0]) == (20 * i, 20.0 * i)
+        assert source.wait_for(min(i + 2, 3))
+        # one ahead, in a thread of its own
+        assert source.asked == [(20 * j, False) for j in range(min(i + 2, 3))]
+    assert list(chunks) == []
+
+
+def test_an_error_while_reading_ahead_comes_when_its_chunk_is_due_and_a_caller_may_stop_early():
+    chunks = Rows(Slow(wrong=40)).chunks((0, 20, 40, 60), 16, Workspace())
+    assert [next(chunks).start, next(chunks).start] == [0, 20]
+    with pytest.raises(DataError, match="damaged"):
+        next(chunks)
+    threads = threading.active_count()
+    early = Rows(Slow()).chunks((0, 20, 40, 60), 16, Workspace())
+    next(early)
+    early.close()
+    assert threading.active_count() == threads
+
+
+def test_waiting_for_rows_is_counted_as_reading():
+    work = Workspace()
+    assert len(list(Rows(Slow()).chunks((0, 20, 40, 60), 16, work))) == 3
+    assert work.seconds["read"] > 0

@@ -1,0 +1,401 @@
+"""The small problems against dense oracles: ranks, penalties, intercepts, weights and the three forms of SSSL."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import reference
+import scipy.linalg
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.kernel_ridge import KernelRidge
+
+from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel.solve import (
+    exact_krr,
+    identity,
+    nystrom_ridge,
+    reduce_moments,
+    ridge,
+    ridge_path,
+    squared_error,
+    sssl_all,
+    sssl_core,
+    top_eigen,
+    whiten,
+)
+from bigkernel.statistics import Moments
+
+N, M, D, SIGMA = 60, 15, 3, 0.9
+rng = np.random.default_rng(11)
+X = rng.normal(size=(N, D))
+Z = X[:M] + 0.05
+Y = np.column_stack([np.sin(X[:, 0]) + 3, X[:, 1] * X[:, 2] - 1]) + 0.1 * rng.normal(size=(N, 2))
+WEIGHT = rng.uniform(0.2, 3, N)
+WEIGHT[:4] = 0
+B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
+NEW = reference.gaussian(rng.normal(size=(25, D)), Z, SIGMA)
+
+
+def moments_of(Phi, Y, weight=None):
+    found = reference.moments(Phi, Y, weight)
+    return Moments(rows=float(len(Phi)), **{name: found[name] for name in "nGCstq"})
+
+
+def quietly(function, *args, **options):
+    """The result of a solve whose core is known to be deficient."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankDeficient)
+        return function(*args, **options)
+
+
+def test_whitening_turns_the_core_into_the_identity():
+    w = whiten(CORE)
+    T = w.expand(np.eye(w.rank))
+    assert w.rank == M
+    assert_allclose(T.T @ CORE @ T, np.eye(M), atol=1e-9)
+    G, C = B.T @ B, B.T @ Y
+    assert_allclose(w.rotate(G), T.T @ G @ T, atol=1e-7)
+    assert_allclose(w.reduce(C), T.T @ C, atol=1e-9)
+    assert_allclose(w.reduce(C[:, 0]), T.T @ C[:, 0], atol=1e-9)
+    assert_array_equal(w.rotate(G), w.rotate(G).T)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.1, 10.0])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+def test_nystrom_ridge_is_the_dense_minimiser(alpha, fit_intercept, weight):
+    coef, b, sse = nystrom_ridge(moments_of(B, Y, weight), whiten(CORE), alpha, fit_intercept=fit_intercept)
+    expected, expected_b = reference.nystrom_krr(B, CORE, Y, alpha, fit_intercept, weight)
+    assert_allclose(NEW @ coef + b, NEW @ expected + expected_b, rtol=1e-6, atol=1e-6)
+    residual = Y - B @ expected - expected_b
+    assert_allclose(sse, ((np.ones(N) if weight is None else weight)[:, None] * residual**2).sum(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_with_all_rows_as_landmarks_nystrom_is_exact(fit_intercept):
+    K, alpha = reference.gaussian(X, X, SIGMA), 0.3
+    coef, b, _ = nystrom_ridge(moments_of(K, Y), whiten(K), alpha, fit_intercept=fit_intercept)
+    dual, exact_b = exact_krr(K, Y, alpha, fit_intercept=fit_intercept)
+    if fit_intercept:
+        expected, expected_b = reference.krr_exact_intercept(K, Y, alpha)
+    else:
+        expected, expected_b = reference.krr_exact(K, Y, alpha), np.zeros(2)
+    assert_allclose(K @ dual + exact_b, K @ expected + expected_b, rtol=1e-10)
+    assert_allclose(K @ coef + b, K @ expected + expected_b, rtol=1e-8)
+    assert_allclose(dual, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_exact_weights_are_those_of_scikit_learn():
+    K, alpha = reference.gaussian(X, X, SIGMA), 0.3
+    dual, b = exact_krr(K, Y, alpha, weight=WEIGHT)
+    assert_allclose(dual, reference.krr_exact(K, Y, alpha, WEIGHT), rtol=1e-9, atol=1e-12)
+    theirs = KernelRidge(alpha=alpha, kernel="precomputed").fit(K, Y, sample_weight=WEIGHT)
+    assert_allclose(dual, theirs.dual_coef_, rtol=1e-8, atol=1e-10)
+    assert_array_equal(b, 0)
+
+
+def test_exact_weights_with_an_intercept_are_repeated_rows():
+    times = np.random.default_rng(0).integers(0, 4, N)
+    K, alpha = reference.gaussian(X, X, SIGMA), 0.3
+    dual, b = exact_krr(K, Y, alpha, fit_intercept=True, weight=times.astype(float))
+    again = np.repeat(np.arange(N), times)
+    repeated, repeated_b = reference.krr_exact_intercept(K[np.ix_(again, again)], Y[again], alpha)
+    assert_allclose(b, repeated_b, rtol=1e-9)
+    assert_allclose(K @ dual, K[:, again] @ repeated, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_exact_without_a_penalty_on_a_singular_matrix_is_least_squares(fit_intercept):
+    K = reference.linear(X, X)  # rank 3 of 60
+    y = X @ np.array([[1.0], [2.0], [3.0]]) + 5 * fit_intercept + 0.1 * Y[:, :1]
+    dual, b = exact_krr(K, y, 0.0, fit_intercept=fit_intercept)
+    coef, expected_b = reference.ridge(X, y, 0.0, fit_intercept)
+    assert_allclose(K @ dual + b, X @ coef + expected_b, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 1.0])
+def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_intercept):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(400, 8))
+    Z = np.repeat(X[:100], 2, axis=0)[rng.permutation(200)]
+    B, K = reference.gaussian(X, Z, 1.5), reference.gaussian(Z, Z, 1.5)
+    y = np.sin(X[:, :1])
+    with pytest.warns(RankDeficient, match="200 landmarks has numerical rank 100; 100 landmarks"):
+        w = whiten(K, kernel="gaussian")
+    assert w.rank == 100
+    coef, b, _ = nystrom_ridge(moments_of(B, y), w, alpha, fit_intercept=fit_intercept)
+    expected, expected_b = reference.nystrom_krr(B, K, y, alpha, fit_intercept)
+    assert_allclose(B @ coef + b, B @ expected + expected_b, atol=1e-8)
+
+
+def test_landmarks_that_are_copies_of_one_row_have_rank_one():
+    Z = np.repeat(X[:1], 9, axis=0)
+    B, K = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
+    with pytest.warns(RankDeficient, match="numerical rank 1;"):
+        w = whiten(K)
+    coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.1)
+    expected, _ = reference.nystrom_krr(B, K, Y, 0.1)
+    assert_allclose(B @ coef + b, B @ expected, rtol=1e-10)
+
+
+def test_without_a_penalty_the_solution_has_minimum_norm():
+    Phi = np.column_stack([X, X[:, 0] + X[:, 1], np.zeros(N)])
+    w = ridge(Phi.T @ Phi, Phi.T @ Y, 0.0, n_rows=N)
+    assert_allclose(w, np.linalg.pinv(Phi) @ Y, atol=1e-10)
+    for fit_intercept in (False, True):
+        coef, b, _ = nystrom_ridge(moments_of(Phi, Y), identity(5), 0.0, fit_intercept=fit_intercept)
+        expected, expected_b = reference.ridge(Phi, Y, 0.0, fit_intercept)
+        assert_allclose(coef, expected, atol=1e-9)
+        assert_allclose(b, expected_b, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-200])
+def test_a_vanishing_penalty_is_as_good_as_none(alpha):
+    Phi = np.column_stack([X, X[:, 0] + X[:, 1]])
+    assert_allclose(ridge(Phi.T @ Phi, Phi.T @ Y, alpha, n_rows=N), np.linalg.pinv(Phi) @ Y, atol=1e-10)
+
+
+def test_more_columns_than_rows_give_the_dense_minimiser():
+    few = slice(0, 8)
+    coef, b, _ = nystrom_ridge(moments_of(B[few], Y[few]), whiten(CORE), 0.1, fit_intercept=True)
+    expected, expected_b = reference.nystrom_krr(B[few], CORE, Y[few], 0.1, True)
+    assert_allclose(NEW @ coef + b, NEW @ expected + expected_b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_targets", [1, 50])
+def test_one_landmark_one_row_one_target_or_fifty(n_targets):
+    Y = np.random.default_rng(0).normal(size=(N, n_targets))
+    for rows, m in ((slice(0, 1), M), (slice(0, N), 1), (slice(0, 1), 1)):
+        coef, b, _ = nystrom_ridge(moments_of(B[rows, :m], Y[rows]), whiten(CORE[:m, :m]), 0.2, fit_intercept=True)
+        expected, expected_b = reference.nystrom_krr(B[rows, :m], CORE[:m, :m], Y[rows], 0.2, True)
+        assert coef.shape == (m, n_targets)
+        assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
+
+
+def test_a_path_of_penalties_equals_each_one_by_itself():
+    alphas = np.array([0.0, 1e-6, 0.1, 1.0, 100.0])
+    G, C = B.T @ B, B.T @ Y
+    path = ridge_path(G, C, alphas)
+    assert path.shape == (5, M, 2)
+    for alpha, w in zip(alphas, path, strict=True):
+        assert_allclose(B @ w, B @ ridge(G, C, alpha, n_rows=N), atol=1e-6)
+        if alpha >= 0.1:
+            assert_allclose(w, reference.ridge(B, Y, alpha)[0], rtol=1e-8)
+
+
+def test_a_path_of_penalties_drops_the_directions_that_one_penalty_drops():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20_000, 3))
+    Phi, y = np.column_stack([rows, rows[:, 0] + rows[:, 1]]), rng.normal(size=(20_000, 1))
+    G, C = Phi.T @ Phi, Phi.T @ y
+    single, path = ridge(G, C, 0.0, n_rows=len(Phi)), ridge_path(G, C, np.array([0.0]), n_rows=len(Phi))[0]
+    assert_allclose(single, np.linalg.pinv(Phi) @ y, atol=1e-9)
+    assert_allclose(path, single, atol=1e-9)
+
+
+def test_empty_problems_have_empty_solutions():
+    assert ridge(np.zeros((0, 0)), np.zeros((0, 2)), 1.0).shape == (0, 2)
+    assert ridge_path(np.zeros((0, 0)), np.zeros((0, 2)), np.array([1.0, 2.0])).shape == (2, 0, 2)
+    assert_array_equal(ridge(np.zeros((3, 3)), np.ones((3, 1)), 0.0), 0)
+    assert_array_equal(ridge_path(np.zeros((3, 3)), np.ones((3, 1)), np.array([0.0]))[0], 0)
+
+
+@pytest.mark.parametrize("alpha", [-1, float("nan"), float("inf"), -1e-300])
+def test_a_penalty_that_is_none_is_refused(alpha):
+    for solve in (
+        lambda: ridge(CORE, np.ones((M, 1)), alpha),
+        lambda: ridge_path(CORE, np.ones((M, 1)), np.array([1.0, alpha])),
+        lambda: exact_krr(CORE, np.ones((M, 1)), alpha),
+        lambda: exact_krr(CORE, np.ones((M, 1)), alpha, fit_intercept=True),
+        lambda: sssl_core(CORE, CORE, np.ones((M, 1)), 3, alpha),
+    ):
+        with pytest.raises(ConfigError, match="alpha: expected a finite number of at least 0"):
+            solve()
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
+def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
+    moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
+    reduced = reduce_moments(moments, identity(M), fit_intercept=fit_intercept)
+    b = (reduced.target_mean - reduced.mean @ w) if fit_intercept else 0
+    assert_allclose(squared_error(reduced, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
+
+
+def test_no_rows_have_no_intercept_and_no_error():
+    coef, b, sse = nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True)
+    assert_array_equal(coef, 0)
+    assert_array_equal(b, 0)
+    assert_array_equal(sse, 0)
+
+
+# ---------------------------------------------------------------- cores that are not positive, or nothing
+
+
+def test_a_sigmoid_core_loses_its_negative_part_with_a_warning():
+    Z = X[:M]
+    core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
+    assert scipy.linalg.eigvalsh(core)[0] < -0.1
+    with pytest.warns(RankDeficient, match=r"sigmoid kernel.*negative part, \d+\.\d% of"):
+        w = whiten(core, kernel="sigmoid")
+    coef, b, _ = nystrom_ridge(moments_of(B, Y), w, 0.2, fit_intercept=True)
+    expected, expected_b = reference.nystrom_krr(B, core, Y, 0.2, True)
+    assert w.rank == reference.whitening(core).shape[1]
+    assert_allclose(B @ coef + b, B @ expected + expected_b, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        np.array([[0.0, 1.0], [1.0, 0.0]]),
+        np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.5], [0.0, 0.5, 1e-3]]),
+        np.diag([1.0, -1.0]),
+        np.array([[1.0, 2.0], [2.0, 1.0]]),
+    ],
+    ids=["zero diagonal", "small diagonal", "diagonal", "full"],
+)
+def test_an_indefinite_core_keeps_its_positive_part(core):
+    with pytest.warns(RankDeficient, match="not positive"):
+        w = whiten(core, kernel="sigmoid")
+    T = w.expand(np.eye(w.rank))
+    expected = reference.whitening(core)
+    assert_allclose(T @ T.T, expected @ expected.T, atol=1e-12)
+
+
+def test_a_negative_core_leaves_nothing():
+    with pytest.warns(RankDeficient, match="100.0% of the absolute"):
+        w = whiten(-np.eye(4))
+    coef, _, _ = nystrom_ridge(moments_of(B[:, :4], Y), w, 1.0)
+    assert_array_equal(coef, np.zeros((4, 2)))
+
+
+def test_a_core_of_zeros_gives_the_model_zero_and_the_mean_as_intercept():
+    with pytest.warns(RankDeficient, match=r"linear kernel: the core of 5 landmarks is zero"):
+        w = whiten(np.zeros((5, 5)), kernel="linear")
+    coef, b, sse = nystrom_ridge(moments_of(np.zeros((N, 5)), Y, WEIGHT), w, 1.0, fit_intercept=True)
+    assert_array_equal(coef, np.zeros((5, 2)))
+    assert_allclose(b, np.average(Y, axis=0, weights=WEIGHT), rtol=1e-12)
+    assert_allclose(sse, (WEIGHT[:, None] * (Y - b) ** 2).sum(0), rtol=1e-9)
+
+
+def spectrum(name, m, dtype):
+    """A symmetric matrix of one of LAPACK's test types."""
+    values = {
+        "zero": np.zeros(m),
+        "identity": np.ones(m),
+        "clustered": np.where(np.arange(m) < m // 2, 1.0, 1e-3),
+        "geometric": np.geomspace(1, 1e-16, m),
+        "random": np.random.default_rng(4).uniform(0.1, 1, m),
+    }[name]
+    Q = np.linalg.qr(np.random.default_rng(3).normal(size=(m, m)))[0]
+    A = (Q * values) @ Q.T if name != "identity" else np.eye(m)
+    return ((A + A.T) / 2).astype(dtype)
+
+
+SPECTRA = ["zero", "identity", "clustered", "geometric", "random"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_eigenpairs_pass_the_certificates_of_lapack(name, dtype):
+    m, ulp = 40, np.finfo(dtype).eps
+    A = spectrum(name, m, dtype)
+    values, V = top_eigen(A, m)
+    A, values, V = (part.astype(float) for part in (A, values, V))
+    assert (np.diff(values) <= 0).all()
+    assert np.abs(A @ V - V * values).max() <= 30 * m * ulp * max(np.abs(A).max(), 1e-300)
+    assert np.abs(V.T @ V - np.eye(m)).max() <= 30 * m * ulp
+    some, vectors = top_eigen(A, 7)
+    assert_allclose(some, values[:7], atol=30 * m * ulp)
+    assert vectors.shape == (m, 7)
+    assert top_eigen(A, 0)[1].shape == (m, 0)
+    assert len(top_eigen(A, m + 5)[0]) == m
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_whitening_loses_no_more_of_the_core_than_its_tolerance(name):
+    m, ulp = 40, np.finfo(np.float64).eps
+    A = spectrum(name, m, np.float64)
+    w = quietly(whiten, A)
+    assert w.rank == {"zero": 0, "geometric": w.rank}.get(name, m)
+    # K − KTTᵀK is what the kept directions do not reach
+    left = w.reduce(A)
+    assert np.abs(A - left.T @ left).max() <= 30 * m * ulp * max(np.abs(A).max(), 1)
+
+
+@pytest.mark.parametrize("rank", [1, 7, 20])
+def test_a_core_of_single_precision_is_cut_at_single_precision(rank):
+    F = np.random.default_rng(5).normal(size=(40, rank))
+    core = (F @ F.T).astype(np.float32).astype(np.float64)
+    with pytest.warns(RankDeficient, match=f"numerical rank {rank};"):
+        w = whiten(core, eps=float(np.finfo(np.float32).eps))
+    assert w.rank == rank
+
+
+# ---------------------------------------------------------------- SSSL
+
+
+LABELLED = np.random.default_rng(8).permutation(N) < 20
+K = reference.gaussian(X, X, SIGMA)
+
+
+@pytest.mark.parametrize("s", [1, 6, M, 100])
+@pytest.mark.parametrize("alpha", [0.01, 2.0])
+def test_sssl_of_the_landmarks_is_the_dense_one(s, alpha):
+    Bl = B[LABELLED]
+    coef, values = sssl_core(CORE, Bl.T @ Bl, Bl.T @ Y[LABELLED], s, alpha)
+    expected = reference.sssl_landmarks(CORE, Bl.T, Y[LABELLED], s, alpha)
+    assert_allclose(NEW @ coef, NEW @ expected, rtol=1e-6, atol=1e-8)
+    assert_allclose(values, scipy.linalg.eigvalsh(CORE)[::-1][:s], rtol=1e-8)
+
+
+@pytest.mark.parametrize("s", [1, 6, M, 100])
+@pytest.mark.parametrize("alpha", [0.01, 2.0])
+def test_sssl_of_all_rows_is_the_dense_one(s, alpha):
+    everything, labelled = moments_of(B, Y), moments_of(B[LABELLED], Y[LABELLED])
+    coef, values = sssl_all(everything, labelled, whiten(CORE), s, alpha)
+    expected = reference.sssl_all(B, CORE, LABELLED, Y[LABELLED], s, alpha)
+    assert_allclose(NEW @ coef, NEW @ expected, rtol=1e-6, atol=1e-8)
+    assert_allclose(values, scipy.linalg.eigvalsh(B @ np.linalg.solve(CORE, B.T))[::-1][: min(s, M)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("s", [5, 25])
+def test_the_three_forms_of_sssl_agree_when_all_rows_are_landmarks(s):
+    alpha, Kl, Yl = 0.4, K[LABELLED], Y[LABELLED]
+    expected = K @ reference.sssl_exact(K, LABELLED, Yl, s, alpha)
+    of_landmarks, _ = sssl_core(K, Kl.T @ Kl, Kl.T @ Yl, s, alpha)
+    of_all, _ = sssl_all(moments_of(K, Y), moments_of(Kl, Yl), quietly(whiten, K), s, alpha)
+    assert_allclose(K @ of_landmarks, expected, rtol=1e-6, atol=1e-8)
+    assert_allclose(K @ of_all, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_more_components_than_the_rank_are_left_out():
+    Z = np.repeat(X[:6], 3, axis=0)
+    B, core = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
+    Bl, Yl = B[LABELLED], Y[LABELLED]
+    of_landmarks, values = sssl_core(core, Bl.T @ Bl, Bl.T @ Yl, 18, 0.1)
+    assert len(values) == 6
+    assert_allclose(B @ of_landmarks, B @ reference.sssl_landmarks(core, Bl.T, Yl, 18, 0.1), rtol=1e-7, atol=1e-9)
+    of_all, values = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), 18, 0.1)
+    assert len(values) == 6
+    assert_allclose(B @ of_all, B @ reference.sssl_all(B, core, LABELLED, Yl, 18, 0.1), rtol=1e-7, atol=1e-9)
+
+
+def test_sssl_of_an_indefinite_core_keeps_what_the_dense_one_keeps():
+    Z = X[:M]
+    core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
+    Bl, Yl = B[LABELLED], Y[LABELLED]
+    coef, values = sssl_core(core, Bl.T @ Bl, Bl.T @ Yl, M, 0.1)
+    assert (values > 0).all()
+    assert_allclose(B @ coef, B @ reference.sssl_landmarks(core, Bl.T, Yl, M, 0.1), rtol=1e-6, atol=1e-8)
+    of_all, _ = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), M, 0.1)
+    assert_allclose(B @ of_all, B @ reference.sssl_all(B, core, LABELLED, Yl, M, 0.1), rtol=1e-6, atol=1e-8)
+
+
+def test_without_labels_sssl_is_zero():
+    none = moments_of(B[:0], Y[:0])
+    coef, _ = sssl_all(moments_of(B, Y), none, whiten(CORE), 5, 0.0)
+    assert_array_equal(coef, np.zeros((M, 2)))

@@ -1,0 +1,223 @@
+"""Moments against their dense sums: any chunking, weights, labels, unlabelled rows; they add, and take away again."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.chunks import Chunk, Workspace
+from bigkernel.errors import DataError
+from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.kernels import Gaussian
+from bigkernel.statistics import FeatureSums, Moments, MomentStatistic, Targets, subtract
+
+N, D, M, CLASSES = 90, 3, 7, np.array([2, 5, 9])
+rng = np.random.default_rng(5)
+X, Z = rng.normal(size=(N, D)), rng.normal(size=(M, D))
+B = reference.gaussian(X, Z, 1.1)
+LABELS = rng.choice(CLASSES, N)
+ONE_HOT = (LABELS[:, None] == CLASSES).astype(float)
+NUMBERS = rng.normal(size=(N, 2)) + 1
+WEIGHT = rng.uniform(0, 3, N) * (rng.uniform(size=N) > 0.1)
+FEATURES = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64))
+TARGETS = {"classes": (Targets(3, CLASSES), LABELS, ONE_HOT), "numbers": (Targets(2), NUMBERS, NUMBERS)}
+
+
+def accumulate(statistic, x, y=None, weight=None, cuts=(), block_rows=16):
+    """The statistic of rows that come in chunks cut at `cuts`."""
+    total, work = statistic.zero(), Workspace()
+    bounds = [0, *sorted(cuts), len(x)]
+    for a, b in itertools.pairwise(bounds):
+        columns = {name: None if v is None else v[a:b] for name, v in (("y", y), ("weight", weight))}
+        statistic.update(total, Chunk(x[a:b], a, **columns, block_rows=block_rows, work=work))
+    return total
+
+
+def assert_moments(moments, expected, tolerance=1e-11):
+    for name, values in expected.items():
+        found = getattr(moments, name)
+        assert np.shape(found) == np.shape(values), name
+        assert_allclose(found, values, rtol=tolerance, atol=tolerance * np.max(np.abs(values), initial=1), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", list(TARGETS))
+@pytest.mark.parametrize("weighted", [False, True])
+@given(cuts=st.lists(st.integers(0, N), max_size=8), block_rows=st.integers(1, 100))
+@settings(max_examples=25)
+def test_any_chunking_gives_the_dense_moments(kind, weighted, cuts, block_rows):
+    targets, y, dense = TARGETS[kind]
+    weight = WEIGHT if weighted else None
+    statistic = MomentStatistic(FEATURES, targets)
+    total = accumulate(statistic, X, y, weight, cuts, block_rows)
+    assert_moments(Moments.of(total), reference.moments(B, dense, weight))
+    assert total["rows"] == [N]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_labels_of_any_stored_dtype_are_the_same_classes(dtype):
+    total = accumulate(MomentStatistic(FEATURES, TARGETS["classes"][0]), X, LABELS.astype(dtype))
+    assert_moments(Moments.of(total), reference.moments(B, ONE_HOT))
+
+
+def test_float32_blocks_agree_with_float64_to_their_precision():
+    single = MomentStatistic(LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float32)), Targets(2))
+    total = accumulate(single, X.astype(np.float32), NUMBERS, WEIGHT, (30, 31))
+    assert_moments(Moments.of(total), reference.moments(B, NUMBERS, WEIGHT), 1e-5)
+    assert all(values.dtype == np.float64 for values in total.values())
+    # t and q are of the targets alone, which are not rounded
+    assert_allclose(total["q"][0], (WEIGHT[:, None] * NUMBERS**2).sum(0), rtol=1e-13)
+
+
+def test_without_targets_only_the_features_are_summed():
+    total = accumulate(MomentStatistic(FEATURES), X, None, WEIGHT, (10, 50))
+    assert total["C"].shape == (1, M, 0)
+    expected = reference.moments(B, np.empty((N, 0)), WEIGHT)
+    assert_moments(Moments.of(total), expected)
+
+
+def test_the_identity_map_gives_the_moments_of_shifted_rows():
+    shift = np.array([1.0, -2.0, 0.5])
+    total = accumulate(MomentStatistic(IdentityMap(shift), Targets(2)), X, NUMBERS, WEIGHT, (7,))
+    assert_moments(Moments.of(total), reference.moments(X - shift, NUMBERS, WEIGHT))
+
+
+@pytest.mark.parametrize("kind", list(TARGETS))
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("share", [0, 0.6, 1])
+def test_unlabelled_rows_are_dropped_or_kept_apart(kind, weighted, share):
+    targets, y, dense = TARGETS[kind]
+    hidden, weight = np.random.default_rng(3).uniform(size=N) < share, WEIGHT if weighted else np.ones(N)
+    y = y.copy()
+    y[hidden] = -1 if kind == "classes" else np.nan
+    given_weight = weight if weighted else None
+    cuts = (20, 21, 60)
+    dropped = Moments.of(accumulate(MomentStatistic(FEATURES, targets), X, y, given_weight, cuts))
+    total = accumulate(MomentStatistic(FEATURES, targets, "keep"), X, y, given_weight, cuts)
+    labelled = reference.moments(B[~hidden], dense[~hidden], weight[~hidden])
+    nothing = np.zeros((hidden.sum(), targets.width))
+    assert_moments(dropped, labelled)
+    assert_moments(Moments.of(total, 1), labelled)
+    assert_moments(Moments.of(total, 0), reference.moments(B[hidden], nothing, weight[hidden]))
+    # the groups add up to all rows; targets are those of the labelled ones
+    everything = reference.moments(B, dense, weight)
+    whole = Moments.of(total)
+    assert_moments(whole, {name: everything[name] for name in "nGs"} | {name: labelled[name] for name in "Ctq"})
+    assert_array_equal(total["rows"], [hidden.sum(), (~hidden).sum()])
+
+
+def test_a_row_with_one_missing_number_is_unlabelled_in_every_target():
+    y = NUMBERS.copy()
+    y[4, 1] = np.nan
+    total = accumulate(MomentStatistic(FEATURES, Targets(2)), X, y)
+    assert_moments(Moments.of(total), reference.moments(np.delete(B, 4, 0), np.delete(NUMBERS, 4, 0)))
+
+
+def test_minus_one_is_a_label_where_it_is_a_class():
+    classes, y = np.array([-1, 1]), np.where(LABELS > 2, 1, -1)
+    total = accumulate(MomentStatistic(FEATURES, Targets(2, classes)), X, y)
+    assert_moments(Moments.of(total), reference.moments(B, (y[:, None] == classes).astype(float)))
+
+
+@pytest.mark.parametrize("strange", [7, -2, 100])
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_a_label_outside_the_classes_is_refused_with_its_row(strange, dtype):
+    y = LABELS.astype(dtype)
+    y[[41, 50]] = strange
+    for unlabelled in ("drop", "keep"):
+        with pytest.raises(DataError, match=rf"y: row 41 has the label .*{strange}"):
+            accumulate(MomentStatistic(FEATURES, Targets(3, CLASSES), unlabelled), X, y, cuts=(40,))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_an_infinite_target_is_refused_with_its_row(value):
+    y = NUMBERS.copy()
+    y[41, 1] = value
+    with pytest.raises(DataError, match=r"y.*41"):
+        accumulate(MomentStatistic(FEATURES, Targets(2)), X, y, cuts=(40,))
+
+
+@pytest.mark.parametrize("value", [-0.5, np.nan, np.inf])
+def test_a_weight_that_is_none_is_refused_with_its_row(value):
+    weight = WEIGHT.copy()
+    weight[41] = value
+    with pytest.raises(DataError, match=r"weight.*41"):
+        accumulate(MomentStatistic(FEATURES, Targets(2)), X, NUMBERS, weight, cuts=(40,))
+
+
+def test_labels_must_be_there_where_targets_are_asked():
+    with pytest.raises(DataError, match="y: labels are needed"):
+        accumulate(MomentStatistic(FEATURES, Targets(2)), X)
+
+
+def parts(statistic):
+    return [accumulate(statistic, X[a:b], NUMBERS[a:b], WEIGHT[a:b]) for a, b in ((0, 30), (30, 37), (37, 90))]
+
+
+def copied(total):
+    return {name: values.copy() for name, values in total.items()}
+
+
+def test_merging_is_a_commutative_monoid():
+    statistic = MomentStatistic(FEATURES, Targets(2))
+    a, b, c = parts(statistic)
+    ab_c = statistic.merge(statistic.merge(copied(a), b), c)
+    a_bc = statistic.merge(copied(a), statistic.merge(copied(b), c))
+    for name in a:
+        # commutative to the last bit; associative to rounding
+        assert_array_equal(statistic.merge(copied(a), b)[name], statistic.merge(copied(b), a)[name])
+        assert_allclose(ab_c[name], a_bc[name], rtol=1e-12)
+        assert_array_equal(statistic.merge(copied(a), statistic.zero())[name], a[name])
+        assert_array_equal(statistic.merge(statistic.zero(), a)[name], a[name])
+    assert_moments(Moments.of(ab_c), reference.moments(B, NUMBERS, WEIGHT))
+
+
+def test_merging_leaves_its_second_argument_alone():
+    statistic = MomentStatistic(FEATURES, Targets(2))
+    a, b, _ = parts(statistic)
+    before = copied(b)
+    statistic.merge(a, b)
+    assert all(np.array_equal(b[name], before[name]) for name in b)
+
+
+def test_rows_are_taken_away_again_by_subtraction():
+    statistic = MomentStatistic(FEATURES, Targets(2))
+    a, b, c = parts(statistic)
+    total = statistic.merge(statistic.merge(copied(a), b), c)
+    others = np.r_[:30, 37:N]
+    assert_moments(Moments.of(subtract(total, b)), reference.moments(B[others], NUMBERS[others], WEIGHT[others]))
+    assert_array_equal(total["rows"], [N])
+
+
+def test_a_chunk_without_rows_adds_nothing():
+    for unlabelled in ("drop", "keep"):
+        statistic = MomentStatistic(FEATURES, Targets(2), unlabelled)
+        total = accumulate(statistic, X[:0], NUMBERS[:0], WEIGHT[:0])
+        assert all(np.array_equal(values, statistic.zero()[name]) for name, values in total.items())
+
+
+@pytest.mark.parametrize("unlabelled", ["drop", "keep"])
+def test_the_announced_bytes_are_those_that_are_held(unlabelled):
+    statistic = MomentStatistic(FEATURES, Targets(2), unlabelled)
+    work = Workspace()
+    total = statistic.zero()
+    statistic.update(total, Chunk(X, 0, NUMBERS, WEIGHT, block_rows=16, work=work))
+    footprint = statistic.footprint(16)
+    assert sum(values.nbytes for values in total.values()) <= footprint.partial_bytes
+    held = sum(buffer.nbytes for buffer in work.buffers.values())
+    assert held <= footprint.work_bytes <= 2 * held
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_feature_sums_are_the_sums_of_each_column(weighted):
+    weight = WEIGHT if weighted else None
+    total = accumulate(FeatureSums(FEATURES), X, None, weight, (0, 13, 50))
+    w = np.ones(N) if weight is None else weight
+    assert_allclose(total["n"], w.sum(), rtol=1e-12)
+    assert_allclose(total["s"], w @ B, rtol=1e-12)
+    assert_allclose(total["q"], w @ B**2, rtol=1e-12)

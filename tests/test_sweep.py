@@ -1,0 +1,385 @@
+"""The sweep: one suite for every executor. The serial one is the specification; all give its bits."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from probes import FailingDisk, Sums, Touch
+
+from bigkernel import arrays
+from bigkernel.chunks import Scale, UnitNorm
+from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
+from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.ingest import ingest
+from bigkernel.io import open_source
+from bigkernel.kernels import Gaussian
+from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, observe
+from bigkernel.rows import as_rows
+from bigkernel.runs import Receipt
+from bigkernel.statistics import Moments, MomentStatistic, Targets
+from bigkernel.sweep import Execution, _Tree, choose, executing, plan_sweep, processors, sweep
+from bigkernel.worker import Job, ancestors_of, blas_threads, leaf, merge, merge_tree
+
+N, D, M = 230, 4, 6
+rng = np.random.default_rng(21)
+X = rng.normal(size=(N, D))
+LARGE = X * 10.0 ** rng.integers(-8, 8, (N, 1))  # the order of summation shows in the bits
+Y = rng.integers(-1, 3, N)
+WEIGHT = rng.uniform(0, 2, N)
+Z = rng.normal(size=(M, D))
+STATISTIC = MomentStatistic(LandmarkMap(Gaussian(1.2), Z, np.dtype("f4")), Targets(3, np.arange(3)), "keep")
+SOURCES = ["dask", "zarr", "corpus"]
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture(params=["serial", "threads", pytest.param("dask", marks=pytest.mark.cluster)])
+def executor(request):
+    """What `sweep` takes as its client."""
+    return request.getfixturevalue("client") if request.param == "dask" else request.param
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """Rows that are not in memory."""
+
+    def make(kind="corpus", x=X, y=Y):
+        weight = WEIGHT[: len(x)]
+        if kind == "corpus":
+            return as_rows(make_corpus(x, y=y, weight=weight, classes=(0, 1, 2)))
+        if kind == "dask":
+            return as_rows(da.from_array(x, chunks=(25, D)), da.from_array(y, chunks=60), weight=weight)
+        array = zarr.create_array(tmp_path / "foreign", shape=x.shape, dtype=x.dtype, chunks=(5, 2), shards=(25, D))
+        array[...] = x
+        return as_rows(zarr.open_array(tmp_path / "foreign", mode="r"), y, weight=weight)
+
+    return make
+
+
+def bits(swept):
+    return arrays.digest(swept.total)
+
+
+# ---------------------------------------------------------------- the shared suite
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_executor_gives_the_bits_of_the_serial_one(build, executor, kind):
+    rows = build(kind, LARGE)
+    for statistic in (STATISTIC, Sums(D)):
+        expected = sweep(rows, statistic, client="serial")
+        swept = sweep(rows, statistic, client=executor)
+        assert bits(swept) == bits(expected)
+        assert swept.plan == expected.plan
+        assert len(swept.plan.segments) >= 5
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_sweep_gives_the_dense_moments(build, executor, kind):
+    total = sweep(build(kind).map(Scale(0.5)).map(UnitNorm()), STATISTIC, client=executor).total
+    rows = X / np.linalg.norm(X, axis=1)[:, None]
+    B, known = reference.gaussian(rows, Z, 1.2), Y >= 0
+    one_hot = (Y[known, None] == np.arange(3)).astype(float)
+    for group, mask, targets in ((1, known, one_hot), (0, ~known, np.zeros(((~known).sum(), 3)))):
+        expected = reference.moments(B[mask], targets, WEIGHT[mask])
+        found = Moments.of(total, group)
+        for name, values in expected.items():
+            assert_allclose(getattr(found, name), values, rtol=1e-5, atol=1e-4, err_msg=name)
+
+
+def test_a_run_changes_no_bit_and_is_resumed_by_any_executor(build, executor, tmp_path):
+    rows, touch = build(x=LARGE), Touch(str(tmp_path / "touched"))
+    expected = bits(sweep(rows, Sums(D, touch), client="serial"))
+    count = len(touch.starts())
+    assert bits(sweep(rows, Sums(D, touch), client=executor, run=tmp_path / "run")) == expected
+    assert len(touch.starts()) == 2 * count
+    for again in (executor, "serial"):
+        resumed = sweep(rows, Sums(D, touch), client=again, run=tmp_path / "run", resume=True)
+        assert bits(resumed) == expected
+        assert all(receipt.resumed for receipt in resumed.receipts)
+    assert len(touch.starts()) == 2 * count
+    with pytest.raises(ResumeMismatch, match="statistic"):
+        sweep(rows, STATISTIC, client=executor, run=tmp_path / "run", resume=True)
+
+
+def test_a_job_that_failed_is_resumed_where_it_stopped(build, executor, tmp_path):
+    rows = build(x=LARGE)
+    clean = bits(sweep(rows, Sums(D), client="serial"))
+    statistic = Sums(D, FailingDisk(str(tmp_path / "attempts"), 150, 1))
+    with dask.config.set({"bigkernel.retries": 0}), pytest.raises((DataError, OSError)):
+        sweep(rows, statistic, client=executor, run=tmp_path / "run")
+    resumed = sweep(rows, statistic, client=executor, run=tmp_path / "run", resume=True)
+    assert bits(resumed) == clean
+    assert any(receipt.resumed for receipt in resumed.receipts) or executor == "threads"
+
+
+def test_an_error_of_the_disk_that_passes_is_tried_again(build, executor, tmp_path):
+    rows = build(x=LARGE)
+    clean = bits(sweep(rows, Sums(D), client="serial"))
+    disk = FailingDisk(str(tmp_path / "attempts"), 150, 2)
+    assert bits(sweep(rows, Sums(D, disk), client=executor)) == clean
+    assert len(Touch(disk.path).starts()) == 3
+
+
+def test_an_error_of_the_disk_that_stays_is_a_data_error(build, executor, tmp_path):
+    disk = FailingDisk(str(tmp_path / "attempts"), 150, 10**6)
+    with pytest.raises(DataError, match="Input/output error"):
+        sweep(build(), Sums(D, disk), client=executor)
+    assert len(Touch(disk.path).starts()) == 3
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_rows_that_are_not_finite_are_named(build, executor, kind):
+    x = X.copy()
+    x[[57, 58, 190], 1] = np.nan, np.inf, np.nan
+    with pytest.raises(DataError, match=r"2 of rows 50 to 74 .*\[57, 58\]|1 of rows 175 to 199 .*\[190\]"):
+        sweep(build(kind, x), Sums(D), client=executor)
+
+
+def test_a_label_outside_the_classes_is_named(build, executor):
+    y = Y.copy()
+    y[57] = 7
+    with pytest.raises(DataError, match=r"y: row 57 has the label .*7.*, which is none of the classes"):
+        sweep(build(y=y), STATISTIC, client=executor)
+
+
+@pytest.mark.parametrize("key", ["x/c/3/0", "y/c/3"])
+def test_a_corrupt_chunk_is_named(build, executor, tmp_path, key):
+    rows, file = build(), tmp_path / "corpus" / key
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+    with pytest.raises(ChunkCorrupt, match=rf"{key[0]}: rows 75:100 cannot be decoded"):
+        sweep(rows, STATISTIC, client=executor)
+
+
+@pytest.mark.parametrize("key", ["x/c/3/0", "y/c/3"])
+def test_a_chunk_that_is_lost_before_the_sweep_is_missed_and_never_read_as_zeros(build, executor, tmp_path, key):
+    rows = build()
+    (tmp_path / "corpus" / key).unlink()
+    with pytest.raises(ChunkMissing, match=key[0]):
+        sweep(rows, STATISTIC, client=executor)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_no_rows_give_the_accumulator_of_no_rows(build, executor, kind):
+    rows = build(kind, X[:0], Y[:0])
+    for statistic in (STATISTIC, Sums(D)):
+        swept = sweep(rows, statistic, client=executor)
+        assert bits(swept) == arrays.digest(statistic.zero())
+
+
+def test_receipts_cover_the_rows_in_order_and_say_what_was_done(build, executor):
+    rows = build()
+    swept = sweep(rows, Sums(D), client=executor)
+    spans = [(receipt.start, receipt.stop) for receipt in swept.receipts]
+    assert spans == [(segment.start, segment.stop) for segment in swept.plan.segments]
+    assert [receipt.node for receipt in swept.receipts] == [leaf(segment.index) for segment in swept.plan.segments]
+    assert sum(receipt.bytes_read for receipt in swept.receipts) == swept.plan.bytes_read == 8 * N * D
+    assert all(receipt.elapsed > 0 and receipt.peak_bytes > 10**7 and receipt.worker for receipt in swept.receipts)
+    report = swept.report()
+    assert report["rows"] == N
+    assert report["executor"] == (executor if isinstance(executor, str) else "dask")
+    assert {"read", "convert"} <= set(swept.stages)
+    assert swept.peak_bytes == max(receipt.peak_bytes for receipt in swept.receipts)
+    assert swept.flops_per_second == pytest.approx(swept.plan.flops / swept.seconds)
+
+
+def test_observers_are_told_of_every_segment(build, executor):
+    rows, events = build(), []
+    with observe(events.append):
+        swept = sweep(rows, Sums(D), client=executor, what="counting")
+    sweep(rows, Sums(D), client=executor)
+    started, *segments, ended = events
+    count = len(swept.plan.segments)
+    assert started == SweepStarted("counting", swept.executor, swept.plan)
+    assert [(event.done, event.total) for event in segments] == [(i + 1, count) for i in range(count)]
+    assert all(isinstance(event, SegmentDone) for event in segments)
+    assert {event.receipt.node for event in segments} == {leaf(i) for i in range(count)}
+    assert ended == SweepEnded(swept.seconds)
+
+
+def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_sweep_goes_on(build, executor):
+    seen, calls = [], []
+
+    def broken(event):
+        calls.append(event)
+        if len(calls) == 2:
+            raise RuntimeError("port taken")
+
+    with observe(broken, seen.append), pytest.warns(RuntimeWarning, match="dropped.*port taken") as caught:
+        swept = sweep(build(), Sums(D), client=executor)
+    assert swept.total["rows"] == [N]
+    assert len(calls) == 2
+    assert len(caught) == 1
+    assert len(seen) == len(swept.plan.segments) + 2
+
+
+def test_the_choice_of_client_and_run_holds_inside_a_block(build, executor, tmp_path):
+    rows = build()
+    with executing(executor, run=tmp_path / "runs"):
+        swept = sweep(rows, Sums(D), what="counting")
+    assert swept.executor == (executor if isinstance(executor, str) else "dask")
+    assert (tmp_path / "runs" / "counting" / "manifest.json").is_file()
+    with executing(executor, run=tmp_path / "runs", resume=True):
+        assert bits(sweep(rows, Sums(D), what="counting")) == bits(swept)
+    with executing(executor):
+        assert sweep(rows, Sums(D), client="serial").executor == "serial"
+    assert choose(rows, Execution().client) == "threads"
+
+
+# ---------------------------------------------------------------- in this process
+
+
+def test_rows_in_memory_give_the_same_bits_serially_and_by_threads():
+    rows = as_rows(LARGE, Y, weight=WEIGHT)
+    for statistic in (STATISTIC, Sums(D)):
+        assert bits(sweep(rows, statistic)) == bits(sweep(rows, statistic, client="serial"))
+
+
+@given(
+    n=st.integers(0, 200),
+    settings=st.fixed_dictionaries(
+        {
+            "bigkernel.chunk-bytes": st.integers(1024, 4000),
+            "bigkernel.min-segments": st.integers(1, 12),
+            "bigkernel.segment-rows": st.integers(1, 100),
+            "bigkernel.block-rows": st.integers(1, 100),
+        }
+    ),
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8),
+)
+def test_any_plan_gives_the_same_numbers_to_rounding(n, settings, sizes):
+    with dask.config.set(settings):
+        for rows, x in (
+            (as_rows(X[:n]), X[:n]),
+            (as_rows(da.from_array(X[: sum(sizes)], chunks=(tuple(sizes), D))), X[: sum(sizes)]),
+        ):
+            for client in ("serial", "threads"):
+                total = sweep(rows, Sums(D), client=client).total
+                assert total["rows"] == [len(x)]
+                assert_allclose(total["sum"], x.sum(axis=0), rtol=1e-12, atol=1e-11)
+
+
+def test_a_client_that_is_none_is_refused(build):
+    rows = build()
+    for wrong in ("processes", "dask", 3, object()):
+        with pytest.raises(ConfigError, match=r"client: expected a distributed\.Client, 'serial', 'threads' or None"):
+            sweep(rows, Sums(D), client=wrong)
+
+
+def test_blas_has_one_thread_during_a_sweep_and_its_own_again_after_it():
+    class Spy(Sums):
+        def update(self, total, chunk):
+            seen.update(blas_threads().values())
+            super().update(total, chunk)
+
+    before = blas_threads()
+    for client in ("serial", "threads"):
+        seen: set[int] = set()
+        sweep(as_rows(X), Spy(D), client=client)
+        assert seen == {1}
+        with contextlib.suppress(DataError):
+            sweep(as_rows(X * np.nan), Sums(D), client=client)
+        assert blas_threads() == before
+
+
+def test_threads_hold_few_partials_at_a_time():
+    job, count = Job(Sums(1), 16), 64
+    tree, most = _Tree(job, merge_tree(count)), 0
+
+    for i in range(count):
+        tree.add(leaf(i), ({"sum": np.ones(1), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
+        most = max(most, len(tree._waiting))
+    total, receipt = tree.root()
+    assert total["rows"] == [count]
+    assert (receipt.start, receipt.stop) == (0, count)
+    assert most <= 7  # log2(64) + 1
+
+
+def test_an_error_stops_the_threads_and_is_raised_as_it_is(tmp_path):
+    touch = Touch(str(tmp_path / "touched"))
+    x = LARGE.copy()
+    x[3] = np.nan
+    with pytest.raises(DataError, match=r"\[3\]"):
+        sweep(as_rows(x), Sums(D, touch), client="threads")
+    assert len(touch.starts()) <= processors() + 1
+
+
+def test_the_plan_is_known_before_the_sweep(build):
+    rows = build()
+    assert plan_sweep(rows, STATISTIC) == sweep(rows, STATISTIC, client="serial").plan
+
+
+# ---------------------------------------------------------------- the tree of merges
+
+
+@given(count=st.integers(1, 300))
+def test_the_tree_merges_every_segment_once_in_order(count):
+    merges = merge_tree(count)
+    assert len(merges) == count - 1
+    held = {leaf(i): [i] for i in range(count)}
+    for node, left, right in merges:
+        # children before parents, each used once, and the left one is the earlier
+        held[node] = held.pop(left) + held.pop(right)
+    (order,) = held.values()
+    assert order == list(range(count))
+    depth = max((int(node.split("-")[0]) for node, _, _ in merges), default=0)
+    assert depth <= int(np.ceil(np.log2(count))) + (count == 0)
+
+
+@given(count=st.integers(1, 60), data=st.data())
+def test_partials_may_finish_in_any_order(count, data):
+    order = data.draw(st.permutations(range(count)))
+    values = 10.0 ** np.random.default_rng(count).integers(-12, 12, (count, 1))
+
+    def merged(order):
+        tree = _Tree(Job(Sums(1), 16), merge_tree(count))
+        for i in order:
+            tree.add(leaf(i), ({"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
+        return tree.root()[0]
+
+    assert arrays.digest(merged(order)) == arrays.digest(merged(range(count)))
+
+
+@given(count=st.integers(1, 100))
+def test_the_ancestors_of_a_node_are_those_that_contain_it_nearest_first(count):
+    merges = merge_tree(count)
+    inside = {leaf(i): {i} for i in range(count)}
+    for node, left, right in merges:
+        inside[node] = inside[left] | inside[right]
+    above = ancestors_of(merges)
+    for node, rows in inside.items():
+        containing = sorted((name for name in inside if inside[name] > rows), key=lambda name: len(inside[name]))
+        assert list(above.get(node, ())) == containing
+
+
+def test_merging_changes_neither_of_its_inputs():
+
+    a, b = ({"sum": np.full(1, v), "rows": np.ones(1)} for v in (1.0, 2.0))
+    total, receipt = merge(Job(Sums(1), 16), "1-0", (a, Receipt("0-0", 0, 5)), (b, Receipt("0-1", 5, 9)))
+    assert (total["sum"], a["sum"], b["sum"]) == ([3.0], [1.0], [2.0])
+    assert (receipt.node, receipt.start, receipt.stop) == ("1-0", 0, 9)
+
+
+def test_the_real_digits_are_swept_as_they_lie_on_disk(data_dir, tmp_path):
+    """The USPS digits of the pair: the Gram matrix of their pixels, by chunks and at once."""
+    source = Path(data_dir) / "digits16_USPS_1800.mat"
+    if not source.is_file():
+        pytest.skip(f"{source} is not there")
+    with dask.config.set({"bigkernel.chunk-bytes": 2**17}):
+        corpus = ingest(open_source(source), tmp_path / "usps")
+        total = sweep(as_rows(corpus), MomentStatistic(IdentityMap(np.zeros(256))), client="threads").total
+    pixels = corpus.array("x")[:].astype(float)
+    assert total["rows"] == [1800]
+    assert_allclose(total["G"][0], pixels.T @ pixels, rtol=1e-9, atol=1e-6)

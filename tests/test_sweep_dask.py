@@ -1,0 +1,154 @@
+"""What only a cluster can do: be too small, be empty, lose workers, stall; and never touch what is in memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+from probes import Die, Sleep, Sums, Touch, local_cluster
+
+from bigkernel import arrays
+from bigkernel.errors import ConfigError, PlanTooLarge, Stalled
+from bigkernel.rows import as_rows
+from bigkernel.sweep import choose, plan_sweep, sweep
+from bigkernel.worker import OneBlasThread, blas_threads
+
+N, D = 230, 4
+rng = np.random.default_rng(21)
+X = rng.normal(size=(N, D)) * 10.0 ** rng.integers(-8, 8, (N, 1))
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
+
+
+@pytest.fixture
+def rows(make_corpus):
+    return as_rows(make_corpus(X))
+
+
+@pytest.fixture
+def expected(rows):
+    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
+
+
+def test_one_worker_gives_the_bits_of_two(rows, expected, client):
+    assert arrays.digest(sweep(rows, Sums(D), client=client).total) == expected
+    with local_cluster(1) as cluster, Client(cluster, set_as_default=False) as alone:
+        swept = sweep(rows, Sums(D), client=alone)
+    assert arrays.digest(swept.total) == expected
+    assert swept.report()["workers"] == 1
+
+
+def test_a_lost_worker_costs_no_bit(rows, expected, client, tmp_path):
+    dead = Die(100, str(tmp_path / "died"))
+    swept = sweep(rows, Sums(D, dead), client=client)
+    client.wait_for_workers(2, timeout=30)
+    assert Path(dead.once).exists()
+    assert arrays.digest(swept.total) == expected
+
+
+def test_the_current_client_is_used_for_rows_that_are_not_in_memory(rows, cluster):
+    assert choose(rows, None) == "threads"
+    with Client(cluster) as current:
+        assert choose(rows, None) is current
+        assert choose(as_rows(X), None) == "threads"
+        assert sweep(rows, Sums(D)).executor == "dask"
+
+
+def test_rows_in_memory_never_travel(client, tmp_path):
+    swept = sweep(as_rows(X), Sums(D), client=client)
+    assert swept.executor == "threads"
+    assert all(str(receipt.worker).endswith(f":{os.getpid()}") for receipt in swept.receipts)
+
+
+def test_a_plan_that_does_not_fit_is_refused_before_any_task(rows, client, tmp_path):
+    touch = Touch(str(tmp_path / "touched"))
+    with (
+        dask.config.set({"bigkernel.worker-base-bytes": 2**40}),
+        pytest.raises(PlanTooLarge, match="give the workers more memory"),
+    ):
+        sweep(rows, Sums(D, touch), client=client)
+    assert touch.starts() == []
+
+
+def test_without_a_worker_the_wait_is_bounded(rows):
+    with (
+        local_cluster(0) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        dask.config.set({"bigkernel.stall-seconds": 1}),
+    ):
+        start = time.perf_counter()
+        with pytest.raises(Stalled, match=rf"no worker came to {cluster.scheduler_address} within 1 s; start workers"):
+            sweep(rows, Sums(D), client=client)
+        assert time.perf_counter() - start < 10
+
+
+def test_a_task_that_never_ends_is_given_up(rows, client):
+    with dask.config.set({"bigkernel.stall-seconds": 1}):
+        start = time.perf_counter()
+        with pytest.raises(Stalled, match=r"a segment was not finished within 1 s .*workers: tcp://.* running"):
+            sweep(rows, Sums(D, Sleep(3)), client=client)
+        assert time.perf_counter() - start < 10
+
+
+def test_a_task_that_kills_its_worker_ends_the_job_and_rows_are_named(rows, cluster, client, monkeypatch):
+    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
+    with pytest.raises(Stalled, match=r"rows \d+:\d+: its task ended .*look at the worker's log") as caught:
+        sweep(rows, Sums(D, Die(100)), client=client)
+    client.wait_for_workers(2, timeout=30)
+    # with no failure allowed, Dask blames every task that was on the worker: one of their segments is named
+    named = tuple(map(int, str(caught.value).split("rows ")[1].split(": ")[0].split(":")))
+    assert named in {(segment.start, segment.stop) for segment in plan_sweep(rows, Sums(D)).segments}
+
+
+def test_what_a_job_left_behind_is_let_go(rows, client):
+    sweep(rows, Sums(D), client=client)
+    with pytest.raises(PlanTooLarge), dask.config.set({"bigkernel.worker-base-bytes": 2**40}):
+        sweep(rows, Sums(D), client=client)
+    deadline = time.perf_counter() + 10
+    while (held := client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))) and (
+        time.perf_counter() < deadline
+    ):
+        time.sleep(0.05)
+    assert held == []
+
+
+def test_an_in_process_worker_has_one_blas_thread_and_gives_the_others_back(rows, expected):
+    before = blas_threads()
+    if set(before.values()) == {1}:
+        pytest.skip("BLAS has one thread on this machine")
+    with local_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+        assert arrays.digest(sweep(rows, Sums(D), client=client).total) == expected
+        assert set(client.submit(blas_threads, pure=False).result().values()) == {1}
+    assert blas_threads() == before
+
+
+def test_a_worker_whose_blas_cannot_be_pinned_is_refused(monkeypatch):
+    class Worker:
+        address = "tcp://127.0.0.1:1"
+
+    monkeypatch.setattr("bigkernel.worker.blas_threads", lambda: {"libblas.so": 64})
+    monkeypatch.setattr("bigkernel.worker.threadpool_limits", lambda **_: None)
+    with pytest.raises(
+        ConfigError, match=r"tcp://127.0.0.1:1: BLAS keeps more than one thread: .*OPENBLAS_NUM_THREADS"
+    ):
+        OneBlasThread().setup(Worker())
+
+
+def test_rows_that_the_cluster_holds_give_the_same_bits(client, expected):
+    with client.as_current():
+        held = da.from_array(X, chunks=(25, D)).persist(scheduler=client.get)
+        y = da.from_array(np.arange(N), chunks=60)
+        swept = sweep(as_rows(held, y), Sums(D), client=client)
+    assert swept.executor == "dask"
+    assert arrays.digest(swept.total) == expected
+
+
+def test_worker_processes_have_one_blas_thread(rows, client):
+    sweep(rows, Sums(D), client=client)
+    assert all(set(threads.values()) == {1} for threads in client.run(blas_threads).values())
