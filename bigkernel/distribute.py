@@ -44,7 +44,6 @@ SETTLE_SECONDS = 30.0  # most seconds that tasks under way are waited for after 
 
 def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings) -> tuple[Partial, list[Receipt]]:
     """Run all segments and merges of the plan; the merged partial and the receipts of the segments."""
-    check_cluster(client, steps, wanted)
     token, merges = uuid.uuid4().hex[:12], merge_tree(len(steps.segments))
     above = ancestors_of(merges)
     # without a run the landmarks travel once; with one, tasks load them from its store

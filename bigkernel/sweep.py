@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 
 import bigkernel
 from bigkernel.config import Settings, settings
-from bigkernel.distribute import on_cluster
+from bigkernel.distribute import check_cluster, on_cluster
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, emit
 from bigkernel.plan import Plan, Segment, plan
@@ -168,6 +168,8 @@ def sweep(
         store.begin(_identity(rows, statistic, steps, wanted), resume=resume)
         job = Job(detach(statistic, store), wanted.block_rows, store)
     name = executor if isinstance(executor, str) else "dask"
+    if not isinstance(executor, str):
+        check_cluster(executor, steps, wanted)
     emit(SweepStarted(what, name, steps))
     start = time.perf_counter()
     if not steps.segments:
