@@ -49,15 +49,21 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
     # without a run the landmarks travel once; with one, tasks load them from its store
     shared = job if job.run else client.scatter(job, broadcast=True, hash=False)
 
-    def submit(function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
+    def submit(
+        function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0, where: str | None = None
+    ) -> Future:
         key = f"bigkernel-{kind}-{token}-{node}"
-        return client.submit(function, *args, key=key, pure=False, retries=wanted.retries, priority=priority)
+        # a wish only: whoever is idle may take the task
+        place: dict[str, Any] = {"workers": [where], "allow_other_workers": True} if where else {}
+        return client.submit(function, *args, key=key, pure=False, retries=wanted.retries, priority=priority, **place)
 
     finished, collected = recover(job, steps)
     for i, receipt in enumerate(collected):
         emit(SegmentDone(receipt, i + 1, len(steps.segments)))
     nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
     waiting: dict[Future, str] = {}
+    # neighbours in the tree on one worker: most merges then move nothing
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     for segment in steps.segments:
         node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
         if covered(node, finished, above):
@@ -67,7 +73,8 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
             plain, names, held = _held(piece, client)
             task = submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
         else:
-            task = submit(run_segment, "segment", node, shared, piece, segment, ancestors)
+            home = workers[segment.index * len(workers) // len(steps.segments)]
+            task = submit(run_segment, "segment", node, shared, piece, segment, ancestors, where=home)
         nodes[node] = task
         waiting[submit(receipt_of, "receipt", node, task, priority=2)] = f"rows {segment.start}:{segment.stop}"
     for node, left, right in merges:

@@ -37,17 +37,15 @@ class Statistic(Protocol):
         """Add a chunk to `total`, in place."""
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """The accumulator of the rows of both; may reuse `a`."""
+        """The accumulator of the rows of both; changes neither, for a task's inputs may be used again."""
 
     def footprint(self, block_rows: int) -> Footprint:
         """What it costs."""
 
 
 def add(a: Accumulator, b: Accumulator) -> Accumulator:
-    """a + b, in place in `a`."""
-    for name, values in b.items():
-        a[name] += values
-    return a
+    """a + b."""
+    return {name: np.asarray(values + b[name]) for name, values in a.items()}
 
 
 def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:

@@ -104,8 +104,7 @@ def merge(job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...
         left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
     assert left is not None
     assert right is not None
-    # inputs of a task may be used again after a worker's death: never change them
-    total = job.statistic.merge(left if job.run else {name: values.copy() for name, values in left.items()}, right)
+    total = job.statistic.merge(left, right)
     receipt = Receipt(
         node=node,
         start=ra.start,

@@ -76,7 +76,7 @@ class LandmarkEstimator(RowsEstimator):
             self._start(rows)
             self.statistics_ = self._sweep(rows, targets)
         else:
-            self.statistics_ = add({k: v.copy() for k, v in self.statistics_.items()}, self._sweep(rows, targets))
+            self.statistics_ = add(self.statistics_, self._sweep(rows, targets))
         self._finish()
         return self
 

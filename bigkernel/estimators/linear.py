@@ -52,7 +52,7 @@ class _Linear(RegressorMixin, RowsEstimator):
             self.shift_ = near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1])
         total = sweep(rows, MomentStatistic(IdentityMap(self.shift_), targets), what="moments").total
         if not first:
-            total = add({name: values.copy() for name, values in self.statistics_.items()}, total)
+            total = add(self.statistics_, total)
         if not total["n"][0] > 0:
             raise DataError("y: no labelled row with a weight above zero")
         self.statistics_ = total
