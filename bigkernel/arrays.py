@@ -15,7 +15,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +28,9 @@ from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
 _NUMERIC = "biuf"
-_UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError)  # what zarr raises at damaged metadata
+_METADATA_BYTES = 2**23  # most that is read of a group's description
+# what zarr raises at damaged metadata
+_UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
 
 
 def create(
@@ -58,7 +60,10 @@ def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dic
     DataError
         Nothing there, not a zarr v3 group, or not a `kind` of ours.
     """
-    path = os.fspath(path)
+    path = os.path.abspath(path)
+    metadata = os.path.join(path, "zarr.json")
+    if os.path.isfile(metadata) and os.path.getsize(metadata) > _METADATA_BYTES:
+        raise DataError(f"{metadata}: has {os.path.getsize(metadata):,} bytes, at most {_METADATA_BYTES:,} are read")
     try:
         group = zarr.open_group(path, mode="r", zarr_format=3)
     except FileNotFoundError:
@@ -96,22 +101,21 @@ def array_names(group: zarr.Group) -> list[str]:
         raise DataError(f"{group.store_path}: the metadata of an array cannot be read: {error}") from error
 
 
-def missing_chunks(array: zarr.Array) -> list[str]:
-    """Keys of the chunks that `array` should have stored and has not, in order (empty: all there)."""
-    if array.nchunks_initialized == array.nchunks:
-        return []
+def missing_chunks(array: zarr.Array, most: int | None = None) -> list[str]:
+    """Keys of the chunks that `array` should have stored and has not, in order, `most` of them (empty: all there)."""
     root = Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
     grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True))
     keys = ("/".join(map(str, ("c", *index))) for index in product(*grid))
-    return [key for key in keys if not (root / key).is_file()]
+    return list(islice((key for key in keys if not (root / key).is_file()), most))
 
 
 def require_chunks(array: zarr.Array) -> None:
     """Raise `ChunkMissing` naming the first lost chunk of an array of ours."""
-    lost = missing_chunks(array)
+    lost = missing_chunks(array, 100)
     if lost:
+        count = len(lost) if len(lost) < 100 else "100 or more"
         raise ChunkMissing(
-            f"{array.store_path}: {len(lost)} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
+            f"{array.store_path}: {count} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
             "restore the files or write the array again"
         )
 
@@ -163,12 +167,15 @@ def stored_fingerprint(array: zarr.Array) -> str:
 
 
 @contextlib.contextmanager
-def publishing(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def publishing(path: str | os.PathLike[str], *, kind: str, overwrite: bool = False) -> Iterator[Path]:
     """A fresh directory beside `path` that becomes `path` by one rename when the block ends without an error.
 
-    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced.
+    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
+    provided that it is a `kind` of ours: nothing else is ever removed.
     """
-    target = Path(path)
+    target = Path(os.path.abspath(path))
+    if target.exists() and overwrite:
+        _require_kind(target, kind)
     if target.exists() and not overwrite:
         raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
     scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
@@ -205,7 +212,7 @@ def publish(
     overwrite: bool = False,
 ) -> None:
     """Write `arrays` and `attributes` as a group of ours that appears at `path` whole or not at all."""
-    with publishing(path, overwrite=overwrite) as scratch:
+    with publishing(path, kind=kind, overwrite=overwrite) as scratch:
         group = zarr.create_group(scratch, zarr_format=3, attributes={ATTRIBUTE: {"kind": kind, **attributes}})
         for name, values in arrays.items():
             rows = max(1, min(len(values), 2**24 // max(1, values[:1].nbytes))) if values.ndim else 1
@@ -225,6 +232,9 @@ def read_group(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
     group, attributes = open_group(path, kind)
+    links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
+    if links:
+        raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
     handles = {name: open_array(group, name) for name in array_names(group)}
     wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in handles.values())
     if wanted > limit_bytes:
@@ -235,6 +245,16 @@ def read_group(
         name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
         for name, array in handles.items()
     }, attributes
+
+
+def _require_kind(target: Path, kind: str) -> None:
+    """Refuse to replace what does not say that it is a `kind`, damaged or not."""
+    try:
+        found = f'"kind": "{kind}"' in (target / "zarr.json").read_text(errors="replace")
+    except OSError:
+        found = False
+    if not found:
+        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
 
 
 def _sync(root: Path) -> None:

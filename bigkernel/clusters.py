@@ -15,6 +15,7 @@ is read: Dask's own configuration can load code, ours cannot.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,6 +104,11 @@ def _local(
     count = processors() if workers is None else workers
     if count < 1:
         raise ConfigError(f"workers: expected at least 1, found {count}")
+    if directory is not None:
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"directory: {directory} cannot be made: {error.strerror}") from error
     with (
         dask.config.set(_QUIET),
         LocalCluster(
@@ -151,6 +157,8 @@ def _read(path: Path) -> dict[str, Any]:
     for key, kind in kinds.items():
         if key in found and (not isinstance(found[key], kind) or isinstance(found[key], bool)):
             raise ConfigError(f"{path}: bigkernel.cluster.{key}: expected {kind.__name__}, found {found[key]!r}")
+    if not 0 <= found.get("dashboard", 0) <= 65535:
+        raise ConfigError(f"{path}: bigkernel.cluster.dashboard: expected a port, found {found['dashboard']!r}")
     if found.get("kind") not in ("local", "address"):
         raise ConfigError(f"{path}: bigkernel.cluster.kind: expected local or address, found {found.get('kind')!r}")
     if found["kind"] == "address" and "address" not in found:
@@ -161,7 +169,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _bytes(value: str | int) -> int:
     try:
         count = int(parse_bytes(value))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"memory limit: expected bytes or a text such as 2GiB, found {value!r}") from error
     if count < 10**8:
         raise ConfigError(f"memory limit: a worker needs at least 100 MB to start, found {value!r}")

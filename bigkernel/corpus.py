@@ -215,11 +215,10 @@ class CorpusWriter:
         self._pending_rows = 0
 
     def __enter__(self) -> CorpusWriter:
-        if self.target.exists() and self._overwrite:
-            arrays.open_group(self.target, "corpus")  # never replace what is not ours
         with ExitStack() as stack:
             try:
-                self.path = stack.enter_context(arrays.publishing(self.target, overwrite=self._overwrite))
+                publishing = arrays.publishing(self.target, kind="corpus", overwrite=self._overwrite)
+                self.path = stack.enter_context(publishing)
                 self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
                 self._arrays = {
                     name: arrays.create(

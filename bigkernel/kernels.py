@@ -27,7 +27,7 @@ Scale = Literal["scale"]
 
 
 class Kernel:
-    """What all kernels share. Subclasses are dataclasses of their parameters and change nothing after `__init__`.
+    """What all kernels share; subclasses are dataclasses of their parameters.
 
     `get_params` and `set_params` are scikit-learn's, so that `kernel__sigma` works in a grid search.
     """
@@ -37,7 +37,7 @@ class Kernel:
     _distance: ClassVar[bool] = True  # a function of ‖x−z‖
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name."""
+        """By name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def set_params(self, **params: Any) -> Kernel:
@@ -76,7 +76,7 @@ class Kernel:
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         """The same kernel, checked, with every "scale" parameter replaced by its number for (weighted) rows Z."""
         self._check(np.shape(Z)[1])
-        return self
+        return replace(self)  # type: ignore[type-var]
 
     def bind(self, Z: Array, dtype: Any = np.float64) -> Bound:
         """Prepare landmarks Z (m, d) for blocks of `dtype`.
@@ -118,8 +118,7 @@ class Kernel:
     def _finish(self, strip: Array) -> None:
         raise TypeError(f"{type(self).__name__} does not say how its argument becomes a value")
 
-    def _check(self, n_features: int) -> None:
-        pass
+    def _check(self, n_features: int) -> None: ...
 
 
 @dataclass
@@ -143,7 +142,7 @@ class Gaussian(Kernel):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Gaussian:
         self._check(np.shape(Z)[1])
-        return replace(self, sigma=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.sigma) else self
+        return replace(self, sigma=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.sigma) else replace(self)
 
     def _widths(self) -> tuple[float, Array | None]:
         return _isotropic(self.sigma, lambda sigma: 1 / (2 * sigma**2))
@@ -173,7 +172,9 @@ class Matern(Kernel):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Matern:
         self._check(np.shape(Z)[1])
-        return replace(self, length_scale=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.length_scale) else self
+        return (
+            replace(self, length_scale=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.length_scale) else replace(self)
+        )
 
     def _widths(self) -> tuple[float, Array | None]:
         gamma, lengths = _isotropic(self.length_scale, lambda length: 1 / (2 * length**2))
@@ -215,7 +216,7 @@ class Laplacian(Kernel):
     def resolve(self, Z: Array, weight: Array | None = None) -> Laplacian:
         self._check(np.shape(Z)[1])
         d = np.shape(Z)[1]
-        return replace(self, gamma=1 / (d * (_spread(Z, weight) / d) ** 0.5)) if _unset(self.gamma) else self
+        return replace(self, gamma=1 / (d * (_spread(Z, weight) / d) ** 0.5)) if _unset(self.gamma) else replace(self)
 
     def bind(self, Z: Array, dtype: Any = np.float64) -> Bound:
         Z = np.asarray(Z, np.float64)
@@ -243,8 +244,7 @@ class Linear(Kernel):
     def diag(self, X: Array) -> Array:
         return _squares(X)
 
-    def _finish(self, strip: Array) -> None:
-        pass
+    def _finish(self, strip: Array) -> None: ...
 
 
 class _Projected(Kernel):
@@ -255,7 +255,7 @@ class _Projected(Kernel):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         self._check(np.shape(Z)[1])
-        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else self  # type: ignore[type-var]
+        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else replace(self)  # type: ignore[type-var]
 
     def diag(self, X: Array) -> Array:
         value = _squares(X)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -34,6 +35,7 @@ from bigkernel.estimators import (
     Standardizer,
     UnitNormalizer,
 )
+from bigkernel.estimators.linear import _Linear
 from bigkernel.kernels import KERNELS, Kernel
 
 FORMAT = 1
@@ -54,7 +56,17 @@ _CLASSES: dict[str, type[BaseEstimator]] = {
     )
 }
 # fitted attributes that are stored: the closed table of what a model may hold
-_ARRAYS = ("landmarks_", "dual_coef_", "eigenvalues_", "coef_", "shift_", "mean_", "scale_", "training_mse_")
+_ARRAYS = (
+    "landmarks_",
+    "dual_coef_",
+    "eigenvalues_",
+    "coef_",
+    "shift_",
+    "mean_",
+    "scale_",
+    "training_mse_",
+    "target_shift_",
+)
 _VALUES = ("n_features_in_", "rank_", "dtype_", "_flat", "intercept_")
 _STATISTICS = ("rows", "n", "G", "C", "s", "t", "q")
 
@@ -125,7 +137,16 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
             raise ModelRejected(f"arrays {sorted(expected ^ set(stored))[:3]} do not belong to it or are missing")
     except ModelRejected as error:
         raise ModelRejected(f"{path}: {error}") from None
-    except (DataError, ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (
+        DataError,
+        ConfigError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ModelRejected(f"{path}: not a sound model: {error}") from error
     if attributes.get("pipeline"):
         names = [str(step["name"]) for step in attributes["steps"]]
@@ -137,8 +158,9 @@ def _params(step: BaseEstimator) -> dict[str, Any]:
     params: dict[str, Any] = step.get_params(deep=False)
     if not isinstance(params.get("landmarks", ""), str):
         params["landmarks"] = "given"  # they are stored as landmarks_
-    if not isinstance(params.get("random_state"), int | type(None)):
-        params["random_state"] = None  # the draw is over
+    seed = params.get("random_state")
+    if "random_state" in params:
+        params["random_state"] = int(seed) if isinstance(seed, Integral) else None  # the draw is over
     return params
 
 
@@ -247,22 +269,79 @@ def _read_values(fitted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_shapes(step: Any) -> None:
-    """Shapes that go together, so that no later call fails in the middle."""
-    d = step.n_features_in_
-    wrong = None
-    if hasattr(step, "landmarks_"):
-        m = len(step.landmarks_)
-        if step.landmarks_.shape != (m, d) or len(step.dual_coef_) != m:
-            wrong = "landmarks_ and dual_coef_"
-        if step.dtype_ not in ("float32", "float64") or not isinstance(step.kernel_, Kernel):
-            wrong = "kernel_ or dtype_"
-        statistics = getattr(step, "statistics_", None)
-        if statistics is not None and (set(statistics) != set(_STATISTICS) or statistics["G"].shape[1:] != (m, m)):
-            wrong = "statistics"
-    for name in ("mean_", "scale_", "shift_"):
-        if hasattr(step, name) and getattr(step, name).shape != (d,):
-            wrong = name
-    if hasattr(step, "coef_") and step.coef_.shape[-1] != d:
-        wrong = "coef_"
-    if wrong:
-        raise ModelRejected(f"{type(step).__name__}: the shapes of {wrong} do not fit together")
+    """All that a fitted step needs, in shapes and values that go together: no later call fails in the middle."""
+    d = _whole(step, "n_features_in_")
+    if isinstance(step, Rescaler | UnitNormalizer):
+        return
+    if isinstance(step, Standardizer):
+        _require(step, mean_=(d,), scale_=(d,))
+        if not (step.scale_ > 0).all():
+            raise ModelRejected("Standardizer: scale_ must be above 0")
+        return
+    if isinstance(step, _Linear):
+        coef = np.atleast_2d(getattr(step, "coef_", np.zeros((0, 0)))).T
+        size = d
+    else:
+        size = len(getattr(step, "landmarks_", ()))
+        coef = getattr(step, "dual_coef_", np.zeros((0, 0)))
+        coef = coef[:, None] if coef.ndim == 1 else coef
+        _require(step, landmarks_=(size, d))
+        _whole(step, "rank_")
+        if getattr(step, "dtype_", None) not in ("float32", "float64"):
+            raise ModelRejected(f"{type(step).__name__}: dtype_ must be float32 or float64")
+        kernel = getattr(step, "kernel_", None)
+        if not isinstance(kernel, Kernel) or "scale" in map(str, kernel.get_params().values()):
+            raise ModelRejected(
+                f"{type(step).__name__}: kernel_ must be a kernel with every parameter a number, as sigma"
+            )
+        kernel.resolve(step.landmarks_)
+    c = coef.shape[1]
+    if coef.shape != (size, c) or not c or not size:
+        raise ModelRejected(
+            f"{type(step).__name__}: the shape of its coefficients (dual_coef_, coef_) is missing or wrong"
+        )
+    intercept = np.asarray(getattr(step, "intercept_", None))
+    if intercept.dtype.kind != "f" or intercept.size != c or not np.isfinite(intercept).all():
+        raise ModelRejected(f"{type(step).__name__}: intercept_ must be {c} finite numbers")
+    if is_classifier(step):
+        labels = getattr(step, "classes_", np.zeros(0))
+        if len(labels) != c or len(np.unique(labels)) != c:
+            raise ModelRejected(f"{type(step).__name__}: classes_ must be {c} different labels")
+    else:
+        if not isinstance(getattr(step, "_flat", None), bool) or (step._flat and c != 1):
+            raise ModelRejected(f"{type(step).__name__}: _flat must say whether targets are one column")
+        _require(step, target_shift_=(c,))
+    if isinstance(step, _Linear):
+        _require(step, shift_=(d,))
+    statistics = getattr(step, "statistics_", None)
+    if statistics is None and (isinstance(step, _Linear) or not step._exact):
+        raise ModelRejected(f"{type(step).__name__}: the statistics of its fit are missing")
+    if statistics is not None:
+        g = 2 if isinstance(step, SSSL | SSSLClassifier) else 1
+        wanted = {
+            "rows": (g,),
+            "n": (g,),
+            "G": (g, size, size),
+            "C": (g, size, c),
+            "s": (g, size),
+            "t": (g, c),
+            "q": (g, c),
+        }
+        if {name: values.shape for name, values in statistics.items()} != wanted:
+            raise ModelRejected(f"{type(step).__name__}: the shapes of its statistics do not fit its coefficients")
+
+
+def _whole(step: Any, name: str) -> int:
+    value = getattr(step, name, None)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ModelRejected(f"{type(step).__name__}: {name} must be a whole number, found {value!r}")
+    return value
+
+
+def _require(step: Any, **shapes: tuple[int, ...]) -> None:
+    for name, shape in shapes.items():
+        if not hasattr(step, name):
+            raise ModelRejected(f"{type(step).__name__}: {name} is missing")
+        found = np.shape(getattr(step, name))
+        if found != shape:
+            raise ModelRejected(f"{type(step).__name__}: {name} must have the shape {shape}, found {found}")

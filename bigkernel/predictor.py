@@ -58,11 +58,13 @@ class Predictor:
 class ScoreStatistic:
     """What scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
 
-    Accumulates `confusion` (c, c), true class by predicted class, for classes; `n`, `sse`, `t`, `q` (c,) for numbers.
+    Accumulates `confusion` (c, c), true class by predicted class, for classes; `n`, `sse`, and the sum `t` and the sum
+    of squares `q` of targets less `shift`, (c,), for numbers.
     """
 
     predictor: Predictor
     targets: Targets
+    shift: Array | float = 0.0
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
@@ -97,8 +99,8 @@ class ScoreStatistic:
             return
         total["n"] += weight.sum()
         total["sse"] += weight @ (truth - values) ** 2
-        total["t"] += weight @ truth
-        total["q"] += weight @ truth**2
+        total["t"] += weight @ (truth - self.shift)
+        total["q"] += weight @ (truth - self.shift) ** 2
 
 
 def score(total: Accumulator) -> float:

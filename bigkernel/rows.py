@@ -251,6 +251,12 @@ class Rows:
             return tuple(n * i // parts for i in range(parts + 1))
         # never so far that a segment would be too long, or segments too few
         target = min(target, wanted.segment_rows, max(1, n // wanted.min_segments))
+        if n <= target:
+            return (0, n)
+        step = steps[1] - steps[0]
+        equal = all(b - a == step for a, b in pairwise(steps[:-1])) and n - steps[-2] <= step
+        if equal:  # equal steps then, for which predictions can be written chunk by chunk
+            return (*range(0, n, max(1, target // step) * step), n)
         joined = [0]
         for here, after in zip(steps[1:], (*steps[2:], None), strict=True):
             if after is None or after - joined[-1] > target:

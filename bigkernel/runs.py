@@ -201,7 +201,7 @@ class Run:
         reference = ArrayRef(arrays.digest({"values": values}))
         target = self.root / "arrays" / reference.digest
         if not target.exists():
-            arrays.publish(target, "array", {"values": values}, {})
+            arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
         return reference
 
 

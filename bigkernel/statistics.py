@@ -83,12 +83,18 @@ class Targets:
     Attributes
     ----------
     width : c
-    classes : (c,) sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it
-        is itself a class. NaN is unlabelled where y holds numbers.
+    classes : sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is
+        itself a class. NaN is unlabelled where y holds numbers.
+    position : which of the c targets each of `classes` is; None: its own place
+    missing : a number that marks rows without a target, beside NaN
+    shift : (c,) subtracted from numeric targets, a point near their mean, so that sums of squares lose no digits
     """
 
     width: int
     classes: Array | None = None
+    position: Array | None = None
+    missing: float | None = None
+    shift: Array | None = None
 
     def labelled(self, y: Array, start: int) -> Array:
         """Which rows of y carry a label, (n,) bool.
@@ -99,37 +105,45 @@ class Targets:
             A label that is not among the classes.
         """
         if self.classes is None:
-            if y.dtype.kind != "f":
-                return np.ones(len(y), bool)
             table = y[:, None] if y.ndim == 1 else y
+            there: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
+            if y.dtype.kind != "f":
+                return there
             infinite = np.isinf(table).any(axis=1)
             if infinite.any():
                 raise DataError(f"y: row {start + int(np.argmax(infinite))} is infinite; NaN marks unlabelled rows")
-            return np.asarray(~np.isnan(table).any(axis=1))
+            return there & ~np.isnan(table).any(axis=1)
         known: Array = np.isin(y, self.classes)
         strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
         if strange.any():
             row = int(np.argmax(strange))
-            raise DataError(f"y: row {start + row} has the label {y[row]!r}, which is none of the classes")
+            raise DataError(f"y: row {start + row} has the label {y[row]}, which is none of the classes")
         return known
 
     def encode(self, y: Array, out: Array) -> None:
         """Targets of labelled rows y (b,) or (b, c) into out (b, c)."""
         if self.classes is None:
             out[...] = y if y.ndim == 2 else y[:, None]
+            if self.shift is not None:
+                out -= self.shift
             return
         out[...] = 0
-        out[np.arange(len(y)), np.searchsorted(self.classes, y)] = 1
+        column = np.searchsorted(self.classes, y)
+        out[np.arange(len(y)), column if self.position is None else self.position[column]] = 1
 
 
 def _weights(chunk: Chunk, block: slice | Array) -> Array:
     """Weights of a block, (b,) float64; refused unless finite and not negative."""
     assert chunk.weight is not None
-    w: Array = np.asarray(chunk.weight[block], np.float64)
+    return require_weights(np.asarray(chunk.weight[block], np.float64), chunk.start, np.arange(len(chunk))[block])
+
+
+def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
+    """Weights (b,), refused unless finite and not negative; `rows` are their positions after row `start`."""
     sound = np.isfinite(w) & (w >= 0)
     if not sound.all():
         first = int(np.argmin(sound))
-        row = chunk.start + int(np.arange(len(chunk))[block][first])
+        row = start + (first if rows is None else int(rows[first]))
         raise DataError(f"weight: row {row} has the weight {w[first]}; expected a finite number of at least 0")
     return w
 

@@ -113,7 +113,7 @@ def test_a_deleted_chunk_is_named_and_never_reads_as_zeros(group, name):
 
 
 def test_missing_chunks_are_listed_in_order(tmp_path):
-    with arrays.publishing(tmp_path / "g") as scratch:
+    with arrays.publishing(tmp_path / "g", kind="test") as scratch:
         made = zarr.create_group(scratch, zarr_format=3, attributes={arrays.ATTRIBUTE: {"kind": "test"}})
         array = arrays.create(made, "a", shape=(25, 4), chunks=(10, 3), dtype="f4")
         array[...] = 1
@@ -166,7 +166,7 @@ def test_an_array_that_claims_too_much_is_refused_before_it_is_allocated(tmp_pat
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError, match="half"), arrays.publishing(tmp_path / "g") as scratch:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="half"), arrays.publishing(tmp_path / "g", kind="test") as scratch:  # noqa: PT012
         (scratch / "part").write_text("half")
         raise RuntimeError("half")
     assert list(tmp_path.iterdir()) == []
@@ -174,7 +174,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 
 def test_an_error_while_overwriting_keeps_what_was_there(tmp_path, group):
     before = {file: file.read_bytes() for file in chunk_files(group)}
-    with pytest.raises(KeyboardInterrupt), arrays.publishing(group, overwrite=True) as scratch:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), arrays.publishing(group, overwrite=True, kind="test") as scratch:  # noqa: PT012
         (scratch / "part").write_text("half")
         raise KeyboardInterrupt
     assert {file: file.read_bytes() for file in chunk_files(group)} == before
@@ -210,7 +210,7 @@ def test_overwriting_must_be_asked_for_and_replaces_all(tmp_path, group):
 
 
 def test_nothing_is_there_before_the_end_of_the_block(tmp_path):
-    with arrays.publishing(tmp_path / "deep" / "er" / "g") as scratch:
+    with arrays.publishing(tmp_path / "deep" / "er" / "g", kind="test") as scratch:
         (scratch / "a").write_text("1")
         assert not (tmp_path / "deep" / "er" / "g").exists()
         assert scratch.parent == tmp_path / "deep" / "er"

@@ -14,7 +14,7 @@ import numpy as np
 from bigkernel import arrays
 from bigkernel.cli.options import json_option, overwrite_option, show
 from bigkernel.corpus import Corpus, open_corpus
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, ModelRejected
 from bigkernel.ingest import ingest as ingest_source
 from bigkernel.io import FORMATS, open_source
 from bigkernel.monitor.terminal import bar
@@ -91,6 +91,8 @@ def info(path: str, as_json: bool) -> None:
     figures: dict[str, Any] = {"kind": kind}
     for step in attributes.get("steps", []):
         figures[f"step {step['name']}"] = step["class"]
+        if not all(isinstance(step.get(part), dict) for part in ("params", "fitted")):
+            raise ModelRejected(f"{path}: its description is damaged")
         stated = {**step["params"], **step["fitted"]}
         shown = {key: value for key, value in stated.items() if value is not None and not key.startswith("_")}
         figures.update({f"  {key.rstrip('_')}": _short(value) for key, value in shown.items()})

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bigkernel.clusters import connect
 from bigkernel.monitor.terminal import progress
@@ -103,11 +104,13 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     if as_json:
         click.echo(json.dumps(plain(figures), allow_nan=False))
         return
-    table = Table(title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(
+        title=Text(title) if title else None, title_justify="left", show_header=False, box=None, pad_edge=False
+    )
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in figures.items():
-        table.add_row(name.replace("_", " "), readable(name, value))
+        table.add_row(Text(name.replace("_", " ")), Text(readable(name, value)))
     Console(soft_wrap=False).print(table)
 
 

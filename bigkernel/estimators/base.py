@@ -7,6 +7,7 @@ never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask arra
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -46,7 +47,7 @@ def is_lazy(X: Any) -> bool:
 def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
     """Rows of X alone; sets (`reset`) or compares the estimator's n_features_in_."""
     if not is_lazy(X):
-        return as_rows(validate_data(estimator, X, reset=reset, dtype=DTYPES))
+        return as_rows(_validate(estimator, X, reset=reset))
     rows = as_rows(X)
     if reset:
         estimator.n_features_in_ = rows.shape[1]
@@ -61,11 +62,37 @@ def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
     return rows
 
 
+def _validate(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
+    """scikit-learn's validation, its refusals of values as ours (which are ValueErrors too)."""
+    try:
+        return validate_data(estimator, *data, dtype=DTYPES, **options)
+    except ValueError as error:
+        X = data[0]
+        bad = np.zeros(0, np.int64)
+        if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2:
+            bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
+        where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)." if len(bad) else ""
+        raise DataError(f"{error}{where}") from error
+
+
 def near_mean(rows: Rows) -> Array:
     """A point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
     sample = rows.take(np.arange(min(len(rows), 256)))
     mean: Array = sample.mean(axis=0)
     return mean
+
+
+def near_target(rows: Rows, targets: Targets) -> Array:
+    """A point near the mean of numeric targets, (c,): of the first labelled rows; zeros for classes."""
+    shift = np.zeros(targets.width)
+    if targets.classes is None and "y" in rows.columns and len(rows):
+        y = rows.columns["y"].read(0, min(len(rows), 4096))
+        y = y[targets.labelled(y, 0)]
+        if len(y):
+            values = np.empty((len(y), targets.width))
+            targets.encode(y, values)
+            shift = values.mean(axis=0)
+    return shift
 
 
 class RowsEstimator(BaseEstimator):
@@ -100,38 +127,51 @@ class RowsEstimator(BaseEstimator):
             self._flat = len(shape) == 1
         elif width != len(self._coefficients()[1]):
             raise DataError(f"y: expected {len(self._coefficients()[1])} targets as before, found {width}")
-        return rows, Targets(width)
+        # rows without a label carry −1 where the corpus has classes
+        targets = Targets(width, missing=-1 if y is None and rows.classes else None)
+        if reset:
+            self.target_shift_ = (
+                near_target(rows, targets) if getattr(self, "fit_intercept", False) else np.zeros(width)
+            )
+        return rows, replace(targets, shift=self.target_shift_) if self.target_shift_.any() else targets
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
         if is_classifier(self):
-            X, y = validate_data(self, X, y, reset=reset, dtype=DTYPES)
+            X, y = _validate(self, X, y, reset=reset)
             check_classification_targets(y)
         elif self._semi_supervised and y is not None:
             y = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
-            X, _ = validate_data(self, X, np.zeros(len(y)), reset=reset, dtype=DTYPES)
+            X, _ = _validate(self, X, np.zeros(len(y)), reset=reset)
         else:
-            X, y = validate_data(self, X, y, reset=reset, dtype=DTYPES, multi_output=True, y_numeric=True)
+            X, y = _validate(self, X, y, reset=reset, multi_output=True, y_numeric=True)
             y = np.asarray(y, np.float64)
         return X, y
 
     def _class_targets(self, rows: Rows, y: Any, classes: Any, *, reset: bool) -> tuple[Any, Targets]:
-        """y (encoded where labels are not integers) and targets; −1 is unlabelled in corpora and semi-supervised."""
-        if y is None and any(isinstance(label, str) for label in rows.classes):
-            labels = np.asarray(rows.classes)  # the column holds positions in this list
-            self._set_classes(labels, classes, reset=reset)
-            return None, Targets(len(labels), np.arange(len(labels)))
-        if y is None and rows.classes:
-            labels = np.asarray(rows.classes)
-        elif classes is not None or not reset:
-            labels = np.unique(self.classes_ if classes is None else classes)
-        else:
-            values = rows.column("y") if y is None else np.asarray(y)
-            assert values is not None
-            labels = np.unique(values)
-            if self._semi_supervised or y is None:
-                labels = labels[labels != -1] if labels.dtype.kind in "iuf" else labels
-        self._set_classes(labels, classes, reset=reset)
+        """y (encoded where it is given) and targets; −1 is unlabelled in corpora and semi-supervised learning."""
+        named = y is None and any(isinstance(label, str) for label in rows.classes)
+        if reset:
+            if classes is not None:
+                labels = np.unique(classes)
+            elif y is None and rows.classes:
+                labels = np.unique(rows.classes)
+            else:
+                values = rows.column("y") if y is None else np.asarray(y)
+                assert values is not None
+                labels = np.unique(values)
+                if (self._semi_supervised or y is None) and labels.dtype.kind in "iuf":
+                    labels = labels[labels != -1]
+            self._set_classes(labels)
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise DataError(f"classes: {list(classes)} differ from those of the first call, {self.classes_.tolist()}")
         labels = self.classes_
+        if named:
+            # the column holds positions in the corpus's list of names: where is each name among our classes?
+            names = np.asarray(rows.classes)
+            unknown = [str(name) for name in names if name not in labels]
+            if unknown:
+                raise DataError(f"{rows.name}: the label {unknown[0]!r} is none of the classes {labels.tolist()}")
+            return None, Targets(len(labels), np.arange(len(names)), position=np.searchsorted(labels, names))
         if y is None or is_lazy(y):
             return y, Targets(len(labels), labels)
         codes = np.searchsorted(labels, y)
@@ -142,16 +182,14 @@ class RowsEstimator(BaseEstimator):
             strange &= y != -1
         if strange.any():
             row = int(np.argmax(strange))
-            raise DataError(f"y: row {row} has the label {y[row]!r}, which is none of the classes {labels.tolist()}")
+            raise DataError(f"y: row {row} has the label {y[row]}, which is none of the classes {labels.tolist()}")
         return codes, Targets(len(labels), np.arange(len(labels)))
 
-    def _set_classes(self, labels: Array, classes: Any, *, reset: bool) -> None:
-        if not reset:
-            return
+    def _set_classes(self, labels: Array) -> None:
         if len(labels) < 2:
             raise DataError(
                 f"y: {type(self).__name__} needs labelled rows of at least 2 classes; the data contains "
-                f"{'no label' if not len(labels) else f'only one class, {labels[0]!r}'}"
+                f"{'no label' if not len(labels) else f'only one class, {labels[0]}'}"
             )
         self.classes_ = labels
 
@@ -209,7 +247,7 @@ class RowsEstimator(BaseEstimator):
         if any(start % chunk_rows for start in bounds[:-1]):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
         predictor, flat = self._predictor(), getattr(self, "_flat", True)
-        with arrays.publishing(path, overwrite=overwrite) as scratch:
+        with arrays.publishing(path, kind="predictions", overwrite=overwrite) as scratch:
             predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat)
             writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat)
             sweep(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
@@ -226,19 +264,24 @@ class RowsEstimator(BaseEstimator):
         if is_classifier(self):
             y, targets = self._class_targets(rows, None if y is None else np.asarray(y), None, reset=False)
         else:
-            targets = Targets(len(self._coefficients()[1]))
+            targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
         rows = as_rows(rows, y, weight=sample_weight)
-        return sweep(rows, ScoreStatistic(self._predictor(), targets), what="score").total
+        statistic = ScoreStatistic(self._predictor(), targets, near_target(rows, targets))
+        return sweep(rows, statistic, what="score").total
+
+
+class LazyScoreMixin:
+    """`score` for every kind of input; stands left of scikit-learn's mixin, which scores what is in memory."""
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy of a classifier, R² of a regressor; rows without a label are left out.
 
         Lazy input is scored by one sweep; its labels are those it carries unless y is given.
         """
-        if not is_lazy(X):
-            result: float = super().score(X, y, sample_weight)
-            return result
-        return score(self.score_totals(X, y, sample_weight))
+        if is_lazy(X):
+            return score(self.score_totals(X, y, sample_weight))  # type: ignore[attr-defined]
+        result: float = super().score(X, y, sample_weight)  # type: ignore[misc]
+        return result
 
 
 def _labels(values: Array, classes: Array) -> Array:
@@ -273,8 +316,12 @@ def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
 
 
 def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], block_rows: int) -> Array:
-    return predictor.values(Chunk(x, row_maps=row_maps, block_rows=block_rows))
+    chunk = Chunk(x, row_maps=row_maps, block_rows=block_rows)
+    chunk.require_finite("X")
+    return predictor.values(chunk)
 
 
 def _part_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Array:
-    return predictor.values(rows.read(start, stop))
+    chunk = rows.read(start, stop)
+    chunk.require_finite(rows.name)
+    return predictor.values(chunk)

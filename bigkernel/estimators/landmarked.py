@@ -23,7 +23,7 @@ from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening, require_alpha, whiten
-from bigkernel.statistics import Accumulator, MomentStatistic, Targets, add
+from bigkernel.statistics import Accumulator, MomentStatistic, Targets, add, require_weights
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -119,11 +119,12 @@ class LandmarkEstimator(RowsEstimator):
         return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
     def _start(self, rows: Rows, *, look: bool = True) -> None:
-        """Choose landmarks, fix the kernel's parameters and the dtype; `look=False` only needs their shapes."""
+        """Choose landmarks, fix the kernel's parameters and the dtype; `look=False`: as they are likely to be."""
         if isinstance(self.landmarks, str):
             choice.require_count(len(rows), self.n_landmarks)
-            if not look:
-                self.landmarks_ = np.zeros((self.n_landmarks, rows.shape[1]))
+            if not look:  # the first rows stand for the draw
+                first = rows.take(np.arange(min(len(rows), self.n_landmarks, 256)))
+                self.landmarks_ = np.resize(first, (self.n_landmarks, rows.shape[1]))
             else:
                 rng = check_random_state(self.random_state)
                 self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng))
@@ -185,7 +186,8 @@ class LandmarkEstimator(RowsEstimator):
             raise DataError("y: no labelled row")
         Y = np.empty((int(labelled.sum()), targets.width))
         targets.encode(y[keep][labelled], Y)
-        weight = None if weight is None else np.asarray(weight[keep], np.float64)
+        if weight is not None:
+            weight = require_weights(np.asarray(weight, np.float64), 0)[keep]
         self.kernel_ = self._kernel().resolve(X, weight)
         self.landmarks_, self.dtype_ = X, "float64"
         self.__dict__.pop("statistics_", None)
@@ -201,7 +203,7 @@ class LandmarkEstimator(RowsEstimator):
         return (coef[:, None] if coef.ndim == 1 else coef), np.atleast_1d(self.intercept_)
 
     def _set_coefficients(self, coef: Array, intercept: Array) -> None:
-        flat = getattr(self, "_flat", False)
+        flat, intercept = getattr(self, "_flat", False), intercept + getattr(self, "target_shift_", 0.0)
         self.dual_coef_ = coef[:, 0] if flat else coef
         self.intercept_ = float(intercept[0]) if flat else intercept
 

@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import RowsEstimator, near_mean
+from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
 from bigkernel.features import IdentityMap
 from bigkernel.solve import identity, nystrom_ridge, require_alpha
 from bigkernel.statistics import Accumulator, Moments, MomentStatistic, add
@@ -20,7 +20,7 @@ from bigkernel.sweep import sweep
 Array = NDArray[Any]
 
 
-class _Linear(RegressorMixin, RowsEstimator):
+class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
     statistics_: Accumulator
@@ -63,7 +63,7 @@ class _Linear(RegressorMixin, RowsEstimator):
         moments = Moments.of(self.statistics_)
         whitening = identity(self.n_features_in_)
         coef, intercept, error = nystrom_ridge(moments, whitening, self._alpha(), fit_intercept=self.fit_intercept)
-        intercept = intercept - self.shift_ @ coef
+        intercept = intercept - self.shift_ @ coef + self.target_shift_
         self.training_mse_ = error / moments.n
         self.coef_ = coef[:, 0] if self._flat else coef.T
         self.intercept_ = float(intercept[0]) if self._flat else intercept

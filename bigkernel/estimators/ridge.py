@@ -11,6 +11,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.kernels import Kernel
 from bigkernel.solve import exact_krr, nystrom_ridge
@@ -81,11 +82,12 @@ class _KernelRidge(LandmarkEstimator):
     def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
         self.rank_ = len(K)
         coef, intercept = exact_krr(K, Y, self.alpha, fit_intercept=self.fit_intercept, weight=weight)
+        # Y is without its shift here, as is the intercept
         self.training_mse_ = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
         self._set_coefficients(coef, intercept)
 
 
-class KernelRidge(RegressorMixin, _KernelRidge):
+class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     """Kernel ridge regression, min ‖Ka + 1b − Y‖² + α aᵀKa, exact or on m Nyström landmarks.
 
     Parameters
@@ -116,7 +118,8 @@ class KernelRidge(RegressorMixin, _KernelRidge):
     landmarks_ : (m, d)
     kernel_ : Kernel, every parameter a number
     statistics_ : dict of float64 arrays
-        The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q.
+        The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q; those of numeric
+        targets are of y less `target_shift_` (c,), which is zero without an intercept.
     rank_ : int
         Numerical rank of the core.
     training_mse_ : (c,)
@@ -131,7 +134,7 @@ class KernelRidge(RegressorMixin, _KernelRidge):
     >>> import numpy as np
     >>> from bigkernel import Gaussian, KernelRidge
     >>> X = np.linspace(0, 6, 50)[:, None]
-    >>> model = KernelRidge(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=20, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> model = KernelRidge(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=12, random_state=0).fit(X, np.sin(X[:, 0]))
     >>> bool(abs(model.predict([[1.0]])[0] - np.sin(1)) < 1e-2)
     True
     """
@@ -151,7 +154,7 @@ class KernelRidge(RegressorMixin, _KernelRidge):
         return tags
 
 
-class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):
+class KernelRidgeClassifier(LazyScoreMixin, ClassifierMixin, _KernelRidge):
     """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
 
     Parameters and attributes as in `KernelRidge`. Rows of a corpus labelled −1 are unlabelled and left out.

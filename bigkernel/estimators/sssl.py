@@ -15,6 +15,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.ridge import KERNEL_CONSTRAINTS, _keeps_statistics
 from bigkernel.kernels import Kernel
@@ -88,7 +89,7 @@ class _SSSL(LandmarkEstimator):
         return len(self.eigenvalues_)
 
 
-class SSSL(RegressorMixin, _SSSL):
+class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
     """Semi-supervised regression on the s leading eigenfunctions of the kernel over all rows; NaN targets: unlabelled.
 
     Parameters
@@ -138,7 +139,7 @@ class SSSL(RegressorMixin, _SSSL):
         return tags
 
 
-class SSSLClassifier(ClassifierMixin, _SSSL):
+class SSSLClassifier(LazyScoreMixin, ClassifierMixin, _SSSL):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 are unlabelled.
 
     Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.

@@ -46,7 +46,7 @@ class RowTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         row_map = self._row_map()
         if isinstance(X, da.Array):
             dtype = _float(X.dtype)
-            return X.map_blocks(_apply, row_map, dtype, dtype=dtype, meta=np.empty((0, 0), dtype))
+            return X.rechunk({1: -1}).map_blocks(_apply, row_map, dtype, dtype=dtype, meta=np.empty((0, 0), dtype))
         if is_lazy(X):
             return rows.map(row_map)
         values = rows.x.read(0, len(rows))

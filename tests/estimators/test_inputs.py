@@ -1,0 +1,439 @@
+"""One fit, many doors: NumPy, Dask, zarr, corpus and Rows give the same model, lazy predictions and scores."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import accuracy_score, r2_score
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    LinearRegression,
+    Ridge,
+    SSSLClassifier,
+    UnitNormalizer,
+    executing,
+)
+from bigkernel.errors import ChunkCorrupt, DataError
+from bigkernel.rows import as_rows
+
+rng = np.random.default_rng(31)
+N, D, M = 150, 4, 12
+X = rng.normal(size=(N, D))
+y = np.sin(X[:, 0]) + X[:, 1]
+LABELS = rng.integers(0, 3, N)
+WEIGHT = rng.uniform(0.1, 2, N)
+Z = X[:M]
+KINDS = [
+    "dask rows",
+    "dask blocks",
+    "dask uneven",
+    "dask one chunk",
+    "zarr",
+    "sharded zarr",
+    "corpus",
+    "corpus 1",
+    "rows",
+]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+REGRESSORS = {
+    "krr": lambda: KernelRidge(Gaussian(1.5), alpha=0.1, landmarks=Z, fit_intercept=True),
+    "krr drawn": lambda: KernelRidge(Gaussian(1.5), alpha=0.1, n_landmarks=M, random_state=1),
+    "krr exact": lambda: KernelRidge(Gaussian(1.5), alpha=0.1),
+    "sssl": lambda: SSSL(Gaussian(1.5), n_components=6, landmarks=Z),
+    "sssl exact": lambda: SSSL(Gaussian(1.5), n_components=6),
+    "linear": LinearRegression,
+    "ridge": lambda: Ridge(2.0),
+}
+CLASSIFIERS = {
+    "krr": lambda: KernelRidgeClassifier(Gaussian(1.5), alpha=0.1, landmarks=Z),
+    "krr exact": lambda: KernelRidgeClassifier(Gaussian(1.5), alpha=0.1),
+    "sssl": lambda: SSSLClassifier(Gaussian(1.5), n_components=6, landmarks=Z),
+}
+every_regressor = pytest.mark.parametrize("make", REGRESSORS.values(), ids=REGRESSORS)
+every_classifier = pytest.mark.parametrize("make", CLASSIFIERS.values(), ids=CLASSIFIERS)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """Rows X with targets y and weights, as one of the kinds: what goes to `fit`, in its order."""
+
+    def make(kind, X=X, y=y, weight=None, classes=()):
+        if kind.startswith("dask"):
+            chunks = {"rows": (40, D), "blocks": (29, 3), "uneven": ((1, 80, 69), D), "one chunk": (N, D)}[kind[5:]]
+            columns = [None if values is None else da.from_array(values, chunks=41) for values in (y, weight)]
+            return da.from_array(X, chunks=chunks), *columns
+        if kind.endswith("zarr"):
+            layout = {"chunks": (5, 2), "shards": (20, D)} if kind == "sharded zarr" else {"chunks": (16, D)}
+            array = zarr.create_array(tmp_path / kind, shape=X.shape, dtype=X.dtype, overwrite=True, **layout)
+            array[...] = X
+            return array, y, weight
+        columns = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
+        if kind.startswith("corpus"):
+            corpus = make_corpus(X, name=kind, chunk_rows=N if kind.endswith("1") else 25, classes=classes, **columns)
+            return corpus, None, None
+        return as_rows(X, y, weight=weight), None, None
+
+    return make
+
+
+# ---------------------------------------------------------------- fits
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@every_kind
+@every_regressor
+def test_every_kind_of_input_gives_the_regressor_of_numpy(build, make, kind, weight):
+    model, wanted = make().fit(*build(kind, weight=weight)), make().fit(X, y, weight)
+    assert_allclose(model.predict(X), wanted.predict(X), atol=1e-9)
+    coef = "coef_" if hasattr(model, "coef_") else "dual_coef_"
+    assert_allclose(getattr(model, coef), getattr(wanted, coef), atol=1e-7)
+
+
+@every_kind
+@every_classifier
+def test_every_kind_of_input_gives_the_classifier_of_numpy(build, make, kind):
+    model, wanted = make().fit(*build(kind, y=LABELS, classes=(0, 1, 2))), make().fit(X, LABELS)
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dask rows", "zarr"])
+def test_labels_of_lazy_rows_may_be_text_in_memory(build, kind):
+    names = np.array(["a", "b", "c"])[LABELS]
+    rows, _, _ = build(kind, y=None)
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(rows, names)
+    assert_array_equal(model.predict(X), KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names).predict(X))
+
+
+@every_classifier
+def test_a_corpus_of_named_classes_predicts_names(build, make):
+    names = ("one", "three", "two")
+    corpus, _, _ = build("corpus", y=LABELS, classes=names)
+    model = make().fit(corpus)
+    wanted = make().fit(X, LABELS)
+    assert_array_equal(model.classes_, names)
+    assert_array_equal(model.predict(X), np.array(names)[wanted.predict(X)])
+    assert_array_equal(model.predict(corpus).compute(), model.predict(X))
+
+
+def test_classes_of_a_corpus_may_stand_in_any_order(build):
+    corpus, _, _ = build("corpus", y=LABELS, classes=(2, 0, 1))
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(corpus)
+    assert_array_equal(model.predict(X), KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS).predict(X))
+
+
+@pytest.mark.parametrize("n_landmarks", [None, M])
+def test_rows_of_a_corpus_without_a_label_are_left_out_of_a_supervised_fit(build, n_landmarks):
+    codes = np.where(np.arange(N) < 50, -1, LABELS)
+    corpus, _, _ = build("corpus", y=codes, classes=(0, 1, 2))
+    settings = {"landmarks": Z} if n_landmarks else {}
+    model = KernelRidgeClassifier(Gaussian(1.5), **settings).fit(corpus)
+    wanted = KernelRidgeClassifier(Gaussian(1.5), **settings).fit(X[50:], LABELS[50:])
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-9)
+
+
+def test_kernel_regression_leaves_out_rows_of_a_class_corpus_without_a_label(build):
+    codes = np.where(np.arange(N) < 50, -1, LABELS)
+    corpus, _, _ = build("corpus", y=codes, classes=(0, 1, 2))
+    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(corpus)
+    wanted = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X[50:], LABELS[50:])
+    assert_allclose(model.predict(X), wanted.predict(X), atol=1e-9)
+
+
+def test_rows_without_a_number_are_left_out_of_a_regression(build):
+    holes = np.where(np.arange(N) < 50, np.nan, y)
+    corpus, _, _ = build("corpus", y=holes)
+    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(corpus)
+    assert_allclose(model.predict(X), KernelRidge(Gaussian(1.5), landmarks=Z).fit(X[50:], y[50:]).predict(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dask blocks", "corpus"])
+def test_threads_and_serial_give_the_same_bits(build, kind):
+    given = build(kind)
+    models = []
+    for executor in ("serial", "threads"):
+        with executing(executor):
+            models.append(KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0).fit(*given))
+    assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
+
+
+@pytest.mark.cluster
+def test_a_cluster_gives_the_same_bits_as_the_serial_executor(build, client):
+    corpus, _, _ = build("corpus", weight=WEIGHT)
+    models = []
+    for executor in ("serial", "threads", client):
+        with executing(executor):
+            models.append(KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0, fit_intercept=True).fit(corpus))
+    assert models[2].sweep_["executor"] == "dask"
+    for model in models[:2]:
+        assert_array_equal(model.dual_coef_, models[2].dual_coef_)
+        assert model.intercept_ == models[2].intercept_
+
+
+@pytest.mark.cluster
+def test_a_cluster_predicts_and_scores_as_this_process(build, client, tmp_path):
+    corpus, _, _ = build("corpus", y=LABELS, classes=(0, 1, 2))
+    model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=M, random_state=0).fit(corpus)
+    with executing(client):
+        written = model.predict_to(corpus, tmp_path / "out", decision=True)
+        confusion = model.score_totals(corpus)["confusion"]
+    assert_array_equal(written["prediction"][...], model.predict(X))
+    assert_allclose(written["decision"][...], model.decision_function(X), atol=1e-12)
+    assert confusion.trace() == (model.predict(X) == LABELS).sum()
+
+
+@pytest.mark.cluster
+def test_lazy_predictions_are_computed_by_the_cluster(build, client):
+    corpus, _, _ = build("corpus")
+    model = KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0).fit(corpus)
+    assert_allclose(client.compute(model.predict(corpus)).result(), model.predict(X), atol=1e-12)
+
+
+# ---------------------------------------------------------------- predictions
+
+
+@every_kind
+def test_predictions_of_lazy_rows_are_lazy_and_those_of_numpy(build, kind):
+    regressor = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, np.column_stack([y, -y]))
+    classifier = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    rows, _, _ = build(kind)
+    if kind == "rows":
+        rows = as_rows(da.from_array(X, chunks=40))
+    for values, wanted in (
+        (regressor.predict(rows), regressor.predict(X)),
+        (classifier.decision_function(rows), classifier.decision_function(X)),
+    ):
+        assert isinstance(values, da.Array)
+        assert values.shape == wanted.shape
+        assert values.dtype == wanted.dtype
+        assert_allclose(values.compute(), wanted, atol=1e-12)
+    labels = classifier.predict(rows)
+    assert isinstance(labels, da.Array)
+    assert labels.dtype == classifier.classes_.dtype
+    assert_array_equal(labels.compute(), classifier.predict(X))
+    assert_array_equal(labels[10:20].compute(), classifier.predict(X)[10:20])
+
+
+@pytest.mark.parametrize("make", [REGRESSORS["ridge"], REGRESSORS["krr"]])
+def test_nothing_is_computed_before_it_is_asked_for(make):
+    def refuse(block):
+        raise AssertionError("computed")
+
+    lazy = da.from_array(X, chunks=(30, D)).map_blocks(refuse, dtype=float, meta=np.empty((0, 0)))
+    values = make().fit(X, y).predict(lazy)
+    assert values.shape == (N,)
+    with pytest.raises(AssertionError, match="computed"):
+        values.compute()
+
+
+@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus"])
+def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_path):
+    model = KernelRidge(Gaussian(1.5), n_landmarks=M).fit(X[:, :3], y)
+    rows, _, _ = build(kind)
+    for use in (model.predict, model.score, lambda rows: model.predict_to(rows, tmp_path / "out")):
+        with pytest.raises(DataError, match=r"4 features.*expecting 3 features"):
+            use(rows)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus"])
+def test_rows_that_are_not_finite_are_not_predicted(build, kind):
+    bad = X.copy()
+    bad[77, 1] = np.nan
+    rows, _, _ = build(kind, X=bad)
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    with pytest.raises(DataError, match="NaN"):
+        model.predict(rows).compute()
+
+
+# ---------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
+def test_accuracy_of_lazy_rows_is_that_of_scikit_learn(build, kind):
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    wanted = accuracy_score(LABELS, model.predict(X))
+    rows, labels, _ = build(kind, y=LABELS, classes=(0, 1, 2))
+    assert model.score(rows, labels) == pytest.approx(wanted, abs=1e-12)
+    assert model.score(rows, LABELS) == pytest.approx(wanted, abs=1e-12)
+    weighted = accuracy_score(LABELS, model.predict(X), sample_weight=WEIGHT)
+    assert model.score(rows, LABELS, WEIGHT) == pytest.approx(weighted, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dask rows", "zarr", "corpus", "rows"])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, offset):
+    target = y + offset
+    model = Ridge(2.0).fit(X, target)
+    rows, labels, _ = build(kind, y=target)
+    assert model.score(rows, labels) == pytest.approx(r2_score(target, model.predict(X)), abs=1e-6)
+    assert model.score(rows, target, WEIGHT) == pytest.approx(
+        r2_score(target, model.predict(X), sample_weight=WEIGHT), abs=1e-6
+    )
+
+
+def test_r2_of_a_small_spread_on_a_high_level_is_that_of_scikit_learn(build):
+    target = 1e6 + 0.1 * y
+    model = Ridge(2.0).fit(X, target)
+    corpus, _, _ = build("corpus", y=target)
+    assert model.score(corpus) == pytest.approx(r2_score(target, model.predict(X)), abs=1e-3)
+
+
+def test_r2_of_several_targets_is_their_mean(build):
+    targets = np.column_stack([y, X[:, 2] ** 2])
+    model = Ridge(2.0).fit(X, targets)
+    rows, _, _ = build("dask rows", y=None)
+    assert model.score(rows, targets) == pytest.approx(r2_score(targets, model.predict(X)), abs=1e-12)
+
+
+def test_rows_without_a_label_are_left_out_of_the_score(build):
+    codes = np.where(np.arange(N) < 50, -1, LABELS)
+    corpus, _, _ = build("corpus", y=codes, classes=(0, 1, 2))
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    assert model.score(corpus) == pytest.approx(accuracy_score(LABELS[50:], model.predict(X[50:])))
+
+
+def test_the_confusion_matrix_counts_true_by_predicted(build):
+    corpus, _, _ = build("corpus", y=LABELS, classes=(0, 1, 2))
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    wanted = np.zeros((3, 3))
+    np.add.at(wanted, (LABELS, model.predict(X)), 1)
+    assert_array_equal(model.score_totals(corpus)["confusion"], wanted)
+
+
+@pytest.mark.parametrize("classes", [("b", "c"), ("c", "b", "a"), ("a", "b", "c")], ids=["fewer", "reversed", "same"])
+def test_labels_of_a_corpus_are_met_by_name_when_scored(make_corpus, classes):
+    names = np.array(["a", "b", "c"])[LABELS]
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names)
+    keep = np.isin(names, classes)
+    codes = np.array([classes.index(name) for name in names[keep]])
+    corpus = make_corpus(X[keep], y=codes, classes=classes)
+    total = model.score_totals(corpus)["confusion"]
+    wanted = np.zeros((3, 3))
+    np.add.at(wanted, (LABELS[keep], np.searchsorted(model.classes_, model.predict(X[keep]))), 1)
+    assert_array_equal(total, wanted)
+
+
+def test_a_label_that_the_model_does_not_know_is_named(make_corpus):
+    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, np.array(["a", "b", "c"])[LABELS])
+    corpus = make_corpus(X, y=LABELS, classes=("a", "b", "zebra"))
+    with pytest.raises(DataError, match="zebra"):
+        model.score_totals(corpus)
+
+
+def test_a_score_without_labels_is_refused(build):
+    corpus, _, _ = build("corpus", y=None)
+    with pytest.raises(DataError, match="label"):
+        Ridge().fit(X, y).score_totals(corpus)
+
+
+# ---------------------------------------------------------------- predictions on disk
+
+
+@pytest.mark.parametrize("kind", ["zarr", "corpus", "corpus 1", "sharded zarr"])
+def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
+    rows, _, _ = build(kind)
+    for name, model, target in (
+        ("flat", KernelRidge(Gaussian(1.5), landmarks=Z), y),
+        ("two", KernelRidge(Gaussian(1.5), landmarks=Z), np.column_stack([y, -y])),
+        ("classes", KernelRidgeClassifier(Gaussian(1.5), landmarks=Z), LABELS * 3),
+    ):
+        model.fit(X, target)
+        written = model.predict_to(rows, tmp_path / name, decision=name == "classes")
+        assert_allclose(written["prediction"][...], model.predict(X), atol=1e-12)
+        assert written["prediction"].dtype == (np.int64 if name == "classes" else np.float64)
+        assert ("decision" in written) == (name == "classes")
+    assert_allclose(written["decision"][...], model.decision_function(X), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [64, 30, 31, 29, 60, 61, 1])
+def test_a_last_chunk_of_any_size_is_written(make_corpus, tmp_path, n):
+    rows = rng.normal(size=(n, 1))  # 1,024 bytes a step: 128 rows
+    corpus = make_corpus(rows, chunk_rows=30)
+    model = Ridge().fit(X[:, :1], y)
+    assert_allclose(model.predict_to(corpus, tmp_path / "out")["prediction"][...], model.predict(rows), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", range(120, 260, 7))
+def test_steps_of_joined_chunks_are_written_whole(make_corpus, tmp_path, n):
+    rows = rng.normal(size=(n, 1))
+    corpus = make_corpus(rows, chunk_rows=30)
+    model = Ridge().fit(X[:, :1], y)
+    assert_allclose(model.predict_to(corpus, tmp_path / "out")["prediction"][...], model.predict(rows), atol=1e-12)
+
+
+def test_transformed_rows_are_written(build, tmp_path):
+    corpus, _, _ = build("corpus")
+    unit = UnitNormalizer().fit(corpus)
+    model = Ridge().fit(unit.transform(X), y)
+    written = model.predict_to(unit.transform(corpus), tmp_path / "out")
+    assert_allclose(written["prediction"][...], model.predict(unit.transform(X)), atol=1e-12)
+
+
+def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path):
+    corpus, _, _ = build("corpus")
+    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
+    model.predict_to(corpus, tmp_path / "out")
+    chunk = tmp_path / "corpus" / "x" / "c" / "2" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[30] ^= 1
+    chunk.write_bytes(content)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for target, overwrite in (("new", False), ("out", True)):
+        with pytest.raises(ChunkCorrupt, match="rows"):
+            model.predict_to(corpus, tmp_path / target, overwrite=overwrite)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], model.predict(X), atol=1e-12)
+
+
+def test_a_model_that_raises_leaves_nothing(build, tmp_path, monkeypatch):
+    from bigkernel.predictor import Predictor
+
+    corpus, _, _ = build("corpus")
+    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def fail(self, chunk):
+        raise FloatingPointError("broken" if chunk.start else "at the first chunk")
+
+    monkeypatch.setattr(Predictor, "values", fail)
+    with pytest.raises(FloatingPointError):
+        model.predict_to(corpus, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_what_is_there_is_replaced_only_when_asked(build, tmp_path):
+    corpus, _, _ = build("corpus")
+    first, second = Ridge(1.0).fit(X, y), Ridge(100.0).fit(X, y)
+    first.predict_to(corpus, tmp_path / "out")
+    with pytest.raises(DataError, match="already exists"):
+        second.predict_to(corpus, tmp_path / "out")
+    assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], first.predict(X), atol=1e-12)
+    second.predict_to(corpus, tmp_path / "out", overwrite=True)
+    assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], second.predict(X), atol=1e-12)
+
+
+def test_overwriting_spares_what_is_not_a_prediction_store(build, tmp_path):
+    corpus, _, _ = build("corpus")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("years of work")
+    with pytest.raises(DataError, match="thesis"):
+        Ridge().fit(X, y).predict_to(corpus, tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
+
+
+def test_chunks_of_unequal_size_are_refused_before_any_work(tmp_path):
+    lazy = da.from_array(X, chunks=((10, 90, 50), D))
+    with pytest.raises(DataError, match="unequal"):
+        Ridge().fit(X, y).predict_to(lazy, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

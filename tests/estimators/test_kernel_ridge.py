@@ -1,0 +1,489 @@
+"""KernelRidge and its classifier: the dense oracles, scikit-learn's own, settings refused by name, and more rows."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import sklearn.kernel_ridge
+import sklearn.linear_model
+from numpy.testing import assert_allclose, assert_array_equal
+from probes import Touch
+from sklearn.base import clone
+from sklearn.kernel_approximation import Nystroem
+from sklearn.model_selection import GridSearchCV
+
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    Matern,
+    Polynomial,
+    Sigmoid,
+)
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.estimators import landmarked
+from bigkernel.rows import ZarrSource
+
+rng = np.random.default_rng(20120626)
+N, D, C, M = 120, 4, 3, 15
+X = rng.normal(size=(N, D))
+NEW = rng.normal(size=(30, D))
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], X[:, 3]]) + 0.1 * rng.normal(size=(N, C))
+y = Y[:, 0]
+LABELS = rng.integers(0, 3, N)
+WEIGHT = rng.uniform(0.1, 3, N)
+Z = X[rng.permutation(N)[:M]]
+LENGTHS = np.array([0.8, 1.0, 1.5, 2.0])
+
+KERNELS = {
+    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
+    "gaussian of four lengths": (Gaussian(LENGTHS), lambda A, B: reference.gaussian(A, B, LENGTHS)),
+    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
+    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
+    "matern 3/2": (Matern(2.0, nu=1.5), lambda A, B: reference.matern(A, B, 2.0, 1.5)),
+    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
+    "linear": (Linear(), reference.linear),
+    "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
+    "sigmoid": (Sigmoid(0.05, 0.2), lambda A, B: reference.sigmoid(A, B, 0.05, 0.2)),
+}
+every_kernel = pytest.mark.parametrize("kernel, oracle", KERNELS.values(), ids=KERNELS)
+# the linear kernel of four features has rank 4, the sigmoid is not positive: both say so
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+FAST = {"kernel": Gaussian(1.4), "alpha": 0.5, "random_state": 0}
+
+
+# ---------------------------------------------------------------- exact
+
+
+@every_kernel
+def test_exact_form_solves_the_dense_system(kernel, oracle):
+    model = KernelRidge(kernel, alpha=0.5).fit(X, Y)
+    dual = reference.krr_exact(oracle(X, X), Y, 0.5)
+    # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+    assert_allclose(model.dual_coef_, dual, atol=1e-7)
+    assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual, atol=1e-7)
+
+
+@every_kernel
+def test_exact_form_with_an_intercept_solves_the_bordered_system(kernel, oracle):
+    model = KernelRidge(kernel, alpha=0.5, fit_intercept=True).fit(X, Y + 7)
+    dual, intercept = reference.krr_exact_intercept(oracle(X, X), Y + 7, 0.5)
+    assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual + intercept, atol=1e-7)
+    assert_allclose(model.intercept_, intercept, atol=1e-7)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+@pytest.mark.parametrize("name", ["rbf", "laplacian", "polynomial", "linear"])
+def test_exact_form_agrees_with_scikit_learn(name, target, weight):
+    params = {"kernel": name, "alpha": 0.7, "gamma": 0.2, "degree": 2, "coef0": 0.5}
+    ours = KernelRidge(**params).fit(X, target, sample_weight=weight)
+    theirs = sklearn.kernel_ridge.KernelRidge(**params).fit(X, target, sample_weight=weight)
+    assert_allclose(ours.predict(NEW), theirs.predict(NEW), atol=1e-9)
+    assert_allclose(ours.dual_coef_, theirs.dual_coef_, atol=1e-8)
+
+
+def test_weights_of_the_exact_form_with_an_intercept_count_rows():
+    count = rng.integers(1, 4, N)
+    model = KernelRidge(Gaussian(1.4), alpha=0.5, fit_intercept=True).fit(X, Y, sample_weight=count)
+    repeated = np.repeat(np.arange(N), count)
+    dual, intercept = reference.krr_exact_intercept(reference.gaussian(X[repeated], X[repeated], 1.4), Y[repeated], 0.5)
+    assert_allclose(model.predict(NEW), reference.gaussian(NEW, X[repeated], 1.4) @ dual + intercept, atol=1e-8)
+
+
+def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
+    monkeypatch.setattr(landmarked, "EXACT_BYTES", 8 * N * N - 1)
+    with pytest.raises(PlanTooLarge, match=r"120×120.*n_landmarks"):
+        KernelRidge().fit(X, y)
+
+
+# ---------------------------------------------------------------- Nyström
+
+
+@legitimate
+@every_kernel
+def test_landmark_form_solves_the_dense_normal_equations(kernel, oracle, small_steps):
+    model = KernelRidge(kernel, alpha=0.5, landmarks=Z).fit(X, Y)
+    coef, _ = reference.nystrom_krr(oracle(X, Z), oracle(Z, Z), Y, 0.5)
+    assert_allclose(model.predict(NEW), oracle(NEW, Z) @ coef, atol=1e-8)
+    assert model.dual_coef_.shape == (M, C)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_steps):
+    model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, fit_intercept=fit_intercept).fit(X, Y + 3, weight)
+    B, core = reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
+    coef, intercept = reference.nystrom_krr(B, core, Y + 3, 0.5, fit_intercept, weight)
+    assert_allclose(model.predict(NEW), reference.gaussian(NEW, Z, 1.4) @ coef + intercept, atol=1e-8)
+    assert_allclose(model.intercept_, intercept, atol=1e-8)
+    residual = B @ coef + intercept - Y - 3
+    assert_allclose(model.training_mse_, np.average(residual**2, axis=0, weights=weight), atol=1e-8)
+
+
+@legitimate
+@every_kernel
+def test_every_row_a_landmark_is_the_exact_form(kernel, oracle):
+    if not kernel.positive:
+        pytest.skip("an indefinite core loses its negative part in the landmark form, and says so")
+    few = X[:40]
+    landmark_form = KernelRidge(kernel, alpha=0.5, landmarks=few).fit(few, Y[:40])
+    assert_allclose(landmark_form.predict(NEW), KernelRidge(kernel, alpha=0.5).fit(few, Y[:40]).predict(NEW), atol=1e-7)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_landmark_form_agrees_with_nystroem_and_ridge_of_scikit_learn(fit_intercept):
+    features = Nystroem(gamma=0.25, n_components=M, random_state=3).fit(X)
+    ours = KernelRidge(
+        "rbf", gamma=0.25, alpha=0.5, landmarks=X[features.component_indices_], fit_intercept=fit_intercept
+    ).fit(X, Y)
+    theirs = sklearn.linear_model.Ridge(alpha=0.5, fit_intercept=fit_intercept).fit(features.transform(X), Y)
+    assert_allclose(ours.predict(NEW), theirs.predict(features.transform(NEW)), atol=1e-7)
+
+
+@pytest.mark.parametrize("n_landmarks", [None, M])
+def test_one_column_of_targets_keeps_its_shape(n_landmarks):
+    flat = KernelRidge(**FAST, n_landmarks=n_landmarks).fit(X, y)
+    column = KernelRidge(**FAST, n_landmarks=n_landmarks).fit(X, y[:, None])
+    assert flat.predict(NEW).shape == (30,)
+    assert flat.dual_coef_.ndim == 1
+    assert isinstance(flat.intercept_, float)
+    assert column.predict(NEW).shape == (30, 1)
+    assert_array_equal(column.predict(NEW)[:, 0], flat.predict(NEW))
+
+
+@pytest.mark.parametrize(
+    "dtype, rows, expected",
+    [
+        ("auto", np.float64, "float64"),
+        ("auto", np.float32, "float32"),
+        ("float32", np.float64, "float32"),
+        ("float64", np.float32, "float64"),
+    ],
+)
+def test_dtype_is_that_of_the_rows_unless_asked_and_gives_its_precision(dtype, rows, expected):
+    model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, dtype=dtype).fit(X.astype(rows), Y)
+    coef, _ = reference.nystrom_krr(reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4), Y, 0.5)
+    wanted = reference.gaussian(NEW, Z, 1.4) @ coef
+    assert model.dtype_ == expected
+    assert_allclose(
+        model.predict(NEW.astype(rows)), wanted, atol=1e-9 if expected == "float64" and rows == np.float64 else 2e-3
+    )
+
+
+def test_bytes_are_computed_in_single_precision_and_agree_with_the_oracle():
+    pixels = rng.integers(0, 256, (N, D), dtype=np.uint8)
+    model = KernelRidge(Gaussian(80.0), alpha=0.5, landmarks=pixels[:M]).fit(pixels, Y)
+    B, core = reference.gaussian(pixels, pixels[:M], 80.0), reference.gaussian(pixels[:M], pixels[:M], 80.0)
+    assert model.dtype_ == "float32"
+    assert_allclose(model.predict(pixels), B @ reference.nystrom_krr(B, core, Y, 0.5)[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e4])
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-6), ("float32", 1e-2)])
+def test_an_intercept_absorbs_the_level_of_the_targets(dtype, tolerance, offset):
+    settings = {"kernel": Gaussian(1.4), "alpha": 0.1, "landmarks": Z, "fit_intercept": True, "dtype": dtype}
+    level = KernelRidge(**settings).fit(X, y + offset).predict(NEW) - offset
+    assert_allclose(level, KernelRidge(**settings).fit(X, y).predict(NEW), atol=tolerance)
+
+
+@pytest.mark.parametrize("n_landmarks", [None, M])
+def test_no_penalty_gives_the_least_norm_solution_of_repeated_rows(n_landmarks):
+    twice = np.repeat(X[:30], 2, axis=0)
+    settings = {"landmarks": twice[:20]} if n_landmarks else {}
+    kernel = Linear()
+    if n_landmarks:
+        with pytest.warns(RankDeficient, match="rank 4"):
+            model = KernelRidge(kernel, alpha=0, **settings).fit(twice, twice @ np.ones(D))
+    else:
+        model = KernelRidge(kernel, alpha=0).fit(twice, twice @ np.ones(D))
+    assert_allclose(model.predict(NEW), NEW @ np.ones(D), atol=1e-8)
+
+
+# ---------------------------------------------------------------- the draw
+
+
+def test_a_seed_fixes_the_draw_and_another_changes_it():
+    first, again, other = (KernelRidge(n_landmarks=M, random_state=seed).fit(X, y) for seed in (1, 1, 2))
+    assert_array_equal(first.landmarks_, again.landmarks_)
+    assert_array_equal(first.dual_coef_, again.dual_coef_)
+    assert not np.array_equal(first.landmarks_, other.landmarks_)
+
+
+@pytest.mark.parametrize("n", [M, 2 * M, N])
+def test_drawn_landmarks_are_distinct_rows(n):
+    model = KernelRidge(n_landmarks=M, random_state=0).fit(X[:n], y[:n])
+    found = {tuple(row) for row in model.landmarks_}
+    assert len(found) == M
+    assert found <= {tuple(row) for row in X[:n]}
+
+
+# ---------------------------------------------------------------- classification
+
+
+@pytest.mark.parametrize("n_landmarks", [None, M])
+@pytest.mark.parametrize("labels", [LABELS, np.array(["lo", "mid", "hi"])[LABELS], LABELS * 10.0, LABELS == 1])
+def test_classifier_is_ridge_on_one_hot_targets(labels, n_landmarks):
+    settings = {"landmarks": Z} if n_landmarks else {}
+    model = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, **settings).fit(X, labels)
+    classes = np.unique(labels)
+    hot = (labels[:, None] == classes) * 1.0
+    if n_landmarks:
+        coef, _ = reference.nystrom_krr(reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4), hot, 0.5)
+        values = reference.gaussian(NEW, Z, 1.4) @ coef
+    else:
+        values = reference.gaussian(NEW, X, 1.4) @ reference.krr_exact(reference.gaussian(X, X, 1.4), hot, 0.5)
+    assert_array_equal(model.classes_, classes)
+    assert_array_equal(model.predict(NEW), classes[values.argmax(axis=1)])
+    decision = values if len(classes) > 2 else values[:, 1] - values[:, 0]
+    assert_allclose(model.decision_function(NEW), decision, atol=1e-8)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def _fit(n_landmarks=5, *, X=X, y=y, weight=None, classifier=False, **params):
+    kind = KernelRidgeClassifier if classifier else KernelRidge
+    return kind(n_landmarks=n_landmarks, **params).fit(X, y, sample_weight=weight)
+
+
+def _with(value, at, values=X):
+    changed = values.astype(float)
+    changed[at] = value
+    return changed
+
+
+REFUSED = {
+    "more landmarks than rows": (DataError, "n_landmarks=121.*120", {"n_landmarks": 121}),
+    "alpha below 0": (ConfigError, "alpha.*-1", {"alpha": -1}),
+    "alpha below 0, exact": (ConfigError, "alpha.*-1", {"alpha": -1, "n_landmarks": None}),
+    "alpha NaN": (ConfigError, "alpha.*nan", {"alpha": float("nan")}),
+    "alpha infinite": (ConfigError, "alpha.*inf", {"alpha": float("inf")}),
+    "sigma 0": (ConfigError, "sigma above 0", {"kernel": Gaussian(0.0)}),
+    "sigma below 0": (ConfigError, "sigma above 0", {"kernel": Gaussian(-1.0)}),
+    "sigma NaN": (ConfigError, "sigma", {"kernel": Gaussian(float("nan"))}),
+    "sigma below 0, exact": (ConfigError, "sigma", {"kernel": Gaussian(-1.0), "n_landmarks": None}),
+    "one sigma too few": (ConfigError, r"shape \(4,\)", {"kernel": Gaussian(np.ones(3))}),
+    "landmarks by an unknown name": (ConfigError, "landmarks.*k-means", {"landmarks": "k-means"}),
+    "landmarks of other width": (DataError, r"\(m, 4\)", {"landmarks": np.ones((5, 3))}),
+    "landmarks with NaN": (DataError, "landmarks: row 0", {"landmarks": np.full((5, 4), np.nan)}),
+    "landmarks not as many": (DataError, "5 landmarks", {"landmarks": Z[:5], "n_landmarks": 6}),
+    "NaN rows, NumPy": (DataError, "7", {"X": _with(np.nan, (7, 1))}),
+    "NaN rows, NumPy, exact": (DataError, "7", {"X": _with(np.nan, (7, 1)), "n_landmarks": None}),
+    "NaN rows, Dask": (DataError, "7", {"X": da.from_array(_with(np.nan, (7, 1)), chunks=50)}),
+    "infinite rows, Dask": (DataError, "7", {"X": da.from_array(_with(-np.inf, (7, 1)), chunks=50)}),
+    "NaN rows, Dask, exact": (
+        DataError,
+        "7",
+        {"X": da.from_array(_with(np.nan, (7, 1)), chunks=50), "n_landmarks": None},
+    ),
+    "infinite target, Dask": (DataError, "y.*7", {"X": da.from_array(X), "y": _with(np.inf, 7, y)}),
+    "infinite target, Dask, exact": (
+        DataError,
+        "y.*7",
+        {"X": da.from_array(X), "y": _with(np.inf, 7, y), "n_landmarks": None},
+    ),
+    "negative weight, Dask": (DataError, "weight.*7", {"X": da.from_array(X), "weight": _with(-1, 7, WEIGHT)}),
+    "NaN weight, Dask": (DataError, "weight.*7", {"X": da.from_array(X), "weight": _with(np.nan, 7, WEIGHT)}),
+    "negative weight, Dask, exact": (
+        DataError,
+        "weight.*7",
+        {"X": da.from_array(X), "weight": _with(-1, 7, WEIGHT), "n_landmarks": None},
+    ),
+    "three dimensions, Dask": (DataError, "matrix", {"X": da.zeros((N, 2, 2))}),
+    "complex, Dask": (DataError, "complex", {"X": da.from_array(X + 1j)}),
+    "y too short, Dask": (DataError, "y: expected 120", {"X": da.from_array(X), "y": y[:5]}),
+    "no y, Dask": (DataError, "y", {"X": da.from_array(X), "y": None}),
+    "one class": (DataError, "only one class", {"y": np.ones(N, int), "classifier": True}),
+    "one class, Dask": (DataError, "only one class", {"X": da.from_array(X), "y": np.ones(N, int), "classifier": True}),
+}
+
+
+@pytest.mark.parametrize("kind, message, arguments", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments):
+    with pytest.raises(kind, match=message) as caught:
+        _fit(**arguments)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, BigKernelError)
+
+
+def test_a_corpus_without_a_label_is_refused(make_corpus):
+    corpus = make_corpus(X, y=np.full(N, -1), classes=(0, 1))
+    for n_landmarks in (None, 5):
+        with pytest.raises(DataError, match="label"):
+            KernelRidgeClassifier(n_landmarks=n_landmarks).fit(corpus)
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def test_a_grid_search_reaches_the_parameters_of_the_kernel():
+    grid = {"kernel__sigma": [0.05, 1.4], "alpha": [0.5]}
+    search = GridSearchCV(KernelRidge(Gaussian(), n_landmarks=M, random_state=0), grid, cv=3).fit(X, y)
+    assert search.best_params_["kernel__sigma"] == 1.4
+    assert search.best_estimator_.kernel_.sigma == 1.4
+    scores = dict(zip(grid["kernel__sigma"], search.cv_results_["mean_test_score"], strict=True))
+    assert scores[1.4] > scores[0.05] + 0.1
+
+
+def test_a_fit_leaves_the_kernel_that_was_given_as_it_was():
+    kernel = Gaussian()
+    model = KernelRidge(kernel, n_landmarks=M, random_state=0).fit(X, y)
+    assert kernel.sigma == "scale"
+    assert isinstance(model.kernel_.sigma, float)
+    assert clone(model).kernel.sigma == "scale"
+
+
+@pytest.mark.parametrize("n_landmarks", [None, M])
+def test_set_params_of_the_kernel_does_not_reach_into_the_fitted_model(n_landmarks):
+    model = KernelRidge(Gaussian(1.4), n_landmarks=n_landmarks, random_state=0).fit(X, y)
+    before = model.predict(NEW)
+    model.set_params(kernel__sigma=5.0)
+    assert_array_equal(model.predict(NEW), before)
+
+
+# ---------------------------------------------------------------- statistics that are kept
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_refit_with_another_alpha_equals_a_fresh_fit(fit_intercept):
+    settings = {**FAST, "n_landmarks": M, "fit_intercept": fit_intercept}
+    model = KernelRidge(**settings).fit(X, Y, WEIGHT)
+    model.set_params(alpha=0.01).refit()
+    fresh = KernelRidge(**{**settings, "alpha": 0.01}).fit(X, Y, WEIGHT)
+    assert_array_equal(model.dual_coef_, fresh.dual_coef_)
+    assert_array_equal(model.intercept_, fresh.intercept_)
+    assert_array_equal(model.training_mse_, fresh.training_mse_)
+
+
+def test_refit_of_the_exact_form_says_that_it_keeps_nothing():
+    with pytest.raises(ConfigError, match="fit again"):
+        KernelRidge().fit(X, y).refit()
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_three_parts_with_given_landmarks_equal_one_fit(fit_intercept, weight):
+    settings = {"kernel": Gaussian(1.4), "alpha": 0.5, "landmarks": Z, "fit_intercept": fit_intercept}
+    whole = KernelRidge(**settings).fit(X, Y, weight)
+    parts = KernelRidge(**settings)
+    for part in np.array_split(np.arange(N), 3):
+        parts.partial_fit(X[part], Y[part], None if weight is None else weight[part])
+    assert_allclose(parts.dual_coef_, whole.dual_coef_, atol=1e-10 * np.abs(whole.dual_coef_).max())
+    assert_allclose(parts.predict(NEW), whole.predict(NEW), atol=1e-10)
+    assert_allclose(parts.statistics_["G"], whole.statistics_["G"], rtol=1e-12)
+
+
+def test_three_parts_keep_the_landmarks_drawn_first():
+    parts = KernelRidge(**FAST, n_landmarks=M)
+    for part in np.array_split(np.arange(N), 3):
+        parts.partial_fit(X[part], Y[part])
+    drawn = KernelRidge(**FAST, n_landmarks=M).fit(X[:40], Y[:40]).landmarks_
+    assert_array_equal(parts.landmarks_, drawn)
+    whole = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=drawn).fit(X, Y)
+    assert_allclose(parts.predict(NEW), whole.predict(NEW), atol=1e-10)
+
+
+def test_fit_after_partial_fit_begins_again():
+    model = KernelRidge(**FAST, n_landmarks=M).partial_fit(X[:60], y[:60])
+    assert_array_equal(model.fit(X, y).predict(NEW), KernelRidge(**FAST, n_landmarks=M).fit(X, y).predict(NEW))
+
+
+def test_the_exact_form_has_no_partial_fit():
+    assert not hasattr(KernelRidge(), "partial_fit")
+    assert not hasattr(KernelRidgeClassifier(), "partial_fit")
+    assert hasattr(KernelRidge(n_landmarks=3), "partial_fit")
+
+
+def test_classes_name_the_labels_that_the_first_rows_lack():
+    order = np.argsort(LABELS, kind="stable")  # the first part has class 0 alone
+    parts = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, landmarks=Z)
+    for i, part in enumerate(np.array_split(order, 3)):
+        parts.partial_fit(X[part], LABELS[part], **({"classes": [0, 1, 2]} if not i else {}))
+    whole = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, landmarks=Z).fit(X, LABELS)
+    assert_array_equal(parts.classes_, [0, 1, 2])
+    assert_allclose(parts.decision_function(NEW), whole.decision_function(NEW), atol=1e-10)
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
+def test_classes_name_the_labels_that_the_first_corpus_lacks(make_corpus, text):
+    names = np.array(["a", "b", "c"]) if text else np.arange(3)
+    early = make_corpus(X[LABELS < 2], name="early", y=LABELS[LABELS < 2], classes=tuple(names[:2].tolist()))
+    late = make_corpus(X[LABELS > 0], name="late", y=LABELS[LABELS > 0] - text, classes=tuple(names[1:].tolist()))
+    model = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, landmarks=Z).partial_fit(early, classes=names)
+    model.partial_fit(late)
+    both = np.concatenate([np.flatnonzero(LABELS < 2), np.flatnonzero(LABELS > 0)])
+    whole = KernelRidgeClassifier(Gaussian(1.4), alpha=0.5, landmarks=Z).fit(X[both], names[LABELS[both]])
+    assert_array_equal(model.classes_, names)
+    assert_allclose(model.decision_function(NEW), whole.decision_function(NEW), atol=1e-10)
+
+
+def test_rows_of_another_label_or_number_of_targets_are_refused_later():
+    model = KernelRidgeClassifier(**FAST, n_landmarks=M).partial_fit(X, LABELS)
+    with pytest.raises(DataError, match="label"):
+        model.partial_fit(X, LABELS + 1)
+    with pytest.raises(ValueError, match="3 features"):
+        model.partial_fit(X[:, :3], LABELS)
+    with pytest.raises(DataError, match="expected 3 targets"):
+        KernelRidge(**FAST, n_landmarks=M).partial_fit(X, Y).partial_fit(X, Y[:, :2])
+
+
+def test_a_refused_part_leaves_the_model_as_it_was():
+    model = KernelRidge(**FAST, n_landmarks=M).partial_fit(X, y)
+    before = model.predict(NEW)
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(_with(np.nan, (3, 0)), y)
+    assert_array_equal(model.predict(NEW), before)
+    assert model.statistics_["rows"].sum() == N
+
+
+# ---------------------------------------------------------------- plan
+
+
+def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_does(
+    make_corpus, small_steps, monkeypatch, tmp_path
+):
+    corpus = make_corpus(X, y=Y[:, 0])
+    model = KernelRidge(**FAST, n_landmarks=M)
+    touch = Touch(str(tmp_path / "read"))
+    original = ZarrSource.read
+
+    def counted(self, start, stop):
+        if self.name == "x":
+            with open(touch.path, "a") as file:
+                file.write(f"{start}\n")
+        return original(self, start, stop)
+
+    monkeypatch.setattr(ZarrSource, "read", counted)
+    planned = model.plan(corpus)
+    assert touch.starts() == [0]
+    assert not hasattr(model, "landmarks_")
+    model.fit(corpus)
+    assert touch.starts() != []
+    assert {name: model.sweep_[name] for name in planned.summary()} == planned.summary()
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+def test_plan_announces_the_memory_of_the_dtype_that_the_fit_takes(make_corpus):
+    corpus = make_corpus(rng.integers(0, 255, (N, D), dtype=np.uint8), y=y)
+    model = KernelRidge(Gaussian(0.001), n_landmarks=M, random_state=0)
+    planned = model.plan(corpus)
+    model.fit(corpus)
+    assert model.dtype_ == "float64"  # single precision cannot resolve this bandwidth
+    assert planned.task_bytes >= model.sweep_["task_bytes"]
+
+
+def test_the_exact_form_has_no_plan():
+    with pytest.raises(ConfigError, match="n_landmarks"):
+        KernelRidge().plan(X, y)
+
+
+def test_the_report_says_what_the_fit_was():
+    report = KernelRidge(**FAST, n_landmarks=M).fit(X, y).fit_report()
+    assert report["landmarks"] == report["rank"] == M
+    assert report["rows"] == report["labelled_rows"] == report["sweep"]["rows"] == N
+    assert report["kernel"] == {"name": "gaussian", "sigma": 1.4}

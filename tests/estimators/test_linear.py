@@ -1,0 +1,138 @@
+"""LinearRegression and Ridge against scikit-learn's: weights, offsets, dependent columns, bytes, more rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import linear_model
+
+from bigkernel import LinearRegression, Ridge
+from bigkernel.errors import ConfigError, DataError
+
+rng = np.random.default_rng(20101231)
+N, D = 130, 5
+X = rng.normal(size=(N, D))
+Y = X @ rng.normal(size=(D, 2)) + 0.3 * rng.normal(size=(N, 2)) + 4
+y = Y[:, 0]
+WEIGHT = rng.uniform(0, 2, N)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+PAIRS = {
+    "least squares": (LinearRegression, linear_model.LinearRegression, {}),
+    "ridge": (Ridge, linear_model.Ridge, {"alpha": 3.0}),
+}
+both = pytest.mark.parametrize("ours, theirs, params", PAIRS.values(), ids=PAIRS)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("target", [y, Y, Y[:, :1]], ids=["y", "Y", "column"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@both
+def test_coefficients_are_those_of_scikit_learn(ours, theirs, params, fit_intercept, target, weight):
+    model = ours(**params, fit_intercept=fit_intercept).fit(X, target, weight)
+    wanted = theirs(**params, fit_intercept=fit_intercept).fit(X, target, weight)
+    assert model.coef_.shape == ((D,) if target.ndim == 1 else (target.shape[1], D))
+    assert model.predict(X).shape == target.shape
+    # for one column of targets scikit-learn's Ridge drops an axis, ours never does
+    assert_allclose(model.coef_, np.reshape(wanted.coef_, model.coef_.shape), atol=1e-10)
+    assert_allclose(model.intercept_, wanted.intercept_, atol=1e-10)
+    assert_allclose(model.predict(X), wanted.predict(X).reshape(target.shape), atol=1e-10)
+    assert model.score(X, target, weight) == pytest.approx(wanted.score(X, target, weight), abs=1e-10)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+@both
+def test_an_offset_of_the_rows_costs_no_digits(ours, theirs, params, offset):
+    far = X + offset * np.array([1, -1, 2, 0, 1])
+    model = ours(**params).fit(far, Y)
+    near = theirs(**params).fit(X, Y)
+    assert_allclose(model.coef_, near.coef_, atol=1e-8)
+    assert_allclose(model.predict(far), near.predict(X), atol=1e-7)
+
+
+@both
+def test_an_offset_of_the_targets_goes_to_the_intercept(ours, theirs, params):
+    model = ours(**params).fit(X, Y + 1e6)
+    near = theirs(**params).fit(X, Y)
+    assert_allclose(model.coef_, near.coef_, atol=1e-7)
+    assert_allclose(model.intercept_ - 1e6, near.intercept_, atol=1e-7)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_dependent_columns_give_the_least_norm_solution(fit_intercept):
+    dependent = np.column_stack([X, X[:, 0] + X[:, 1], X[:, 2], np.ones(N)])
+    model = LinearRegression(fit_intercept=fit_intercept).fit(dependent, Y)
+    coef, intercept = reference.ridge(dependent, Y, 0.0, fit_intercept)
+    assert_allclose(model.coef_.T, coef, atol=1e-7)
+    assert_allclose(model.intercept_, intercept, atol=1e-7)
+
+
+def test_fewer_rows_than_columns_give_the_least_norm_solution():
+    model = LinearRegression().fit(X[:3], Y[:3])
+    coef, _ = reference.ridge(X[:3], Y[:3], 0.0, fit_intercept=True)
+    assert_allclose(model.coef_.T, coef, atol=1e-8)
+    assert_allclose(model.predict(X[:3]), Y[:3], atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16, np.int32, np.int64, np.float16, np.float32])
+def test_rows_of_every_number_type_count_at_full_precision(dtype):
+    rows = rng.integers(0, 100, (N, D)).astype(dtype)
+    model = Ridge(2.0).fit(rows, Y)
+    wanted = linear_model.Ridge(2.0).fit(rows.astype(float), Y)
+    assert_allclose(model.coef_, wanted.coef_, atol=1e-10)
+    assert_allclose(model.predict(rows), wanted.predict(rows.astype(float)), atol=1e-9)
+
+
+def test_a_single_row_is_met_exactly():
+    model = LinearRegression().fit(X[:1], Y[:1])
+    assert_allclose(model.predict(X[:1]), Y[:1], atol=1e-12)
+    assert_allclose(model.coef_, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@both
+def test_parts_add_up_to_one_fit(ours, theirs, params, weight):
+    far = X + 1e4
+    whole, parts = ours(**params).fit(far, Y, weight), ours(**params)
+    for part in np.array_split(np.arange(N), 3):
+        parts.partial_fit(far[part], Y[part], None if weight is None else weight[part])
+    assert_allclose(parts.coef_, whole.coef_, atol=1e-10)
+    assert_allclose(parts.predict(far), whole.predict(far), atol=1e-8)
+
+
+def test_training_error_is_that_of_the_residuals():
+    model = Ridge(2.0).fit(X, Y, WEIGHT)
+    assert_allclose(model.training_mse_, np.average((model.predict(X) - Y) ** 2, axis=0, weights=WEIGHT), rtol=1e-9)
+
+
+def test_training_error_keeps_its_digits_on_a_high_level_of_the_targets():
+    near, far = Ridge(2.0).fit(X, 0.1 * Y), Ridge(2.0).fit(X, 1e6 + 0.1 * Y)
+    assert_allclose(far.training_mse_, near.training_mse_, rtol=1e-6)
+
+
+def test_refit_with_another_alpha_equals_a_fresh_fit():
+    model = Ridge(2.0).fit(X, Y)
+    model.set_params(alpha=0.5).refit()
+    assert_array_equal(model.coef_, Ridge(0.5).fit(X, Y).coef_)
+    with pytest.raises(ConfigError, match="alpha"):
+        model.set_params(alpha=-1).refit()
+
+
+@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
+def test_a_penalty_that_is_none_is_refused(alpha):
+    with pytest.raises(ConfigError, match="alpha"):
+        Ridge(alpha).fit(X, y)
+
+
+def test_rows_marked_unlabelled_in_a_class_corpus_are_left_out(make_corpus):
+    codes = rng.integers(0, 3, N)
+    codes[:40] = -1
+    model = Ridge(2.0).fit(make_corpus(X, y=codes, classes=(0, 1, 2)))
+    assert_allclose(model.coef_, linear_model.Ridge(2.0).fit(X[40:], codes[40:]).coef_, atol=1e-10)
+
+
+def test_a_corpus_whose_targets_are_all_missing_is_refused(make_corpus):
+    with pytest.raises(DataError, match="label"):
+        Ridge().fit(make_corpus(X, y=np.full(N, np.nan)))

@@ -1,0 +1,172 @@
+"""SSSL: its three forms against the dense ones, unlabelled rows in every guise, and components beyond the rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import SSSL, Gaussian, Linear, SSSLClassifier
+from bigkernel.errors import ConfigError, DataError
+
+rng = np.random.default_rng(20120718)
+N, D, M, S = 110, 3, 20, 8
+SIGMA, ALPHA = 1.2, 0.3
+X = rng.normal(size=(N, D))
+NEW = rng.normal(size=(25, D))
+Z = X[rng.permutation(N)[:M]]
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2])
+LABELLED = rng.permutation(N) < 40
+PARTLY = np.where(LABELLED[:, None], Y, np.nan)
+LABELS = rng.integers(0, 3, N)
+CODES = np.where(LABELLED, LABELS, -1)
+HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
+K = reference.gaussian(X, X, SIGMA)
+B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
+GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_components": S}
+FORMS = {
+    "exact": ({}, X, lambda Y: reference.sssl_exact(K, LABELLED, Y, S, ALPHA)),
+    "landmarks": (
+        {"landmarks": Z, "eigenfunctions": "landmarks"},
+        Z,
+        lambda Y: reference.sssl_landmarks(CORE, B[LABELLED].T, Y, S, ALPHA),
+    ),
+    "all": (
+        {"landmarks": Z, "eigenfunctions": "all"},
+        Z,
+        lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA),
+    ),
+}
+every_form = pytest.mark.parametrize("settings, points, oracle", FORMS.values(), ids=FORMS)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@every_form
+def test_regression_is_that_of_the_dense_form(settings, points, oracle):
+    model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
+    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(Y[LABELLED])
+    assert_allclose(model.predict(NEW), wanted, atol=1e-8)
+    assert model.n_components_ == S
+
+
+@every_form
+def test_one_column_of_targets_keeps_its_shape(settings, points, oracle):
+    model = SSSL(**GIVEN, **settings).fit(X, PARTLY[:, 0])
+    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(Y[LABELLED, 0])[:, 0]
+    assert_allclose(model.predict(NEW), wanted, atol=1e-8)
+    assert model.predict(NEW).shape == (25,)
+
+
+@every_form
+def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, points, oracle):
+    model = SSSLClassifier(**GIVEN, **settings).fit(X, CODES)
+    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(HOT)
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_allclose(model.decision_function(NEW), wanted, atol=1e-8)
+    assert_array_equal(model.predict(NEW), wanted.argmax(axis=1))
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
+@every_form
+def test_a_corpus_gives_the_same_with_its_own_labels(make_corpus, settings, points, oracle, text):
+    names = ("a", "b", "c") if text else (0, 1, 2)
+    model = SSSLClassifier(**GIVEN, **settings).fit(make_corpus(X, y=CODES, classes=names))
+    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(HOT)
+    assert_allclose(model.decision_function(NEW), wanted, atol=1e-8)
+    assert_array_equal(model.predict(NEW), np.array(names)[wanted.argmax(axis=1)])
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.3, 10.0])
+def test_with_every_row_a_landmark_the_three_forms_agree(alpha):
+    few, target = X[:60], PARTLY[:60]
+    forms = [{}, {"landmarks": few, "eigenfunctions": "landmarks"}, {"landmarks": few, "eigenfunctions": "all"}]
+    values = [SSSL(**{**GIVEN, "alpha": alpha}, **form).fit(few, target).predict(NEW) for form in forms]
+    assert_allclose(values[1], values[0], atol=1e-8)
+    assert_allclose(values[2], values[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
+def test_eigenvalues_are_the_largest_of_the_matrix_and_its_approximation(settings):
+    model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
+    T = reference.whitening(reference.gaussian(X[:30], X[:30], SIGMA))
+    Phi = reference.gaussian(X, X[:30], SIGMA) @ T
+    matrix = Phi @ Phi.T if settings else K
+    assert_allclose(model.eigenvalues_, np.linalg.eigvalsh(matrix)[::-1][:S], rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize("form", [{}, {"landmarks": Z}, {"landmarks": Z, "eigenfunctions": "landmarks"}])
+def test_more_components_than_the_rank_are_those_of_the_rank(form):
+    settings = {"kernel": Linear(), "alpha": ALPHA, **form}
+    model = SSSL(n_components=500, **settings).fit(X, PARTLY)
+    assert model.n_components_ == D
+    assert_allclose(
+        model.predict(NEW), SSSL(n_components=D, **settings).fit(X, PARTLY).predict(NEW), rtol=1e-7, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])
+def test_weights_count_rows(form):
+    count = rng.integers(1, 4, N)
+    repeated = np.repeat(np.arange(N), count)
+    weighted = SSSL(**GIVEN, **form).fit(X, PARTLY, sample_weight=count)
+    assert_allclose(
+        weighted.predict(NEW), SSSL(**GIVEN, **form).fit(X[repeated], PARTLY[repeated]).predict(NEW), atol=1e-7
+    )
+
+
+def test_unlabelled_rows_shape_the_model_through_all_eigenfunctions_only():
+    fewer = {"X": X[LABELLED], "y": PARTLY[LABELLED]}
+    for eigenfunctions, same in (("landmarks", True), ("all", False)):
+        settings = {**GIVEN, "landmarks": Z, "eigenfunctions": eigenfunctions}
+        with_them = SSSL(**settings).fit(X, PARTLY).predict(NEW)
+        assert np.allclose(with_them, SSSL(**settings).fit(**fewer).predict(NEW), atol=1e-9) == same
+
+
+@pytest.mark.parametrize("labels", [np.array(["x", "y", "z"])[LABELS], LABELS + 0.0, LABELS + 5])
+def test_all_rows_may_be_labelled_with_any_labels(labels):
+    model = SSSLClassifier(**GIVEN, landmarks=Z).fit(X, labels)
+    hot = (LABELS[:, None] == np.arange(3)) * 1.0
+    wanted = B @ reference.sssl_all(B, CORE, np.ones(N, bool), hot, S, ALPHA)
+    assert_array_equal(model.predict(X), np.unique(labels)[wanted.argmax(axis=1)])
+
+
+def test_two_classes_give_one_column_of_decisions():
+    codes = np.where(LABELLED, LABELS > 0, -1)
+    model = SSSLClassifier(**GIVEN, landmarks=Z).fit(X, codes)
+    decision = model.decision_function(NEW)
+    assert decision.shape == (25,)
+    assert_array_equal(model.predict(NEW), decision > 0)
+
+
+@pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])
+def test_no_labelled_row_is_an_error(form):
+    with pytest.raises(DataError, match="label"):
+        SSSLClassifier(**GIVEN, **form).fit(X, np.full(N, -1))
+    with pytest.raises(DataError, match="label"):
+        SSSL(**GIVEN, **form).fit(X, np.full(N, np.nan))
+    with pytest.raises(DataError, match="only one class"):
+        SSSLClassifier(**GIVEN, **form).fit(X, np.where(LABELLED, 4, -1))
+    with pytest.raises(ConfigError, match="alpha"):
+        SSSL(**{**GIVEN, "alpha": -0.1}, **form).fit(X, PARTLY)
+
+
+@pytest.mark.parametrize("eigenfunctions", ["all", "landmarks"])
+def test_parts_labelled_or_not_add_up_to_one_fit(eigenfunctions):
+    settings = {**GIVEN, "landmarks": Z, "eigenfunctions": eigenfunctions}
+    order = np.argsort(LABELLED, kind="stable")[::-1]  # the last parts have no label at all
+    parts = SSSLClassifier(**settings)
+    for part in np.array_split(order, 3):
+        parts.partial_fit(X[part], CODES[part], classes=[0, 1, 2])
+    whole = SSSLClassifier(**settings).fit(X, CODES)
+    assert_allclose(parts.decision_function(NEW), whole.decision_function(NEW), atol=1e-8)
+
+
+@pytest.mark.parametrize("eigenfunctions", ["all", "landmarks"])
+def test_refit_with_other_components_and_alpha_equals_a_fresh_fit(eigenfunctions):
+    settings = {"kernel": Gaussian(SIGMA), "landmarks": Z, "eigenfunctions": eigenfunctions}
+    model = SSSL(**settings, n_components=4, alpha=2.0).fit(X, PARTLY)
+    model.set_params(n_components=S, alpha=ALPHA).refit()
+    assert_array_equal(model.dual_coef_, SSSL(**settings, n_components=S, alpha=ALPHA).fit(X, PARTLY).dual_coef_)

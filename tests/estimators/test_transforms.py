@@ -1,0 +1,183 @@
+"""Row transforms against scikit-learn's, on every kind of input, alone and before an estimator; row by row only."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import preprocessing
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Rescaler, Standardizer, UnitNormalizer
+from bigkernel.errors import DataError
+from bigkernel.rows import Rows, as_rows
+
+rng = np.random.default_rng(7)
+N, D = 120, 4
+X = rng.normal(size=(N, D)) * [1, 10, 0.1, 3] + [0, 5, -2, 100]
+X[3] = 0
+LABELS = rng.integers(0, 3, N)
+WEIGHT = rng.uniform(0, 2, N)
+KINDS = ["numpy", "dask", "zarr", "corpus", "rows"]
+TRANSFORMS = {
+    "rescaler": (lambda: Rescaler(0.25), lambda A: preprocessing.FunctionTransformer(lambda X: X * 0.25).fit(A)),
+    "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A)),
+    "standardizer": (Standardizer, lambda A: preprocessing.StandardScaler().fit(A)),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_transform = pytest.mark.parametrize("ours, theirs", TRANSFORMS.values(), ids=TRANSFORMS)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """The rows as one of the kinds of input, with their labels where the kind carries any."""
+
+    made = {}
+
+    def make(kind, X):
+        if (kind, id(X)) not in made:
+            made[kind, id(X)] = fresh(kind, X)
+        return made[kind, id(X)]
+
+    def fresh(kind, X):
+        if kind == "dask":
+            return da.from_array(X, chunks=(33, 2))
+        if kind == "zarr":
+            array = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, D), dtype=X.dtype, overwrite=True)
+            array[...] = X
+            return array
+        if kind == "corpus":
+            return make_corpus(X, y=LABELS, classes=(0, 1, 2))
+        return as_rows(X) if kind == "rows" else X
+
+    return make
+
+
+def plain(X):
+    """What a transform gave, as a NumPy array."""
+    return X.read(0, len(X)).load(slice(None), X.shape[1], np.float64) if isinstance(X, Rows) else np.asarray(X)
+
+
+@every_kind
+@every_transform
+def test_every_kind_of_input_is_mapped_as_by_scikit_learn(build, ours, theirs, kind):
+    mapped = ours().fit(build(kind, X)).transform(build(kind, X))
+    assert_allclose(plain(mapped), theirs(X).transform(X), rtol=1e-12, atol=1e-12)
+    assert isinstance(mapped, {"numpy": np.ndarray, "dask": da.Array}.get(kind, Rows))
+
+
+@every_kind
+def test_means_and_deviations_are_those_of_scikit_learn(build, kind):
+    ours, theirs = Standardizer().fit(build(kind, X)), preprocessing.StandardScaler().fit(X)
+    assert_allclose(ours.mean_, theirs.mean_, rtol=1e-13)
+    assert_allclose(ours.scale_, theirs.scale_, rtol=1e-12)
+
+
+@every_kind
+def test_weights_enter_means_and_deviations_as_in_scikit_learn(build, kind):
+    ours = Standardizer().fit(build(kind, X), sample_weight=WEIGHT)
+    theirs = preprocessing.StandardScaler().fit(X, sample_weight=WEIGHT)
+    assert_allclose(ours.mean_, theirs.mean_, rtol=1e-12)
+    assert_allclose(ours.scale_, theirs.scale_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6 + 0.1, -1e-3])
+def test_a_constant_feature_is_centred_and_not_blown_up(value):
+    constant = np.column_stack([np.full(N, value), X])
+    model = Standardizer().fit(constant)
+    assert model.scale_[0] == 1
+    assert_allclose(model.transform(constant)[:, 0], 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+def test_an_offset_costs_no_digits_of_the_deviation(offset):
+    assert_allclose(Standardizer().fit(X + offset).scale_, X.std(axis=0), rtol=1e-8)
+
+
+def test_rows_whose_first_ones_lie_apart_lose_no_digits():
+    apart = np.concatenate([rng.normal(size=(300, 2)), 1e4 + rng.normal(size=(300, 2))])
+    assert_allclose(Standardizer().fit(apart).scale_, apart.std(axis=0), rtol=1e-12)
+
+
+@every_transform
+def test_a_row_is_mapped_alike_wherever_it_stands(ours, theirs):
+    order = rng.permutation(N)
+    model = ours().fit(X)
+    assert_array_equal(model.transform(X[order]), model.transform(X)[order])
+    assert_array_equal(model.transform(X[5:6]), model.transform(X)[5:6])
+
+
+@pytest.mark.parametrize(
+    "dtype, expected", [(np.uint8, np.float32), (np.float32, np.float32), (np.float64, np.float64), (int, np.float64)]
+)
+@every_transform
+def test_results_are_floating_point_and_the_input_stays_as_it_was(ours, theirs, dtype, expected):
+    rows = np.abs(X).astype(dtype)
+    before = rows.copy()
+    mapped = ours().fit(rows).transform(rows)
+    assert mapped.dtype == expected
+    assert ours().fit(da.from_array(rows)).transform(da.from_array(rows)).dtype == expected
+    assert_array_equal(rows, before)
+    assert_allclose(mapped, theirs(rows.astype(float)).transform(rows.astype(float)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dask_array_is_mapped_lazily():
+    def refuse(block):
+        raise AssertionError("computed")
+
+    lazy = da.from_array(X, chunks=(30, D)).map_blocks(refuse, dtype=float, meta=np.empty((0, 0)))
+    mapped = UnitNormalizer().fit(lazy).transform(lazy)
+    assert mapped.shape == X.shape
+    assert mapped.chunks == lazy.chunks
+    with pytest.raises(AssertionError, match="computed"):
+        mapped.compute()
+
+
+def pipeline(estimator):
+    return Pipeline([("standard", Standardizer()), ("unit", UnitNormalizer()), ("model", estimator)])
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-10), (np.float32, 1e-5)])
+def test_a_pipeline_predicts_the_same_from_every_kind_of_input(build, dtype, tolerance):
+    rows = X.astype(dtype)
+    expected = None
+    for kind in KINDS:
+        model = pipeline(KernelRidge(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0, dtype="float64"))
+        given = build(kind, rows)
+        values = model.fit(given, LABELS * 1.0).predict(given)
+        assert isinstance(values, da.Array) == (kind not in ("numpy", "rows"))
+        expected = np.asarray(values) if expected is None else expected
+        assert_allclose(np.asarray(values), expected, atol=tolerance, err_msg=kind)
+
+
+def test_a_pipeline_predicts_as_one_of_scikit_learns_transforms(build):
+    theirs = make_pipeline(preprocessing.StandardScaler(), preprocessing.Normalizer())
+    mapped = theirs.fit_transform(X)
+    model = KernelRidgeClassifier(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0).fit(mapped, LABELS)
+    ours = pipeline(KernelRidgeClassifier(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0))
+    ours.fit(build("corpus", X))
+    assert_allclose(ours.decision_function(X), model.decision_function(mapped), atol=1e-10)
+    assert_array_equal(np.asarray(ours.predict(build("corpus", X))), model.predict(mapped))
+    assert ours.score(build("corpus", X)) == pytest.approx(model.score(mapped, LABELS))
+
+
+@every_kind
+@every_transform
+def test_another_number_of_features_is_refused(build, ours, theirs, kind):
+    model = ours().fit(X[:, :3])
+    with pytest.raises(ValueError, match=r"4 features.*3 features"):
+        model.transform(build(kind, X))
+
+
+def test_rows_that_are_not_finite_are_refused_by_number(build):
+    bad = X.copy()
+    bad[77, 1] = np.nan
+    for kind in ("dask", "zarr", "corpus"):
+        with pytest.raises(DataError, match="77"):
+            Standardizer().fit(build(kind, bad))
+    with pytest.raises(DataError, match="weight"):
+        Standardizer().fit(build("dask", X), sample_weight=np.zeros(N))

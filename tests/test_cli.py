@@ -1,0 +1,537 @@
+"""The command line: the way from a file to a score; JSON and nothing else; exit codes that tell what went wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import r2_score
+
+from bigkernel import (
+    Gaussian,
+    KernelRidgeClassifier,
+    LinearRegression,
+    Rescaler,
+    SSSLClassifier,
+    UnitNormalizer,
+    load_model,
+    open_corpus,
+)
+from bigkernel.cli import main
+
+rng = np.random.default_rng(17)
+N, SIDE = 300, 4
+LABELS = rng.integers(0, 3, N)
+PIXELS = np.clip(
+    rng.normal(90, 30, (N, SIDE, SIDE)) + 60 * LABELS[:, None, None] * (np.eye(SIDE) - 0.3), 0, 255
+).astype(np.uint8)
+ROWS = PIXELS.reshape(N, -1)
+NUMBERS = np.round(ROWS[:, 0] * 0.1 + rng.normal(size=N), 4)
+STEPS = {"chunk-bytes": 1024, "min-segments": 5, "block-rows": 16}
+FIT = ["--landmarks", "40", "--sigma", "0.7", "--transform", "unit-norm", "--alpha", "0.5"]
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def run():
+    """A command in this process, 80 columns wide: its result, whose code is what was expected."""
+
+    def invoke(*arguments, code=0):
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+        assert result.exit_code == code, (result.exit_code, result.output, result.exception)
+        if code:
+            assert result.stderr.strip()
+            assert "Traceback" not in result.output
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, with names short enough for a terminal."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A corpus of classes, one of numbers, and a model of the first, never to be changed."""
+    root = tmp_path_factory.mktemp("made")
+    np.savez(root / "digits.npz", x=ROWS, y=LABELS)
+    np.savez(root / "numbers.npz", x=ROWS, y=NUMBERS)
+    commands = [
+        ["ingest", root / "digits.npz", root / "digits.corpus", "--chunk-rows", 30],
+        ["ingest", root / "numbers.npz", root / "numbers.corpus", "--chunk-rows", 30],
+        ["fit", root / "digits.corpus", root / "digits.model", *FIT],
+    ]
+    # the steps of `small_steps`, which fixtures of a module cannot ask for
+    with dask.config.set({f"bigkernel.{key}": value for key, value in STEPS.items()}):
+        for command in commands:
+            result = CliRunner().invoke(main, [str(argument) for argument in command])
+            assert result.exit_code == 0, result.output
+    return root
+
+
+@pytest.fixture
+def work(made, here):
+    """A copy of what was made, to be damaged."""
+    shutil.copytree(made, here, dirs_exist_ok=True)
+    return here
+
+
+def idx(path, array, code=8):
+    """Write an IDX file."""
+    content = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape) + array.tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def files(path):
+    return sorted(str(child.relative_to(path)) for child in Path(path).rglob("*"))
+
+
+def expected_model():
+    model = KernelRidgeClassifier(Gaussian(0.7), alpha=0.5, n_landmarks=40, random_state=0)
+    return model.fit(UnitNormalizer().fit_transform(ROWS), LABELS)
+
+
+# ---------------------------------------------------------------- the way from a file to a score
+
+
+def test_images_become_a_corpus_a_model_predictions_and_a_score(run, here):
+    idx(here / "train-images-idx3-ubyte", PIXELS)
+    idx(here / "train-labels-idx1-ubyte", LABELS.astype(np.uint8))
+    made = json.loads(run("ingest", "train-images-idx3-ubyte", "c", "--chunk-rows", 30, "--json").stdout)
+    assert (made["format"], made["rows"], made["features"], made["image_shape"]) == ("idx", N, 16, [4, 4])
+    assert made["labels"] == {str(i): int((i == LABELS).sum()) for i in range(3)}
+    assert json.loads(run("info", "c", "--json").stdout)["rows"] == N
+    checked = json.loads(run("check", "c", "--json").stdout)
+    assert checked["sound"] is True
+    assert checked["arrays"] == ["x", "y"]
+    planned = json.loads(run("plan", "c", "--landmarks", 40, "--json").stdout)
+    fitted = json.loads(run("fit", "c", "m", *FIT, "--json").stdout)
+    assert fitted["rows"] == planned["rows"] == N
+    assert fitted["segments"] == planned["segments"] > 1
+    assert fitted["landmarks"] == fitted["rank"] == 40
+    predicted = json.loads(run("predict", "m", "c", "p", "--decision", "--json").stdout)
+    assert predicted["rows"] == N
+    group, wanted = zarr.open_group(here / "p", mode="r"), expected_model()
+    mapped = UnitNormalizer().fit_transform(ROWS)
+    assert_allclose(group["decision"][...], wanted.decision_function(mapped), atol=2e-3)
+    assert_array_equal(group["prediction"][...], group["decision"][...].argmax(axis=1))
+    scored = json.loads(run("score", "m", "c", "--json").stdout)
+    accuracy = (group["prediction"][...] == LABELS).mean()
+    assert scored["accuracy_percent"] == pytest.approx(100 * accuracy)
+    assert scored["error_percent"] == pytest.approx(100 * (1 - accuracy))
+    assert np.trace(scored["confusion"]) == (group["prediction"][...] == LABELS).sum()
+    assert scored["standard_error_percent"] == pytest.approx(100 * np.sqrt(accuracy * (1 - accuracy) / N))
+    assert accuracy > 0.6
+
+
+def test_a_table_of_numbers_is_regressed(run, here):
+    table = "\n".join(",".join(map(str, [*row, value])) for row, value in zip(ROWS, NUMBERS, strict=True))
+    (here / "table.csv").write_text(",".join([f"p{i}" for i in range(16)] + ["target"]) + "\n" + table + "\n")
+    run("ingest", "table.csv", "c", "--target", "target")
+    run("fit", "c", "m", "--method", "linear")
+    wanted = LinearRegression().fit(ROWS, NUMBERS)
+    scored = json.loads(run("score", "m", "c", "--json").stdout)
+    assert scored["r2"] == pytest.approx(r2_score(NUMBERS, wanted.predict(ROWS)), abs=1e-9)
+    assert scored["mse"] == pytest.approx(np.mean((NUMBERS - wanted.predict(ROWS)) ** 2), rel=1e-9)
+    run("predict", "m", "c", "p")
+    assert_allclose(zarr.open_group(here / "p")["prediction"][...], wanted.predict(ROWS), atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--method", "krr", "--kernel", "matern", "--nu", "2.5", "--intercept"],
+        ["--method", "krr", "--kernel", "laplacian", "--gamma", "0.01", "--dtype", "float64"],
+        ["--method", "krr", "--kernel", "polynomial", "--degree", "2", "--transform", "standardize"],
+        ["--method", "krr", "--kernel", "linear", "--task", "regress"],
+        ["--method", "sssl", "--components", "9", "--eigenfunctions", "landmarks"],
+        ["--method", "ridge", "--alpha", "3"],
+    ],
+    ids=lambda options: " ".join(options[1:4]),
+)
+def test_every_method_is_fitted_and_scored(run, work, options):
+    landmarks = [] if "ridge" in options else ["--landmarks", 20]
+    fitted = json.loads(run("fit", "digits.corpus", "m", *options, *landmarks, "--json").stdout)
+    scored = json.loads(run("score", "m", "digits.corpus", "--json").stdout)
+    assert fitted["estimator"] == type(getattr(load_model("m"), "steps", [("", load_model("m"))])[-1][1]).__name__
+    assert scored["rows"] == N
+    assert ("r2" in scored) == ("regress" in options or "ridge" in options)
+
+
+def test_options_reach_the_estimator(run, work):
+    options = ["--method", "sssl", "--landmarks", 30, "--sigma", 0.4, "--components", 7, "--alpha", 0.2, "--seed", 5]
+    run("fit", "digits.corpus", "m", *options, "--transform", "scale", "--transform", "unit-norm")
+    model = load_model("m")
+    assert [name for name, _ in model.steps] == ["scale", "unit-norm", "model"]
+    assert isinstance(model[0], Rescaler)
+    assert isinstance(model[-1], SSSLClassifier)
+    wanted = {"n_landmarks": 30, "n_components": 7, "alpha": 0.2, "random_state": 5}
+    assert {name: model[-1].get_params()[name] for name in wanted} == wanted
+    assert model[-1].kernel.sigma == 0.4
+
+
+# ---------------------------------------------------------------- output
+
+
+COMMANDS = [
+    ["info", "digits.corpus"],
+    ["info", "digits.model"],
+    ["check", "digits.corpus"],
+    ["check", "digits.model"],
+    ["plan", "digits.corpus", "--landmarks", "40"],
+    ["fit", "digits.corpus", "new.model", *FIT],
+    ["predict", "digits.model", "digits.corpus", "out"],
+    ["score", "digits.model", "digits.corpus"],
+    ["ingest", "digits.npz", "new.corpus"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_people_get_lines_of_80_columns(run, work, command):
+    lines = run(*command).stdout.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_programs_get_one_json_object_and_nothing_else(run, work, command):
+    result = run(*command, "--json")
+    assert isinstance(json.loads(result.stdout), dict)
+    assert result.stdout.count("\n") == 1
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["a[b].corpus", "a[/b].corpus", "[red]x", "with blank", "ünïcode"])
+def test_a_path_is_printed_as_it_is(run, work, name):
+    shutil.copytree("digits.corpus", name)
+    assert name in run("info", name).stdout.replace("\n", "")
+
+
+def test_labels_that_look_like_markup_are_printed_as_they_are(run, here):
+    labels = np.array(["[b]", "[/b]", "plain"])[LABELS]
+    (here / "t.csv").write_text(
+        "\n".join(f"{row[0]},{row[1]},{label}" for row, label in zip(ROWS, labels, strict=True))
+    )
+    result = run("ingest", "t.csv", "c")
+    for label in ("[b]", "[/b]", "plain"):
+        assert label in result.stdout
+    assert json.loads(run("info", "c", "--json").stdout)["labels"]["[/b]"] == (LABELS == 1).sum()
+
+
+@pytest.mark.parametrize("command", ["", *main.commands])
+def test_help_names_every_option(run, command):
+    result = run(*([command] if command else []), "--help")
+    if not command:
+        assert all(name in result.stdout for name in main.commands)
+        assert "Exit codes" in result.stdout
+        return
+    for parameter in main.commands[command].params:
+        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
+        assert name in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+FAILING = {
+    "missing source": (3, "none.npz", ["ingest", "none.npz", "new"]),
+    "unknown format": (3, "junk.bin", ["ingest", "junk.bin", "new"]),
+    "missing corpus": (3, "does not exist", ["info", "none"]),
+    "missing corpus, fit": (3, "does not exist", ["fit", "none", "new"]),
+    "missing model": (3, "does not exist", ["predict", "none", "digits.corpus", "new"]),
+    "not a corpus": (3, "expected a corpus, found model", ["fit", "digits.model", "new"]),
+    "not a model": (7, "digits.corpus", ["predict", "digits.corpus", "digits.corpus", "new"]),
+    "more landmarks than rows": (3, "n_landmarks=301", ["fit", "digits.corpus", "new", "--landmarks", "301"]),
+    "more landmarks than rows, plan": (3, "n_landmarks=301", ["plan", "digits.corpus", "--landmarks", "301"]),
+    "alpha below 0": (8, "alpha", ["fit", "digits.corpus", "new", "--alpha", "-1"]),
+    "alpha NaN": (8, "alpha", ["fit", "digits.corpus", "new", "--alpha", "nan"]),
+    "sigma 0": (8, "sigma", ["fit", "digits.corpus", "new", "--sigma", "0"]),
+    "gamma of a gaussian": (8, "gamma", ["fit", "digits.corpus", "new", "--gamma", "1"]),
+    "transform twice": (8, "transform", ["fit", "digits.corpus", "new", *["--transform", "scale"] * 2]),
+    "ridge that classifies": (8, "ridge", ["fit", "digits.corpus", "new", "--method", "ridge", "--task", "classify"]),
+    "intercept of sssl": (8, "intercept", ["fit", "digits.corpus", "new", "--method", "sssl", "--intercept"]),
+    "no landmarks": (2, "landmarks", ["fit", "digits.corpus", "new", "--landmarks", "0"]),
+    "unknown option": (2, "--wrong", ["fit", "digits.corpus", "new", "--wrong"]),
+    "unknown command": (2, "guess", ["guess"]),
+    "missing argument": (2, "MODEL", ["fit", "digits.corpus"]),
+    "resume without a run": (2, "--run", ["fit", "digits.corpus", "new", "--resume"]),
+    "target exists": (3, "already exists", ["fit", "digits.corpus", "digits.model"]),
+    "target exists, predict": (3, "already exists", ["predict", "digits.model", "digits.corpus", "numbers.corpus"]),
+    "target exists, ingest": (3, "already exists", ["ingest", "digits.npz", "digits.corpus"]),
+    "target below a file": (3, "cannot be written", ["fit", "digits.corpus", "digits.npz/new"]),
+    "target below a file, predict": (
+        3,
+        "cannot be written",
+        ["predict", "digits.model", "digits.corpus", "digits.npz/new"],
+    ),
+    "target below a file, ingest": (3, "cannot be written", ["ingest", "numbers.npz", "digits.npz/new"]),
+    "no cluster file": (8, "there is none", ["fit", "digits.corpus", "new", "--cluster", "none.yaml"]),
+    "bad cluster file": (8, "nodes", ["fit", "digits.corpus", "new", "--cluster", "bad.yaml"]),
+    "memory in words": (8, "memory", ["fit", "digits.corpus", "new", "--cluster", "local", "--memory-limit", "lots"]),
+    "other features": (3, "16 features", ["score", "narrow.model", "digits.corpus"]),
+    "other features, predict": (3, "16 features", ["predict", "narrow.model", "digits.corpus", "new"]),
+    "no labels": (3, "label", ["fit", "bare.corpus", "new"]),
+    "no labels, score": (3, "label", ["score", "digits.model", "bare.corpus"]),
+    "no labelled row": (3, "label", ["score", "digits.model", "unlabelled.corpus"]),
+}
+
+
+@pytest.fixture(scope="module")
+def odd(made, tmp_path_factory):
+    """What the failures need beside what was made."""
+    root = tmp_path_factory.mktemp("odd")
+    shutil.copytree(made, root, dirs_exist_ok=True)
+    (root / "junk.bin").write_bytes(bytes(range(256)) * 4)
+    (root / "bad.yaml").write_text("bigkernel:\n  cluster:\n    kind: local\n    nodes: 3\n")
+    np.savez(root / "narrow.npz", x=ROWS[:, :5], y=LABELS)
+    np.savez(root / "bare.npz", x=ROWS)
+    np.savez(root / "unlabelled.npz", x=ROWS, y=np.full(N, -1))
+    for arguments in (
+        ["ingest", "narrow.npz", "narrow.corpus"],
+        ["ingest", "bare.npz", "bare.corpus"],
+        ["ingest", "unlabelled.npz", "unlabelled.corpus", "--labels-are", "numbers"],
+        ["fit", "narrow.corpus", "narrow.model", "--landmarks", "10"],
+    ):
+        where = [str(root / part) if "." in part else part for part in arguments]
+        result = CliRunner().invoke(main, where)
+        assert result.exit_code == 0, (arguments, result.output)
+    # the labels of this corpus are all missing: −1 among classes
+    metadata = root / "unlabelled.corpus" / "zarr.json"
+    content = json.loads(metadata.read_text())
+    content["attributes"]["bigkernel"]["classes"] = [0, 1, 2]
+    metadata.write_text(json.dumps(content))
+    return root
+
+
+@pytest.mark.parametrize("code, message, command", FAILING.values(), ids=FAILING)
+def test_a_failure_has_its_exit_code_one_message_and_leaves_nothing(run, odd, monkeypatch, code, message, command):
+    monkeypatch.chdir(odd)
+    before = files(odd)
+    result = run(*command, code=code)
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert files(odd) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ingest", "digits.npz", "thesis"],
+        ["fit", "digits.corpus", "thesis", "--landmarks", "10"],
+        ["predict", "digits.model", "digits.corpus", "thesis"],
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_overwrite_spares_what_is_not_of_the_kind_that_the_command_makes(run, work, command, kind):
+    thesis = work / "thesis"
+    if kind == "directory":
+        thesis.mkdir()
+        thesis = thesis / "chapter"
+    thesis.write_text("years of work")
+    assert "thesis" in run(*command, "--overwrite", code=3).stderr
+    assert thesis.read_text() == "years of work"
+
+
+def test_a_damaged_chunk_is_found_by_check_and_stops_a_fit(run, work):
+    chunk = work / "digits.corpus" / "x" / "c" / "3" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 4
+    chunk.write_bytes(content)
+    assert "rows 90:120" in run("check", "digits.corpus", code=3).stderr
+    before = files(work)
+    assert "ChunkCorrupt" in run("fit", "digits.corpus", "new", *FIT, code=3).stderr
+    assert "ChunkCorrupt" in run("predict", "digits.model", "digits.corpus", "new", code=3).stderr
+    assert "ChunkCorrupt" in run("score", "digits.model", "digits.corpus", code=3).stderr
+    assert files(work) == before
+    chunk.unlink()
+    assert "ChunkMissing" in run("check", "digits.corpus", code=3).stderr
+
+
+def test_a_value_that_is_not_finite_is_found_by_check(run, here):
+    values = ROWS.astype(float)
+    np.savez(here / "a.npz", x=values, y=LABELS)
+    run("ingest", "a.npz", "c")
+    array = zarr.open_group(here / "c", mode="r+")["x"]
+    array[7, 3] = np.nan
+    assert "7" in run("check", "c", code=3).stderr
+
+
+def tamper(model, key, value):
+    """Change what a model says of its last step."""
+    content = json.loads((model / "zarr.json").read_text())
+    content["attributes"]["bigkernel"]["steps"][-1][key] = value
+    (model / "zarr.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "key, value", [("class", "os.system"), ("params", {"evil": 1}), ("fitted", {}), ("arrays", {}), ("params", None)]
+)
+def test_a_tampered_model_is_rejected_by_what_loads_it(run, work, key, value):
+    tamper(work / "digits.model", key, value)
+    before = files(work)
+    for command in (
+        ["predict", "digits.model", "digits.corpus", "new"],
+        ["score", "digits.model", "digits.corpus"],
+        ["check", "digits.model"],
+    ):
+        assert "ModelRejected" in run(*command, code=7).stderr
+    assert files(work) == before
+
+
+@pytest.mark.parametrize("key, value", [("params", None), ("fitted", []), ("class", {}), ("params", {"kernel": {}})])
+def test_info_of_a_tampered_model_says_what_is_wrong_or_shows_it(run, work, key, value):
+    tamper(work / "digits.model", key, value)
+    result = CliRunner().invoke(main, ["info", "digits.model"])
+    assert result.exit_code in (0, 7), repr(result.exception)
+
+
+def test_a_damaged_array_of_a_model_is_rejected(run, work):
+    (chunk,) = (work / "digits.model").glob("*.dual_coef_/c/0/0")
+    content = bytearray(chunk.read_bytes())
+    content[9] ^= 1
+    chunk.write_bytes(content)
+    for command in (["predict", "digits.model", "digits.corpus", "new"], ["check", "digits.model"]):
+        assert "dual_coef_" in run(*command, code=7).stderr
+
+
+def test_overwrite_replaces_what_the_command_itself_makes(run, work):
+    run("fit", "digits.corpus", "digits.model", "--overwrite", "--landmarks", 10)
+    assert len(load_model("digits.model").landmarks_) == 10
+    run("predict", "digits.model", "digits.corpus", "out")
+    run("predict", "digits.model", "numbers.corpus", "out", "--overwrite")
+    run("ingest", "numbers.npz", "digits.corpus", "--overwrite")
+    assert open_corpus("digits.corpus").info.classes == ()
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_run_is_resumed_and_says_how_much_was_there(run, work):
+    options = [*FIT, "--transform", "standardize", "--run", "work", "--json"]
+    first = json.loads(run("fit", "digits.corpus", "one.model", *options).stdout)
+    assert first["resumed_segments"] == 0
+    assert sorted(child.name for child in (work / "work").iterdir()) == ["moments", "standardize"]
+    second = json.loads(run("fit", "digits.corpus", "two.model", *options, "--resume").stdout)
+    assert second["resumed_segments"] == second["segments"] > 1
+    one, two = load_model("one.model")[-1], load_model("two.model")[-1]
+    assert_array_equal(one.dual_coef_, two.dual_coef_)
+    for name, values in one.statistics_.items():
+        assert_array_equal(two.statistics_[name], values)
+
+
+def test_a_run_is_not_begun_twice_nor_resumed_for_another_job(run, work):
+    run("fit", "digits.corpus", "one.model", *FIT, "--run", "work")
+    before = files(work)
+    assert "holds a run" in run("fit", "digits.corpus", "two.model", *FIT, "--run", "work", code=3).stderr
+    other = [*FIT[:-1], "0.1", "--sigma", "0.9"]
+    result = run("fit", "digits.corpus", "two.model", *other, "--run", "work", "--resume", code=5)
+    assert "statistic" in result.stderr
+    result = run("fit", "numbers.corpus", "two.model", *FIT, "--run", "work", "--resume", code=5)
+    assert "ResumeMismatch" in result.stderr
+    assert files(work) == before
+    # another penalty is the same sweep
+    again = run("fit", "digits.corpus", "two.model", *FIT, "--alpha", "2", "--run", "work", "--resume", "--json")
+    figures = json.loads(again.stdout)
+    assert figures["resumed_segments"] == figures["segments"]
+
+
+# ---------------------------------------------------------------- clusters
+
+
+@pytest.mark.cluster
+def test_a_cluster_by_address_fits_the_same_model(run, work, cluster):
+    fitted = json.loads(
+        run("fit", "digits.corpus", "far.model", *FIT, "--cluster", cluster.scheduler_address, "--json").stdout
+    )
+    assert fitted["executor"] == "dask"
+    assert_array_equal(load_model("far.model")[-1].dual_coef_, load_model("digits.model")[-1].dual_coef_)
+    scored = [
+        json.loads(run("score", "digits.model", "digits.corpus", *where, "--json").stdout)
+        for where in ([], ["--cluster", cluster.scheduler_address])
+    ]
+    assert scored[0]["confusion"] == scored[1]["confusion"]
+    result = run("predict", "digits.model", "digits.corpus", "out", "--cluster", cluster.scheduler_address)
+    assert "dashboard: http://127.0.0.1:" in result.stderr
+
+
+@pytest.mark.cluster
+def test_a_plan_that_no_worker_can_hold_is_refused_before_it_runs(run, work, cluster):
+    before = files(work)
+    with dask.config.set({"bigkernel.worker-base-bytes": 2**40}):
+        result = run("fit", "digits.corpus", "new", *FIT, "--cluster", cluster.scheduler_address, code=4)
+    assert "more memory" in result.stderr
+    assert files(work) == before
+
+
+# ---------------------------------------------------------------- as a process of its own
+
+
+def process(*arguments, **environment):
+    """The installed command, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "bigkernel.cli", *arguments]
+        if not shutil.which("bigkernel", path=Path(sys.executable).parent)
+        else [str(Path(sys.executable).parent / "bigkernel"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "COLUMNS": "80",
+            **{f"DASK_BIGKERNEL__{key.upper().replace('-', '_')}": str(value) for key, value in STEPS.items()},
+            **environment,
+        },
+    )
+
+
+def test_a_process_prints_json_on_standard_output_alone(work):
+    result = process("fit", "digits.corpus", "new.model", *FIT, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["landmarks"] == 40
+    assert result.stderr == ""
+    assert_array_equal(load_model("new.model")[-1].dual_coef_, load_model("digits.model")[-1].dual_coef_)
+
+
+@pytest.mark.cluster
+def test_a_process_with_local_workers_ends_clean(work):
+    result = process(
+        *["fit", "digits.corpus", "new.model", *FIT, "--cluster", "local", "--workers", "1"],
+        *["--dashboard-port", "0", "--json"],
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["executor"] == "dask"
+    assert_array_equal(load_model("new.model")[-1].dual_coef_, load_model("digits.model")[-1].dual_coef_)
+
+
+def test_a_process_that_finds_no_scheduler_says_so_in_time(work):
+    before = files(work)
+    result = process(
+        *["fit", "digits.corpus", "new.model", "--cluster", "tcp://127.0.0.1:1"], DASK_BIGKERNEL__STALL_SECONDS="2"
+    )
+    assert result.returncode == 6
+    assert re.search("Stalled: tcp://127.0.0.1:1: no scheduler answered within 2 s", result.stderr)
+    assert "Traceback" not in result.stderr
+    assert files(work) == before

@@ -1,0 +1,176 @@
+"""`connect`: loopback only, one BLAS thread, the memory that was asked for; files are data, checked key by key."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import dask
+import distributed
+import numpy as np
+import psutil
+import pytest
+
+from bigkernel import Gaussian, KernelRidge, connect
+from bigkernel.config import settings
+from bigkernel.errors import ConfigError, Stalled
+from bigkernel.worker import OneBlasThread, blas_threads
+
+LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A cluster file with this text."""
+
+    def make(text):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return make
+
+
+def tree():
+    """This process and those below it."""
+    return [psutil.Process(), *psutil.Process().children(recursive=True)]
+
+
+def listening():
+    return {
+        (process.pid, connection.laddr.ip, connection.laddr.port)
+        for process in tree()
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+@pytest.mark.cluster
+def test_a_local_cluster_listens_on_loopback_with_one_blas_thread_and_the_memory_asked_for(tmp_path):
+    before, children = listening(), {process.pid for process in tree()}
+    with connect("local", workers=1, memory_limit="700MB", directory=str(tmp_path), dashboard=0) as client:
+        opened = listening() - before
+        assert opened
+        assert {ip for _, ip, _ in opened} == {"127.0.0.1"}
+        (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+        assert worker["memory_limit"] == 700_000_000
+        assert worker["nthreads"] == 1
+        assert worker["local_directory"].startswith(str(tmp_path))
+        pid = client.submit(os.getpid, pure=False).result(timeout=30)
+        assert pid != os.getpid()
+        client.register_plugin(OneBlasThread())
+        threads = client.submit(blas_threads, pure=False).result(timeout=30)
+        assert threads
+        assert set(threads.values()) == {1}
+        assert client.dashboard_link.startswith("http://127.0.0.1:")
+        # the client of the block is the one that estimators find
+        assert distributed.default_client() is client
+    deadline = time.monotonic() + 10
+    while {process.pid for process in tree()} - children - _trackers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    with pytest.raises(ValueError, match="No client"):
+        distributed.default_client()
+
+
+def _trackers():
+    return {process.pid for process in tree() if "tracker" in " ".join(process.cmdline())}
+
+
+@pytest.mark.cluster
+def test_a_file_of_a_local_cluster_says_workers_memory_and_directory(write, tmp_path, make_corpus):
+    spill = tmp_path / "spill"
+    path = write(LOCAL + f"    memory-limit: 1GiB\n    dashboard: 0\n    directory: {spill}\n")
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    corpus = make_corpus(X, y=X[:, 0])
+    with connect(path) as client:
+        (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+        assert worker["memory_limit"] == 2**30
+        assert worker["local_directory"].startswith(str(spill))
+        model = KernelRidge(Gaussian(1.0), n_landmarks=5, random_state=0).fit(corpus)
+        assert model.sweep_["executor"] == "dask"
+    np.testing.assert_array_equal(
+        model.dual_coef_, KernelRidge(Gaussian(1.0), n_landmarks=5, random_state=0).fit(corpus).dual_coef_
+    )
+
+
+@pytest.mark.cluster
+def test_an_address_and_a_file_of_one_reach_a_running_cluster(cluster, write):
+    for where in (
+        cluster.scheduler_address,
+        write(f"bigkernel:\n  cluster:\n    kind: address\n    address: {cluster.scheduler_address}\n"),
+    ):
+        with connect(where) as client:
+            assert client.scheduler.address == cluster.scheduler_address
+            assert client.submit(sum, [1, 2], pure=False).result(timeout=30) == 3
+        assert client.status == "closed"
+    assert cluster.status.name == "running"  # it is not ours to close
+
+
+def test_an_address_where_nobody_answers_is_stalled_in_the_time_that_is_set():
+    with dask.config.set({"bigkernel.stall-seconds": 1}):
+        start = time.monotonic()
+        with pytest.raises(Stalled, match=r"tcp://127.0.0.1:1.*1 s"), connect("tcp://127.0.0.1:1"):
+            pass
+        assert time.monotonic() - start < 10
+
+
+REFUSED = {
+    "empty": ("", "mapping under bigkernel"),
+    "a list": ("[]", "mapping under bigkernel"),
+    "nothing of ours": ("distributed:\n  worker: {}\n", "mapping under bigkernel"),
+    "a number": ("bigkernel: 3", "mapping under bigkernel"),
+    "unknown key": (LOCAL + "    nodes: 3\n", "nodes: unknown"),
+    "unknown kind": (LOCAL.replace("local", "slurm"), "kind.*slurm"),
+    "no kind": ("bigkernel:\n  cluster:\n    workers: 1\n", "kind"),
+    "workers in text": (LOCAL.replace("1", "two"), "workers.*two"),
+    "workers a truth value": (LOCAL.replace("1", "true"), "workers.*True"),
+    "no workers": (LOCAL.replace("1", "0"), "workers"),
+    "workers below 0": (LOCAL.replace("1", "-2"), "workers"),
+    "memory in words": (LOCAL + "    memory-limit: lots\n", "memory limit.*lots"),
+    "memory of a few bytes": (LOCAL + "    memory-limit: 1kB\n", "100 MB"),
+    "memory a list": (LOCAL + "    memory-limit: [1]\n", "memory"),
+    "memory a mapping": (LOCAL + "    memory-limit: {a: 1}\n", "memory"),
+    "a port beyond all": (LOCAL + "    dashboard: 99999\n", "dashboard"),
+    "a port below 0": (LOCAL + "    dashboard: -1\n", "dashboard"),
+    "a port in text": (LOCAL + "    dashboard: http\n", "dashboard"),
+    "directory a number": (LOCAL + "    directory: 3\n", "directory"),
+    "directory that cannot be": (LOCAL + "    directory: /proc/nothing\n", "directory|nothing"),
+    "no address": ("bigkernel:\n  cluster:\n    kind: address\n", "address: missing"),
+    "address a number": ("bigkernel:\n  cluster:\n    kind: address\n    address: 3\n", "address"),
+    "not an address": ("bigkernel:\n  cluster:\n    kind: address\n    address: here\n", "not an address"),
+    "code": ("bigkernel: !!python/object/apply:os.mkdir [/tmp/bigkernel-was-here]\n", "cannot be read as YAML"),
+    "not YAML": ("a: [", "cannot be read as YAML"),
+    "binary": ("\x00", "cannot be read as YAML"),
+}
+
+
+@pytest.mark.parametrize("text, message", REFUSED.values(), ids=REFUSED)
+def test_a_file_that_does_not_fit_is_refused_by_key(write, text, message):
+    with pytest.raises(ConfigError, match=message) as caught, connect(write(text)):
+        pass
+    assert isinstance(caught.value, ValueError)
+    assert not os.path.exists("/tmp/bigkernel-was-here")
+
+
+def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is none"), connect("kubernetes"):
+        pass
+    with pytest.raises(ConfigError, match="cannot be read"), connect(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [({"workers": 0}, "workers"), ({"memory_limit": "lots"}, "memory"), ({"memory_limit": 5}, "100 MB")],
+)
+def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments, message):
+    before = len(tree())
+    with pytest.raises(ConfigError, match=message), connect("local", **arguments):
+        pass
+    assert len(tree()) == before
+
+
+def test_the_memory_of_a_worker_is_a_setting():
+    with dask.config.set({"bigkernel.memory-limit-bytes": 123_000_000}):
+        assert settings().memory_limit_bytes == 123_000_000

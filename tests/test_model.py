@@ -1,0 +1,560 @@
+"""Models on disk: what is loaded is what was saved, to the last bit; anything tampered with is refused, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickletools
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    LinearRegression,
+    Matern,
+    Polynomial,
+    Rescaler,
+    Ridge,
+    Sigmoid,
+    SSSLClassifier,
+    Standardizer,
+    UnitNormalizer,
+    load_model,
+    save_model,
+)
+from bigkernel.errors import ConfigError, DataError, ModelRejected
+
+rng = np.random.default_rng(99)
+N, D, M = 80, 4, 10
+X = rng.normal(size=(N, D))
+Y = np.column_stack([X[:, 0], np.sin(X[:, 1])])
+LABELS = rng.integers(0, 3, N)
+TEXT = np.array(["één", "two", "tre"])[LABELS]
+PARTLY = np.where(np.arange(N) % 3 == 0, -1, LABELS)
+DRAWN = {"n_landmarks": M, "random_state": 0}
+LENGTHS = np.array([0.5, 1.0, 2.0, 1.5])
+
+MODELS = {
+    "krr": (KernelRidge(Gaussian(1.4), 0.3, **DRAWN), Y[:, 0]),
+    "krr of two targets with an intercept": (KernelRidge("rbf", fit_intercept=True, **DRAWN), Y),
+    "krr in single precision": (KernelRidge(Gaussian(1.4), dtype="float32", **DRAWN), Y[:, 0]),
+    "krr of given landmarks": (KernelRidge(Gaussian(LENGTHS), landmarks=X[:M]), Y),
+    "krr exact": (KernelRidge(Matern(2.0, nu=2.5)), Y[:, 0]),
+    "classifier": (KernelRidgeClassifier(Laplacian(0.2), **DRAWN), LABELS),
+    "classifier of text": (KernelRidgeClassifier(Gaussian("scale"), **DRAWN), TEXT),
+    "classifier exact of numbers": (KernelRidgeClassifier("poly", degree=2), LABELS * 2.0),
+    "classifier of two": (KernelRidgeClassifier(Polynomial(2), **DRAWN), LABELS > 0),
+    "sigmoid": (KernelRidge(Sigmoid(0.01), **DRAWN), Y[:, 0]),
+    "linear kernel": (KernelRidge(Linear(), **DRAWN), Y),
+    "sssl": (SSSL(Gaussian(1.4), 5, **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
+    "sssl of landmarks": (SSSL(Gaussian(1.4), 5, eigenfunctions="landmarks", **DRAWN), Y),
+    "sssl exact": (SSSL(Gaussian(1.4), 5), Y[:, 0]),
+    "sssl classifier": (SSSLClassifier(Gaussian(1.4), 5, **DRAWN), PARTLY),
+    "least squares": (LinearRegression(), Y),
+    "least squares of one": (LinearRegression(fit_intercept=False), Y[:, 0]),
+    "ridge": (Ridge(0.5), Y),
+    "pipeline": (
+        Pipeline(
+            [
+                ("eighth", Rescaler(0.125)),
+                ("norm", UnitNormalizer()),
+                ("z", Standardizer()),
+                ("last", KernelRidgeClassifier(Gaussian(1.0), **DRAWN)),
+            ]
+        ),
+        TEXT,
+    ),
+    "pipeline of transforms": (Pipeline([("z", Standardizer()), ("norm", UnitNormalizer())]), None),
+    "rescaler": (Rescaler(1 / 255), None),
+    "unit norm": (UnitNormalizer(), None),
+    "standardizer": (Standardizer(), None),
+}
+every_model = pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+
+
+def use(model, X=X):
+    """What the model says of rows."""
+    if hasattr(model, "decision_function"):
+        return np.column_stack([model.decision_function(X), np.unique(TEXT).searchsorted(model.predict(X).astype(str))])
+    return model.predict(X) if hasattr(model, "predict") else model.transform(X)
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+@legitimate
+@every_model
+def test_a_model_comes_back_as_it_was(tmp_path, model, y):
+    model.fit(X, y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert type(loaded) is type(model)
+    assert_array_equal(use(loaded), use(model))
+    for mine, theirs in zip(
+        getattr(model, "steps", [("", model)]), getattr(loaded, "steps", [("", loaded)]), strict=True
+    ):
+        assert mine[0] == theirs[0]
+        assert type(mine[1]) is type(theirs[1])
+        for name, values in getattr(mine[1], "statistics_", {}).items():
+            assert_array_equal(theirs[1].statistics_[name], values)
+        if hasattr(mine[1], "classes_"):
+            assert_array_equal(theirs[1].classes_, mine[1].classes_)
+            assert theirs[1].classes_.dtype == mine[1].classes_.dtype
+
+
+@legitimate
+@every_model
+def test_parameters_come_back_as_they_were(tmp_path, model, y):
+    save_model(model.fit(X, y), tmp_path / "model")
+    mine, theirs = model.get_params(), load_model(tmp_path / "model").get_params()
+    assert set(mine) == set(theirs)
+    for name, value in mine.items():
+        if not hasattr(value, "get_params") and name != "steps":
+            assert_array_equal(theirs[name], value)
+
+
+@legitimate
+@pytest.mark.parametrize("name", [name for name, (model, _) in MODELS.items() if hasattr(model, "partial_fit")])
+def test_more_rows_after_loading_equal_more_rows_before(tmp_path, name):
+    model, y = MODELS[name]
+    model.fit(X[:60], y[:60])
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    model.partial_fit(X[60:], y[60:])
+    loaded.partial_fit(X[60:], y[60:])
+    assert_array_equal(use(loaded), use(model))
+
+
+@pytest.mark.parametrize("kind", [KernelRidge, SSSL])
+def test_another_alpha_after_loading_costs_no_rows(tmp_path, kind):
+    model = kind(Gaussian(1.4), alpha=0.1, **DRAWN).fit(X, Y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model").set_params(alpha=3.0).refit()
+    assert_array_equal(use(loaded), use(kind(Gaussian(1.4), alpha=3.0, **DRAWN).fit(X, Y)))
+
+
+def test_names_of_features_come_back(tmp_path):
+    import pandas
+
+    table = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
+    save_model(Ridge().fit(table, Y), tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.feature_names_in_, ["a", "b", "c", "d"])
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(table[["b", "a", "c", "d"]])
+
+
+@pytest.mark.parametrize("name", ["t", "G", "n", "0", "model"])
+def test_a_relative_path_of_any_name_is_read(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    model = KernelRidge(Gaussian(1.4), **DRAWN).fit(X, Y)
+    save_model(model, name)
+    assert_array_equal(use(load_model(name)), use(model))
+
+
+def test_a_model_of_a_seed_from_numpy_keeps_it(tmp_path):
+    save_model(KernelRidge(n_landmarks=M, random_state=np.int64(3)).fit(X, Y), tmp_path / "model")
+    assert load_model(tmp_path / "model").random_state == 3
+
+
+# ---------------------------------------------------------------- what is written
+
+
+@legitimate
+def test_no_file_of_a_model_is_a_pickle(tmp_path):
+    model, y = MODELS["pipeline"]
+    save_model(model.fit(X, y), tmp_path / "model")
+    files = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
+    assert {path.name for path in files if not path.name.isdigit() and path.name != "c"} == {"zarr.json"}
+    for path in files:
+        content = path.read_bytes()
+        if path.name == "zarr.json":
+            assert isinstance(json.loads(content), dict)
+        elif content[:1] == b"\x80":
+            with pytest.raises(ValueError, match=r"."):
+                list(pickletools.genops(content))
+        assert content[:2] not in (b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def test_a_step_that_is_not_ours_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="StandardScaler"):
+        save_model(make_pipeline(StandardScaler(), Ridge()).fit(X, Y), tmp_path / "model")
+
+    class Mine(Ridge):
+        pass
+
+    with pytest.raises(ConfigError, match="Mine"):
+        save_model(Mine().fit(X, Y), tmp_path / "model")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_model_that_is_not_fitted_is_refused(tmp_path):
+    with pytest.raises(NotFittedError):
+        save_model(KernelRidge(), tmp_path / "model")
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_is_there_is_replaced_only_when_asked(tmp_path):
+    first, second = Ridge(0.5).fit(X, Y), Ridge(50.0).fit(X, Y)
+    save_model(first, tmp_path / "model")
+    with pytest.raises(DataError, match="already exists"):
+        save_model(second, tmp_path / "model")
+    assert_array_equal(use(load_model(tmp_path / "model")), use(first))
+    save_model(second, tmp_path / "model", overwrite=True)
+    assert_array_equal(use(load_model(tmp_path / "model")), use(second))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_overwriting_spares_what_is_not_a_model(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("years of work")
+    with pytest.raises(DataError, match="thesis"):
+        save_model(Ridge().fit(X, Y), tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
+
+
+def test_a_path_without_a_model_is_a_data_error(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        load_model(tmp_path / "nothing")
+
+
+# ---------------------------------------------------------------- tampering
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A classifier, a regressor, a ridge and a standardizer on disk, never to be changed."""
+    root = tmp_path_factory.mktemp("saved")
+    save_model(KernelRidgeClassifier(Gaussian(1.4), **DRAWN).fit(X, LABELS), root / "classifier")
+    save_model(KernelRidge(Gaussian(1.4), **DRAWN).fit(X, Y[:, 0]), root / "regressor")
+    save_model(Ridge().fit(X, Y), root / "ridge")
+    save_model(Standardizer().fit(X), root / "standardizer")
+    save_model(SSSL(Gaussian(1.4), 5, **DRAWN).fit(X, Y), root / "sssl")
+    return root
+
+
+@pytest.fixture
+def rejected(saved, tmp_path):
+    """Copy a model, tamper with it, and see it refused in under a second; the path of the copy stays."""
+
+    def check(tamper, of="classifier", match="."):
+        path = tmp_path / "tampered"
+        shutil.copytree(saved / of, path)
+        tamper(path)
+        start = time.perf_counter()
+        with pytest.raises(ModelRejected, match=match):
+            load_model(path)
+        assert time.perf_counter() - start < 1
+
+    return check
+
+
+def edit(change, name="zarr.json"):
+    """Change a JSON file of the model: its attributes where it is the group's."""
+
+    def tamper(path):
+        file = path / name
+        content = json.loads(file.read_text())
+        change(content["attributes"]["bigkernel"] if name == "zarr.json" else content)
+        file.write_text(json.dumps(content))
+
+    return tamper
+
+
+def put(*keys):
+    """Set a value of the first step: keys …, value."""
+    *path, last, value = keys
+
+    def change(attributes):
+        here = attributes["steps"][0]
+        for key in path:
+            here = here[key]
+        here[last] = value
+
+    return edit(change)
+
+
+def drop(*keys):
+    """Remove a value of the first step."""
+
+    def change(attributes):
+        here = attributes["steps"][0]
+        for key in keys[:-1]:
+            here = here[key]
+        del here[keys[-1]]
+
+    return edit(change)
+
+
+def without(name):
+    """Remove an array with its description."""
+
+    def tamper(path):
+        drop("arrays", name)(path)
+        shutil.rmtree(path / f"0.{name}")
+
+    return tamper
+
+
+def claims(shape, chunks, name="landmarks_"):
+    """An array that claims to be larger than it is."""
+
+    def tamper(path):
+        put("arrays", name, "shape", shape)(path)
+
+        def change(content):
+            content["shape"] = shape
+            content["chunk_grid"]["configuration"]["chunk_shape"] = chunks
+
+        edit(change, f"0.{name}/zarr.json")(path)
+
+    return tamper
+
+
+def poisoned(value, name="dual_coef_"):
+    """An array with a value in it, its checksums made good again."""
+
+    def tamper(path):
+        from bigkernel import arrays
+
+        stored, attributes = arrays.read_group(path, "model")
+        stored[f"0.{name}"] = stored[f"0.{name}"].copy()
+        stored[f"0.{name}"].flat[1] = value
+        digest = arrays.digest({"": stored[f"0.{name}"]})
+        attributes["steps"][0]["arrays"][name]["sha256"] = digest
+        attributes.pop("kind")
+        arrays.publish(path, "model", stored, attributes, overwrite=True)
+
+    return tamper
+
+
+def text(content):
+    return lambda path: (path / "zarr.json").write_text(content)
+
+
+def deep(path):
+    content = (path / "zarr.json").read_text()
+    (path / "zarr.json").write_text(content.replace('"format": 1', '"format": ' + "[" * 10**5 + "]" * 10**5))
+
+
+def kernel_(kernel, **params):
+    return put("fitted", "kernel_", {"kernel": kernel, "params": params})
+
+
+NAN = float("nan")
+TAMPERED = {
+    "unknown class": (put("class", "os.system"), "unknown class"),
+    "class of another package": (put("class", "Pipeline"), "unknown class"),
+    "class that is no name": (put("class", ["Ridge"]), "."),
+    "unknown kernel": (put("params", "kernel", {"kernel": "evil", "params": {}}), "unknown kernel"),
+    "unknown fitted kernel": (kernel_("evil"), "unknown kernel"),
+    "kernel that is no name": (put("params", "kernel", "kernel", ["gaussian"]), "."),
+    "kernel of unknown parameters": (kernel_("gaussian", sigma=1.0, evil=1), "."),
+    "fitted kernel that is text": (put("fitted", "kernel_", "gaussian"), "kernel_"),
+    "bandwidth below 0": (kernel_("gaussian", sigma=-1.0), "sigma"),
+    "bandwidth NaN": (kernel_("gaussian", sigma=NAN), "sigma"),
+    "bandwidth that is text": (kernel_("gaussian", sigma="scale"), "sigma"),
+    "bandwidths too few": (kernel_("gaussian", sigma=[1.0, 2.0]), "sigma"),
+    "degree without end": (kernel_("polynomial", degree=10**12, gamma=1.0, coef0=1.0), "degree"),
+    "extra parameter": (put("params", "evil", 1), "evil"),
+    "missing parameter": (drop("params", "alpha"), "alpha"),
+    "alpha that is text": (put("params", "alpha", "1"), "alpha"),
+    "unknown fitted value": (put("fitted", "__class__", "x"), "unknown fitted value"),
+    "number of features that is text": (put("fitted", "n_features_in_", "4"), "."),
+    "another number of features": (put("fitted", "n_features_in_", 5), "shape"),
+    "no number of features": (drop("fitted", "n_features_in_"), "."),
+    "classes too few": (put("fitted", "classes_", [0, 1]), "classes_"),
+    "classes too many": (put("fitted", "classes_", [0, 1, 2, 3]), "classes_"),
+    "classes nested": (put("fitted", "classes_", [[0], [1], [2]]), "classes_"),
+    "classes missing": (drop("fitted", "classes_"), "classes_"),
+    "classes twice the same": (put("fitted", "classes_", [0, 1, 1]), "classes_"),
+    "unknown dtype": (put("fitted", "dtype_", "float16"), "dtype_"),
+    "dtype missing": (drop("fitted", "dtype_"), "dtype_"),
+    "rank that is text": (put("fitted", "rank_", "evil"), "rank_"),
+    "kernel missing": (drop("fitted", "kernel_"), "kernel_"),
+    "future format": (edit(lambda a: a.update(format=99)), "99"),
+    "no format": (edit(lambda a: a.pop("format")), "None"),
+    "another kind": (edit(lambda a: a.update(kind="corpus")), "corpus"),
+    "no steps": (edit(lambda a: a.update(steps=[])), "no step"),
+    "steps that are none": (edit(lambda a: a.update(steps=None)), "."),
+    "steps by name": (edit(lambda a: a.update(steps={"model": {}})), "."),
+    "a second step without arrays": (edit(lambda a: a["steps"].append(a["steps"][0])), "landmarks_"),
+    "path traversal": (put("arrays", "../../outside", {"shape": [1], "dtype": "<f8", "sha256": ""}), "outside"),
+    "absolute path": (put("arrays", "/etc/passwd", {"shape": [1], "dtype": "<f8", "sha256": ""}), "passwd"),
+    "another digest": (put("arrays", "dual_coef_", "sha256", "0" * 64), "SHA-256"),
+    "another shape": (put("arrays", "dual_coef_", "shape", [3, 10]), "shape"),
+    "array of an unknown name": (
+        lambda path: (
+            shutil.copytree(path / "0.dual_coef_", path / "0.evil"),
+            edit(lambda a: a["steps"][0]["arrays"].update(evil=a["steps"][0]["arrays"]["dual_coef_"]))(path),
+        ),
+        "evil",
+    ),
+    "array that is not described": (
+        lambda path: shutil.copytree(path / "0.dual_coef_", path / "0.evil"),
+        "evil",
+    ),
+    "8 TB in one chunk": (claims([10**6, 10**6], [10**6, 10**6]), "bytes"),
+    "8 TB in chunks": (claims([10**6, 10**6], [1000, 1000]), "bytes"),
+    "40 GB in one chunk": (claims([10**6, 5000], [10**6, 5000]), "."),
+    "a million chunks": (claims([10**6, 4], [1, 4]), "."),
+    "a negative shape": (claims([-1, 4], [1, 4]), "."),
+    "a shape that is text": (claims(["a", 4], [1, 4]), "."),
+    "an unknown codec": (edit(lambda a: a["codecs"].append({"name": "evil"}), "0.landmarks_/zarr.json"), "."),
+    "pickled objects": (
+        edit(lambda a: a.update(codecs=[{"name": "numcodecs.pickle"}]), "0.landmarks_/zarr.json"),
+        ".",
+    ),
+    "objects": (edit(lambda a: a.update(data_type="string"), "0.landmarks_/zarr.json"), "."),
+    "NaN weights": (poisoned(NAN), "finite"),
+    "infinite landmarks": (poisoned(np.inf, "landmarks_"), "finite"),
+    "missing array": (lambda path: shutil.rmtree(path / "0.dual_coef_"), "dual_coef_"),
+    "missing chunk": (lambda path: (path / "0.dual_coef_" / "c" / "0" / "0").unlink(), "missing"),
+    "not JSON": (text("\x00"), "."),
+    "empty file": (text(""), "."),
+    "a list": (text("[]"), "."),
+    "no attributes": (text('{"zarr_format": 3, "node_type": "group", "attributes": {}}'), "our attributes"),
+    "a store of zarr 2": (text('{"zarr_format": 2}'), "."),
+    "a file": (lambda path: (shutil.rmtree(path), path.write_text("model")), "."),
+    "an empty directory": (lambda path: (shutil.rmtree(path), path.mkdir()), "no zarr v3 group"),
+    "nested without end": (deep, "."),
+    "a million attributes": (
+        edit(lambda a: a["steps"][0]["fitted"].update({f"a{i}": i for i in range(10**6)})),
+        "unknown fitted value",
+    ),
+    "no landmarks and no coefficients": (
+        lambda path: (
+            edit(lambda a: a["steps"][0].update(arrays={}))(path),
+            [shutil.rmtree(child) for child in path.iterdir() if child.is_dir()],
+        ),
+        "missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("tamper, match", TAMPERED.values(), ids=TAMPERED)
+def test_tampering_is_refused_at_once(rejected, tamper, match):
+    rejected(tamper, match=match)
+
+
+@pytest.mark.parametrize(
+    "of, name",
+    [
+        ("classifier", "dual_coef_"),
+        ("classifier", "landmarks_"),
+        ("classifier", "intercept_"),
+        ("classifier", "statistics.C"),
+        ("regressor", "dual_coef_"),
+        ("sssl", "dual_coef_"),
+        ("ridge", "coef_"),
+        ("ridge", "intercept_"),
+        ("ridge", "shift_"),
+        ("ridge", "statistics.G"),
+        ("standardizer", "mean_"),
+        ("standardizer", "scale_"),
+    ],
+)
+def test_a_model_without_one_of_its_arrays_is_refused(rejected, of, name):
+    rejected(without(name), of)
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        put("fitted", "intercept_", NAN),
+        put("fitted", "intercept_", "0"),
+        drop("fitted", "intercept_"),
+        drop("fitted", "_flat"),
+        put("fitted", "_flat", "yes"),
+    ],
+    ids=["NaN intercept", "intercept of text", "no intercept", "no number of targets", "targets of text"],
+)
+def test_a_regressor_with_other_values_is_refused(rejected, tamper):
+    rejected(tamper, "regressor")
+
+
+def test_a_deviation_of_zero_is_refused(rejected):
+    rejected(poisoned(0.0, "scale_"), "standardizer")
+
+
+def test_a_flipped_byte_anywhere_in_a_chunk_is_refused(saved, tmp_path):
+    chunks = sorted(path.relative_to(saved) for path in (saved / "classifier").rglob("c/**/*") if path.is_file())
+    assert len(chunks) == 11
+    for chunk in chunks:
+        size = (saved / chunk).stat().st_size
+        for position in {0, size // 2, size - 1, int(rng.integers(size))}:
+            path = tmp_path / "tampered"
+            shutil.copytree(saved / "classifier", path, dirs_exist_ok=True)
+            content = bytearray((saved / chunk).read_bytes())
+            content[position] ^= 1 << int(rng.integers(8))
+            (tmp_path / "tampered" / chunk.relative_to("classifier")).write_bytes(content)
+            with pytest.raises(ModelRejected, match="0\\."):
+                load_model(path)
+
+
+def test_a_chunk_cut_short_or_empty_is_refused(saved, rejected):
+    def cut(path):
+        chunk = path / "0.landmarks_" / "c" / "0" / "0"
+        chunk.write_bytes(chunk.read_bytes()[:-9])
+
+    rejected(cut, match="landmarks_")
+
+
+def test_any_flipped_bit_of_the_description_is_refused_or_harmless(saved, tmp_path):
+    """Whatever a flip does to the JSON: a model that still loads predicts finite numbers, without another error."""
+    source = (saved / "regressor" / "zarr.json").read_bytes()
+    path = tmp_path / "tampered"
+    shutil.copytree(saved / "regressor", path)
+    wrong = []
+    for _ in range(150):
+        content = bytearray(source)
+        content[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(7))
+        (path / "zarr.json").write_bytes(content)
+        try:
+            if not np.isfinite(load_model(path).predict(X)).all():
+                wrong.append("not finite")
+        except ModelRejected:
+            continue
+        except Exception as error:
+            wrong.append(repr(error))
+    assert not wrong
+
+
+def test_a_link_to_an_array_outside_is_not_followed(rejected, saved):
+    def link(path):
+        shutil.rmtree(path / "0.dual_coef_")
+        os.symlink(saved / "classifier" / "0.dual_coef_", path / "0.dual_coef_")
+
+    rejected(link)
+
+
+def test_a_claim_above_the_limit_is_refused_without_reading(saved, monkeypatch):
+    from bigkernel import arrays
+
+    monkeypatch.setattr(arrays, "read", lambda *_: pytest.fail("read"))
+    with pytest.raises(ModelRejected, match="limit of 100"):
+        load_model(saved / "classifier", limit_bytes=100)
+
+
+def test_a_rejected_model_is_named_once(saved, tmp_path):
+    shutil.copytree(saved / "ridge", tmp_path / "tampered")
+    put("class", "evil")(tmp_path / "tampered")
+    with pytest.raises(ModelRejected) as caught:
+        load_model(tmp_path / "tampered")
+    assert str(caught.value).count(str(tmp_path / "tampered")) == 1
+    assert isinstance(caught.value, ValueError)
+    assert Path(tmp_path / "tampered").exists()

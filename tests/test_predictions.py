@@ -1,0 +1,125 @@
+"""Predictions on disk: labels, positions of text labels and numbers, every chunk there, nothing else opened."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import Gaussian, KernelRidgeClassifier, Ridge, executing
+from bigkernel.errors import ChunkMissing, DataError
+from bigkernel.features import IdentityMap
+from bigkernel.predictions import PredictionWriter, create, open_predictions, stored_form
+from bigkernel.predictor import Predictor, ScoreStatistic, score
+from bigkernel.rows import as_rows
+from bigkernel.statistics import Targets
+from bigkernel.sweep import sweep
+
+rng = np.random.default_rng(5)
+N, D = 110, 3
+X = rng.normal(size=(N, D))
+COEF, INTERCEPT = rng.normal(size=(D, 3)), rng.normal(size=3)
+VALUES = X @ COEF + INTERCEPT
+LABELS = rng.integers(0, 3, N)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def predictor(classes=None):
+    return Predictor(IdentityMap(np.zeros(D)), COEF, INTERCEPT, None if classes is None else np.asarray(classes))
+
+
+def test_values_of_a_chunk_are_features_times_coefficients():
+    assert_allclose(predictor().values(as_rows(X).read(0, N)), VALUES, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "classes, stored",
+    [
+        ([10, 20, 30], np.array([10, 20, 30])),
+        (["a", "b", "c"], np.arange(3)),
+        ([0.5, 1.5, 2.5], np.arange(3)),
+        (None, None),
+    ],
+)
+def test_labels_are_stored_as_integers_and_others_as_positions(classes, stored):
+    found = stored_form(predictor(classes), VALUES, flat=False)
+    if stored is None:
+        assert_array_equal(found, VALUES)
+    else:
+        assert_array_equal(found, stored[VALUES.argmax(axis=1)])
+        assert found.dtype == np.int64
+
+
+def test_one_column_of_numbers_is_stored_flat():
+    assert_array_equal(stored_form(predictor(), VALUES[:, :1], flat=True), VALUES[:, 0])
+    assert stored_form(predictor(), VALUES[:, :1], flat=False).shape == (N, 1)
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor):
+    corpus = make_corpus(X, chunk_rows=20)
+    rows = as_rows(corpus)
+    step = rows.bounds()[1]
+    create(tmp_path / "out", predictor([0, 1, 2]), N, step, decision=True, flat=False)
+    with executing(executor):
+        total = sweep(rows, PredictionWriter(predictor([0, 1, 2]), str(tmp_path / "out"), step, True, False)).total
+    group = open_predictions(tmp_path / "out")
+    assert total["rows"] == N
+    assert_array_equal(group["prediction"][...], VALUES.argmax(axis=1))
+    assert_allclose(group["decision"][...], VALUES, atol=1e-12)
+    assert group["prediction"].chunks == (step,)
+
+
+def test_text_labels_are_found_through_the_attributes(make_corpus, tmp_path):
+    names = np.array(["a", "b", "c"])
+    model = KernelRidgeClassifier(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, names[LABELS])
+    group = model.predict_to(make_corpus(X), tmp_path / "out")
+    classes = np.array(group.attrs["bigkernel"]["classes"])
+    assert_array_equal(classes[group["prediction"][...]], model.predict(X))
+
+
+def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path):
+    Ridge().fit(X, X[:, 0]).predict_to(make_corpus(X), tmp_path / "out")
+    (tmp_path / "out" / "prediction" / "c" / "1").unlink()
+    with pytest.raises(ChunkMissing, match="c/1"):
+        open_predictions(tmp_path / "out")
+
+
+def test_arrays_carry_their_checksums(make_corpus, tmp_path):
+    group = Ridge().fit(X, X[:, 0]).predict_to(make_corpus(X), tmp_path / "out")
+    assert group["prediction"].metadata.codecs[-1].to_dict()["name"] == "crc32c"
+
+
+def test_a_corpus_is_not_a_prediction_store(make_corpus, tmp_path):
+    make_corpus(X)
+    with pytest.raises(DataError, match="expected a predictions, found corpus"):
+        open_predictions(tmp_path / "corpus")
+    zarr.create_group(tmp_path / "foreign")
+    with pytest.raises(DataError, match="without our attributes"):
+        open_predictions(tmp_path / "foreign")
+
+
+def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):
+    create(tmp_path / "out", predictor(), N, 30, decision=False, flat=False)
+    writer = PredictionWriter(predictor(), str(tmp_path / "out"), 30, False, False)
+    with pytest.raises(DataError, match="row 45"):
+        writer.update(writer.zero(), as_rows(X).read(45, 60))
+
+
+@pytest.mark.parametrize("weight", [None, rng.uniform(0, 2, N)], ids=["", "weighted"])
+def test_scores_accumulate_over_any_chunks(weight):
+    truth = VALUES + rng.normal(size=VALUES.shape)
+    totals = sweep(as_rows(X, truth, weight=weight), ScoreStatistic(predictor(), Targets(3))).total
+    w = np.ones(N) if weight is None else weight
+    mean = np.average(truth, axis=0, weights=w)
+    wanted = 1 - (w @ (truth - VALUES) ** 2) / (w @ (truth - mean) ** 2)
+    assert score(totals) == pytest.approx(wanted.mean(), abs=1e-12)
+
+
+def test_a_constant_target_scores_1_when_met_and_0_otherwise():
+    flat = Predictor(IdentityMap(np.zeros(D)), np.zeros((D, 1)), np.array([2.0]))
+    for value, wanted in ((2.0, 1.0), (3.0, 0.0)):
+        totals = sweep(as_rows(X, np.full(N, value)), ScoreStatistic(flat, Targets(1))).total
+        assert score(totals) == wanted
