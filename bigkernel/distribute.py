@@ -20,7 +20,7 @@ from distributed.scheduler import KilledWorker
 from bigkernel.config import Settings
 from bigkernel.errors import BigKernelError, DataError, Stalled
 from bigkernel.monitor import SegmentDone, emit
-from bigkernel.plan import Plan
+from bigkernel.plan import Plan, Segment
 from bigkernel.rows import DaskSource, NumpySource, Rows
 from bigkernel.runs import Receipt
 from bigkernel.worker import (
@@ -61,7 +61,7 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
     for i, receipt in enumerate(collected):
         emit(SegmentDone(receipt, i + 1, len(steps.segments)))
     nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
-    waiting: dict[Future, str] = {}
+    waiting: dict[Future, tuple[Segment, Future]] = {}  # the segment, and its receipt when it is done
     # neighbours in the tree on one worker: most merges then move nothing
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     for segment in steps.segments:
@@ -76,7 +76,7 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
             home = workers[segment.index * len(workers) // len(steps.segments)]
             task = submit(run_segment, "segment", node, shared, piece, segment, ancestors, where=home)
         nodes[node] = task
-        waiting[submit(receipt_of, "receipt", node, task, priority=2)] = f"rows {segment.start}:{segment.stop}"
+        waiting[task] = segment, submit(receipt_of, "receipt", node, task, priority=2)
     for node, left, right in merges:
         if covered(node, finished, above):
             continue
@@ -84,18 +84,29 @@ def on_cluster(job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settin
         children = nodes.pop(left), nodes.pop(right)
         nodes[node] = submit(merge, "merge", node, shared, node, *children, above.get(node, ()), priority=1)
     (root,) = nodes.values()
+    pending: list[tuple[str, Future]] = []
     try:
         while waiting:
             for future in _first_done(client, set(waiting), wanted.stall_seconds, "a segment"):
-                receipt = _result(future, waiting.pop(future))
-                collected.append(receipt)
-                emit(SegmentDone(receipt, len(collected), len(steps.segments)))
-        if not isinstance(root, Future):
-            return root, collected
-        _first_done(client, {root}, wanted.stall_seconds, "the merge of the partial results")
-        partial: Partial = _result(root, "the merge of the partial results")
+                segment, receipt_future = waiting.pop(future)
+                what = f"rows {segment.start}:{segment.stop}"
+                if future.status != "finished":
+                    _result(future, what)
+                pending.append((what, receipt_future))
+                # the receipt comes when its worker has a moment; the segment is done now
+                done = Receipt(leaf(segment.index), segment.start, segment.stop)
+                emit(SegmentDone(done, len(collected) + len(pending), len(steps.segments)))
+        if isinstance(root, Future):
+            _first_done(client, {root}, wanted.stall_seconds, "the merge of the partial results")
+            partial: Partial = _result(root, "the merge of the partial results")
+        else:
+            partial = root
+        for what, receipt_future in pending:
+            _first_done(client, {receipt_future}, wanted.stall_seconds, f"the receipt of {what}")
+            collected.append(_result(receipt_future, what))
     except BaseException:
-        client.cancel([*waiting, *([root] if isinstance(root, Future) else [])], force=True)
+        held_back = [*waiting, *(f for _, f in waiting.values()), *(f for _, f in pending)]
+        client.cancel([*held_back, *([root] if isinstance(root, Future) else [])], force=True)
         if job.run:
             _settle(client, token)
         raise

@@ -434,7 +434,7 @@ TAMPERED = {
     "nested without end": (deep, "."),
     "a million attributes": (
         edit(lambda a: a["steps"][0]["fitted"].update({f"a{i}": i for i in range(10**6)})),
-        "unknown fitted value",
+        "at most",
     ),
     "no landmarks and no coefficients": (
         lambda path: (
