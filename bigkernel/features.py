@@ -44,8 +44,11 @@ class FeatureMap(Protocol):
     def fixed_bytes(self) -> int:
         """Bytes that the map itself takes in a process, at most."""
 
-    def block(self, chunk: Chunk, block: slice | Array) -> Array:
-        """The features of these rows of the chunk, in a buffer of the chunk's workspace."""
+    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
+        """The features of these rows of the chunk, in a buffer of the chunk's workspace.
+
+        The buffer is contiguous, (b, width + spare); its last `spare` columns are the caller's to fill.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +78,11 @@ class IdentityMap:
         """See `FeatureMap`."""
         return 8 * self.width
 
-    def block(self, chunk: Chunk, block: slice | Array) -> Array:
+    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """See `FeatureMap`."""
-        rows = chunk.load(block, self.width, self.dtype)
-        np.subtract(rows, self.shift.astype(self.dtype), out=rows)
+        rows = chunk.load(block, self.width + spare, self.dtype)
+        features = rows[:, : self.width]
+        np.subtract(features, self.shift.astype(self.dtype), out=features)
         return rows
 
 
@@ -130,12 +134,13 @@ class LandmarkMap:
         """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
         return self.width * self.n_features * (3 * 8 + self.dtype.itemsize)
 
-    def block(self, chunk: Chunk, block: slice | Array) -> Array:
+    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """See `FeatureMap`."""
         rows = chunk.load(block, self.bound.columns, self.dtype)
-        out = chunk.work.buffer("block", (len(rows), self.width), self.dtype)
+        out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.product(rows, out)
+            self.bound.product(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
+            out[:, self.width :] = 0  # so that one contiguous pass serves
             self.bound.finish(out)
         return out

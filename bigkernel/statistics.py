@@ -24,6 +24,7 @@ from bigkernel.plan import Footprint
 
 Array = NDArray[Any]
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
+ALIGN = 16  # columns: 64 bytes of float32
 Accumulator = dict[str, NDArray[np.float64]]
 
 
@@ -222,6 +223,11 @@ class MomentStatistic:
         """See `Statistic`."""
         return add(a, b)
 
+    @property
+    def wide(self) -> int:
+        """Columns of [Φ, Y, 1, 0]: zeros keep its rows aligned."""
+        return -(-(self.features.width + (self.targets.width if self.targets else 0) + 1) // ALIGN) * ALIGN
+
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p, c = self.features.width, self.targets.width if self.targets else 0
@@ -230,21 +236,21 @@ class MomentStatistic:
             flops_per_row=self.features.flops_per_row + p * p + 2 * p * (c + 1),
             partial_bytes=8 * self.groups * (p * p + p * (c + 1) + 2 * c + 2),
             work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (c + 1) * (itemsize + 8))
-            + p * (p + c + 1) * itemsize,
+            + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c)
+            + self.wide**2 * itemsize,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
-        p = self.features.width
+        # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s
+        gram = chunk.work.buffer("gram", (self.wide, self.wide), self.features.dtype)
         for group, index in enumerate(self._split(chunk)):
-            waiting = 0  # rows whose Gram matrix is still in single precision
-            gram = chunk.work.buffer("gram", (p, p), self.features.dtype)
+            waiting = 0  # rows whose Gram matrix is still in the dtype of the blocks
             for block in chunk.blocks(index):
-                phi = self._add(total, group, chunk, block)
+                rows = self._block(total, group, chunk, block)
                 with chunk.work.stage("gram"):
-                    syrk(phi, gram, accumulate=waiting > 0)
-                waiting += len(phi)
+                    syrk(rows, gram, accumulate=waiting > 0)
+                waiting += len(rows)
                 if waiting >= GRAM_ROWS:
                     self._flush(total, group, chunk, gram)
                     waiting = 0
@@ -252,8 +258,11 @@ class MomentStatistic:
                 self._flush(total, group, chunk, gram)
 
     def _flush(self, total: Accumulator, group: int, chunk: Chunk, gram: Array) -> None:
+        p, c = self.features.width, self.targets.width if self.targets else 0
         with chunk.work.stage("add"):
-            add_mirrored(total["G"][group], gram)
+            add_mirrored(total["G"][group], gram[:p, :p])
+            total["C"][group] += gram[:p, p : p + c]
+            total["s"][group] += gram[:p, p + c]
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         """Row positions of each group; None: all rows of the chunk."""
@@ -269,33 +278,24 @@ class MomentStatistic:
             return [np.flatnonzero(~known), np.flatnonzero(known)] if known.any() else [None, none]
         return [None if known.all() else np.flatnonzero(known)]
 
-    def _add(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Array:
-        """Add all but G of a block; returns its features, weighted by √w."""
-        phi = self.features.block(chunk, block)
-        p, dtype, work = self.features.width, self.features.dtype, chunk.work
-        targets = self.targets if self.unlabelled == "drop" or group == 1 else None
-        c = targets.width if targets else 0
-        values = work.buffer(f"targets {c}", (len(phi), c), np.float64)
-        if targets and chunk.y is not None:
-            targets.encode(chunk.y[block], values)
-        # one column of ones beside the targets: C and s in one product
-        y = work.buffer(f"targets and ones {c}", (len(phi), c + 1), dtype)
-        y[:, :c], y[:, c] = values, 1
-        weighted, weight = values, float(len(phi))
-        if chunk.weight is not None:
-            w = _weights(chunk, block)
-            weighted, weight = values * w[:, None], float(w.sum())
-            root = np.sqrt(w).astype(dtype)[:, None]
-            phi *= root
-            y *= root
-        with work.stage("gram"):
-            cross = work.buffer(f"cross {c}", (p, c + 1), dtype)
-            np.matmul(phi.T, y, out=cross)
+    def _block(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Array:
+        """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w; adds what needs no product of them."""
+        p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
+        rows = self.features.block(chunk, block, self.wide - p)
         with work.stage("add"):
-            total["rows"][group] += len(phi)
+            values = work.buffer("targets", (len(rows), c), np.float64)
+            if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group == 1):
+                self.targets.encode(chunk.y[block], values)
+            else:
+                values[...] = 0
+            rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
+            weighted, weight = values, float(len(rows))
+            if chunk.weight is not None:
+                w = _weights(chunk, block)
+                weighted, weight = values * w[:, None], float(w.sum())
+                rows *= np.sqrt(w).astype(rows.dtype)[:, None]
+            total["rows"][group] += len(rows)
             total["n"][group] += weight
-            total["s"][group] += cross[:, c]
-            total["C"][group, :, :c] += cross[:, :c]
-            total["t"][group, :c] += weighted.sum(axis=0)
-            total["q"][group, :c] += (weighted * values).sum(axis=0)
-        return phi
+            total["t"][group] += weighted.sum(axis=0)
+            total["q"][group] += (weighted * values).sum(axis=0)
+        return rows
