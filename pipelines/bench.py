@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +62,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool) -> Corpus:
-    """A corpus of n_rows × 784 uint8, made once."""
+    """A corpus of n_rows × 784 uint8 in chunks of 10,000 rows, made once."""
     source = data / "train-images-idx3-ubyte.gz"
     path = out / f"{'mnist' if source.exists() else 'random'}-{n_rows}.corpus"
     try:
@@ -78,7 +79,9 @@ def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool) -> Corpus:
         x[rng.random(x.shape) < 0.8] = 0
         y = rng.integers(0, 10, len(x))
     info = CorpusInfo(path.stem, "benchmark", tuple(range(10)), (28, 28), 255.0)
-    writer = CorpusWriter(path, n_features=FEATURES, dtype=np.uint8, columns={"y": np.int64}, info=info, n_rows=n_rows)
+    writer = CorpusWriter(
+        path, n_features=FEATURES, dtype=np.uint8, columns={"y": np.int64}, info=info, n_rows=n_rows, chunk_rows=10_000
+    )
     with bar(f"make {path.name}", enabled=not quiet) as update, writer:
         for index in range(-(-n_rows // writer.chunk_rows)):
             rows = np.arange(index * writer.chunk_rows, min((index + 1) * writer.chunk_rows, n_rows))
@@ -172,13 +175,16 @@ def gram(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeat
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--memory-limit", default=450_000_000, show_default=True, help="Bytes, of each worker.")
 def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int) -> None:
-    """Peak resident memory of a worker for few and for many rows, against what the plan announced."""
+    """Peak resident memory of a worker for few and for many rows, against what the plan announced.
+
+    Partial results are published in a run directory, as in any job that is to survive its workers.
+    """
     figures = []
     for n_rows in (small, large):
         corpus = digits_corpus(out, data, n_rows, quiet=as_json)
         lazy, statistic = moments_job(corpus, landmarks)
-        with connect("local", memory_limit=memory_limit) as client:
-            swept = sweep(lazy, statistic, client=client)
+        with connect("local", memory_limit=memory_limit) as client, tempfile.TemporaryDirectory(dir=out) as run:
+            swept = sweep(lazy, statistic, client=client, run=run)
             workers = len(client.scheduler_info(n_workers=-1)["workers"])
         figures.append(
             {
@@ -252,7 +258,7 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
 @shared
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--alpha", default=0.1, show_default=True)
+@click.option("--alpha", default=10.0, show_default=True)
 @click.option("--repeats", default=3, show_default=True, help="Alternated rounds of all three.")
 @click.option("--without-dask", is_flag=True, help="Leave out plain Dask array algebra.")
 def peers(
@@ -266,7 +272,7 @@ def peers(
     from pipelines import bench_peers
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
-    contenders = ["bigkernel", "scikit-learn"] + ([] if without_dask else ["dask-array"])
+    contenders = [name for name in bench_peers.CONTENDERS if name != "dask-array" or not without_dask]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     start = time.perf_counter()
     with bar("rounds", enabled=not as_json) as update:
