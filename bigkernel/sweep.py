@@ -69,8 +69,9 @@ class Swept:
 
     @property
     def flops_per_second(self) -> float:
-        """Rate of the whole sweep."""
-        return self.plan.flops / max(self.seconds, 1e-9)
+        """Rate of what was computed, not resumed, in this sweep."""
+        computed = sum(receipt.rows for receipt in self.receipts if not receipt.resumed)
+        return self.plan.flops * computed / max(1, self.plan.n_rows) / max(self.seconds, 1e-9)
 
     @property
     def peak_bytes(self) -> int:
