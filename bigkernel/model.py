@@ -22,39 +22,16 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel import arrays
+from bigkernel import arrays, estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators import (
-    SSSL,
-    KernelRidge,
-    KernelRidgeClassifier,
-    LinearRegression,
-    Rescaler,
-    Ridge,
-    SSSLClassifier,
-    Standardizer,
-    UnitNormalizer,
-)
+from bigkernel.estimators import SSSL, Rescaler, SSSLClassifier, Standardizer, UnitNormalizer
 from bigkernel.estimators.linear import _Linear
 from bigkernel.kernels import KERNELS, Kernel
 
 FORMAT = 1
 LIMIT_BYTES = 2**36  # of all arrays of a model together
 _SCALARS = (bool, int, float, str, type(None))
-_CLASSES: dict[str, type[BaseEstimator]] = {
-    kind.__name__: kind
-    for kind in (
-        SSSL,
-        KernelRidge,
-        KernelRidgeClassifier,
-        LinearRegression,
-        Rescaler,
-        Ridge,
-        SSSLClassifier,
-        Standardizer,
-        UnitNormalizer,
-    )
-}
+_CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__}
 # fitted attributes that are stored: the closed table of what a model may hold
 _ARRAYS = (
     "landmarks_",

@@ -48,11 +48,6 @@ class Predictor:
         out += self.intercept
         return out
 
-    def labels(self, values: Array) -> Array:
-        """The class of the largest value of each row, (n,); positions where there are no labels."""
-        best: Array = np.argmax(values, axis=1)
-        return best if self.classes is None else self.classes[best]
-
 
 @dataclass(frozen=True, eq=False)
 class ScoreStatistic:

@@ -10,7 +10,7 @@ workers and days, and everything in `solve` needs nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -166,8 +166,9 @@ class FeatureSums:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p = self.features.width
+        row_bytes = self.features.row_bytes + 8 * p
         return Footprint(
-            self.features.flops_per_row + 3 * p, 16 * p + 8, block_rows * (self.features.row_bytes + 8 * p)
+            self.features.flops_per_row + 3 * p, 16 * p + 8, self.features.fixed_bytes + block_rows * row_bytes
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -198,7 +199,6 @@ class MomentStatistic:
     features: FeatureMap
     targets: Targets | None = None
     unlabelled: str = "drop"
-    names: tuple[str, ...] = field(default=tuple(Moments.__dataclass_fields__), repr=False)
 
     @property
     def groups(self) -> int:

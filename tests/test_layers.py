@@ -122,3 +122,10 @@ def test_nothing_else_stands_at_the_top_of_the_repository():
     found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
     found = {name for name in found if not any(fnmatch.fnmatch(name, pattern) for pattern in ignored)}
     assert found - named == set()
+
+
+def test_ci_runs_the_test_command_of_the_readme_to_the_letter():
+    root = Path(__file__).parents[1]
+    commands = [line for line in (root / "README.md").read_text().splitlines() if line.endswith("-m pytest")]
+    assert len(commands) == 1
+    assert commands[0] in (root / ".ci" / "run").read_text().splitlines()

@@ -81,7 +81,10 @@ def test_observers_hear_nothing_after_their_block():
 
 
 def test_a_dropped_observer_may_be_given_again():
+    told = []
+
     def broken(event):
+        told.append(event.seconds)
         raise ValueError("no")
 
     with observe(broken):
@@ -90,6 +93,7 @@ def test_a_dropped_observer_may_be_given_again():
         emit(SweepEnded(2.0))  # a second warning would be an error
     with pytest.warns(RuntimeWarning, match="dropped"), observe(broken):
         emit(SweepEnded(3.0))
+    assert told == [1.0, 3.0]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 4.0, 9.9])

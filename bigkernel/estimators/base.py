@@ -251,6 +251,7 @@ class RowsEstimator(BaseEstimator):
             predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat)
             writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat)
             sweep(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
+            predictions.open_predictions(scratch)  # every chunk is there, before it can be seen
         return predictions.open_predictions(path)
 
     # -- scores ------------------------------------------------------------------------------------------------------
@@ -282,6 +283,15 @@ class LazyScoreMixin:
             return score(self.score_totals(X, y, sample_weight))  # type: ignore[attr-defined]
         result: float = super().score(X, y, sample_weight)  # type: ignore[misc]
         return result
+
+
+class DecisionMixin:
+    """`decision_function` of the classifiers."""
+
+    def decision_function(self, X: Any) -> Any:
+        """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
+        values = self._values(X)  # type: ignore[attr-defined]
+        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values  # type: ignore[attr-defined]
 
 
 def _labels(values: Array, classes: Array) -> Array:

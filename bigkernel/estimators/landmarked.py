@@ -7,11 +7,13 @@ alpha or another number of components need no second sweep of the old ones.
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import landmarks as choice
@@ -28,6 +30,27 @@ from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
+
+
+KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
+    "kernel": [
+        Kernel,
+        StrOptions({"rbf", "gaussian", "laplacian", "linear", "poly", "polynomial", "sigmoid", "matern"}),
+    ],
+    "gamma": [Interval(Real, 0, None, closed="neither"), None],
+    "degree": [Interval(Integral, 1, None, closed="left")],
+    "coef0": [Interval(Real, None, None, closed="neither")],
+    "alpha": [Real],
+    "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
+    "landmarks": [str, "array-like"],
+    "dtype": [StrOptions({"auto", "float32", "float64"})],
+    "random_state": ["random_state"],
+}
+
+
+def keeps_statistics(estimator: Any) -> bool:
+    """Whether a fit keeps what `partial_fit` adds to."""
+    return not estimator._exact
 
 
 class LandmarkEstimator(RowsEstimator):

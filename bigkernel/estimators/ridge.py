@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bigkernel.estimators.base import LazyScoreMixin
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
 from bigkernel.kernels import Kernel
 from bigkernel.solve import exact_krr, nystrom_ridge
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
-KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
-    "kernel": [
-        Kernel,
-        StrOptions({"rbf", "gaussian", "laplacian", "linear", "poly", "polynomial", "sigmoid", "matern"}),
-    ],
-    "gamma": [Interval(Real, 0, None, closed="neither"), None],
-    "degree": [Interval(Integral, 1, None, closed="left")],
-    "coef0": [Interval(Real, None, None, closed="neither")],
-    "alpha": [Real],
-    "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
-    "landmarks": [str, "array-like"],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
-    "random_state": ["random_state"],
-}
-
-
-def _keeps_statistics(estimator: Any) -> bool:
-    return not estimator._exact
 
 
 class _KernelRidge(LandmarkEstimator):
@@ -143,7 +124,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
         return self._fit(X, y, sample_weight)
 
-    @available_if(_keeps_statistics)
+    @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
         return self._partial_fit(X, y, None, sample_weight)
@@ -154,7 +135,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         return tags
 
 
-class KernelRidgeClassifier(LazyScoreMixin, ClassifierMixin, _KernelRidge):
+class KernelRidgeClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _KernelRidge):
     """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
 
     Parameters and attributes as in `KernelRidge`. Rows of a corpus labelled −1 are unlabelled and left out.
@@ -168,12 +149,7 @@ class KernelRidgeClassifier(LazyScoreMixin, ClassifierMixin, _KernelRidge):
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""
         return self._fit(X, y, sample_weight)
 
-    @available_if(_keeps_statistics)
+    @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
         return self._partial_fit(X, y, classes, sample_weight)
-
-    def decision_function(self, X: Any) -> Any:
-        """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
-        values = self._values(X)
-        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values

@@ -15,9 +15,8 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bigkernel.estimators.base import LazyScoreMixin
-from bigkernel.estimators.landmarked import LandmarkEstimator
-from bigkernel.estimators.ridge import KERNEL_CONSTRAINTS, _keeps_statistics
+from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
 from bigkernel.kernels import Kernel
 from bigkernel.solve import sssl_all, sssl_core
 from bigkernel.statistics import Moments
@@ -128,7 +127,7 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
         """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled."""
         return self._fit(X, y, sample_weight)
 
-    @available_if(_keeps_statistics)
+    @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; see `KernelRidge.partial_fit`."""
         return self._partial_fit(X, y, None, sample_weight)
@@ -139,7 +138,7 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
         return tags
 
 
-class SSSLClassifier(LazyScoreMixin, ClassifierMixin, _SSSL):
+class SSSLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 are unlabelled.
 
     Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
@@ -153,12 +152,7 @@ class SSSLClassifier(LazyScoreMixin, ClassifierMixin, _SSSL):
         """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""
         return self._fit(X, y, sample_weight)
 
-    @available_if(_keeps_statistics)
+    @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; `classes` lists all labels where the first rows lack some."""
         return self._partial_fit(X, y, classes, sample_weight)
-
-    def decision_function(self, X: Any) -> Any:
-        """Values of f: (N, c), or (N,) for two classes (positive: the second)."""
-        values = self._values(X)
-        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
