@@ -10,6 +10,10 @@ import click
 # name: ("module:command", one line of help)
 PIPELINES: dict[str, tuple[str, str]] = {
     "digits": ("pipelines.digits:digits", "The main job: SSSL and KRR on 200,000 digits, with a report page."),
+    "wine": ("pipelines.wine:wine", "Seed 000: linear, ridge and kernel ridge regression on white wine."),
+    "usps-mnist": ("pipelines.usps_mnist:usps_mnist", "Seed 001: SSSL, exact and Nyström, from USPS to MNIST digits."),
+    "representer": ("pipelines.representer:representer", "Seed 003: seven points, polynomials, a kernel and its band."),
+    "mercer": ("pipelines.mercer:mercer", "Definition 1: which of the seeds' kernels are positive definite on digits."),
     "bench": ("pipelines.bench:bench", "Benchmarks: ratios to other ways of doing the same, in one run."),
 }
 

@@ -55,11 +55,11 @@ def contact_sheet(images: Array, row_titles: Sequence[str], *, paper: Paper = LI
     row_titles : r texts, left of the rows
     """
     r, c = images.shape[:2]
-    with _drawing(6.4, 0.56 * r, paper) as (figure, png):
+    with drawing(6.4, 0.56 * r, paper) as (figure, png):
         axes = figure.subplots(r, c, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
         for i in range(r):
             for j in range(c):
-                _digit(axes[i, j], images[i, j], paper)
+                digit(axes[i, j], images[i, j], paper)
             axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
     return png.getvalue()
 
@@ -69,13 +69,13 @@ def predictions(
 ) -> bytes:
     """Digits (n, h, w), each under its predicted label; wrong ones framed in colour, with the true label behind."""
     rows = -(-len(images) // columns)
-    with _drawing(6.4, 0.86 * rows, paper) as (figure, png):
+    with drawing(6.4, 0.86 * rows, paper) as (figure, png):
         axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.12, "hspace": 0.12})
         for place, ax in enumerate(axes.flat):
             if place >= len(images):
                 ax.axis("off")
                 continue
-            _digit(ax, images[place], paper)
+            digit(ax, images[place], paper)
             if predicted[place] == true[place]:
                 ax.set_title(str(predicted[place]), color=paper.soft, pad=3)
                 continue
@@ -90,7 +90,7 @@ def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> 
     from matplotlib.colors import LinearSegmentedColormap
 
     side = 1.4 + 0.42 * len(labels)
-    with _drawing(side, side - 0.35, paper) as (figure, png):
+    with drawing(side, side - 0.35, paper) as (figure, png):
         ax = figure.subplots()
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
@@ -112,7 +112,7 @@ def accuracy_bars(
     names: Sequence[str], accuracy: Sequence[float], standard_error: Sequence[float], *, paper: Paper = LIGHT
 ) -> bytes:
     """Accuracies (0 to 1) as bars from 0 to 100 %, with ± one standard error."""
-    with _drawing(6.4, 0.75 + 0.42 * len(names), paper) as (figure, png):
+    with drawing(6.4, 0.75 + 0.42 * len(names), paper) as (figure, png):
         ax = figure.subplots()
         values, errors = 100 * np.asarray(accuracy), 100 * np.asarray(standard_error)
         places = np.arange(len(names))
@@ -124,14 +124,14 @@ def accuracy_bars(
         ax.invert_yaxis()
         ax.set(xlim=(0, 104), xlabel="accuracy on the test digits, % (± one standard error)")
         ax.set_xticks(range(0, 101, 20))
-        _bare(ax, paper)
+        bare(ax, paper)
     return png.getvalue()
 
 
 def stage_bars(names: Sequence[str], seconds: Sequence[Mapping[str, float]], *, paper: Paper = LIGHT) -> bytes:
     """Seconds of all tasks by stage, one stacked bar a sweep."""
     stages = list(dict.fromkeys(stage for one in seconds for stage in one))
-    with _drawing(6.4, 1.15 + 0.42 * len(names), paper) as (figure, png):
+    with drawing(6.4, 1.15 + 0.42 * len(names), paper) as (figure, png):
         ax = figure.subplots()
         places, left = np.arange(len(names)), np.zeros(len(names))
         for number, stage in enumerate(stages):
@@ -141,13 +141,13 @@ def stage_bars(names: Sequence[str], seconds: Sequence[Mapping[str, float]], *, 
         ax.set_yticks(places, names)
         ax.invert_yaxis()
         ax.set(xlabel="seconds, added over all tasks", xlim=(0, 1.02 * max(left.max(initial=0), 1e-9)))
-        _bare(ax, paper)
+        bare(ax, paper)
         figure.legend(loc="outside upper left", ncols=len(stages), frameon=False, handlelength=1, columnspacing=1.2)
     return png.getvalue()
 
 
 @contextmanager
-def _drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure, io.BytesIO]]:
+def drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure, io.BytesIO]]:
     """An empty figure; its PNG is in the buffer after the block."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -166,7 +166,7 @@ def _drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure
         figure.savefig(buffer, format="png")
 
 
-def _digit(ax: Axes, image: Array, paper: Paper) -> None:
+def digit(ax: Axes, image: Array, paper: Paper) -> None:
     ax.imshow(image, cmap=paper.digits, vmin=0, vmax=255, interpolation="nearest")
     ax.set_xticks([])
     ax.set_yticks([])
@@ -174,7 +174,7 @@ def _digit(ax: Axes, image: Array, paper: Paper) -> None:
         spine.set(edgecolor=paper.line, linewidth=0.8)
 
 
-def _bare(ax: Axes, paper: Paper) -> None:
+def bare(ax: Axes, paper: Paper) -> None:
     """Grid lines instead of a frame."""
     for spine in ax.spines.values():
         spine.set_visible(False)
