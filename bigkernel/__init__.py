@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnitNormalizer,
     )
     from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+    from bigkernel.mercer import check_positive_definite
     from bigkernel.model import load_model, save_model
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "Sigmoid",
     "Standardizer",
     "UnitNormalizer",
+    "check_positive_definite",
     "connect",
     "executing",
     "load_model",
@@ -70,6 +72,7 @@ _HOMES = {
         "UnitNormalizer",
     ),
     "kernels": ("Gaussian", "Laplacian", "Linear", "Matern", "Polynomial", "Sigmoid"),
+    "mercer": ("check_positive_definite",),
     "model": ("load_model", "save_model"),
 }
 _HOME = {name: f"bigkernel.{module}" for module, names in _HOMES.items() for name in names}

@@ -134,6 +134,11 @@ class LandmarkMap:
         """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
         return self.width * self.n_features * (3 * 8 + self.dtype.itemsize)
 
+    def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
+        """k(x, x) of these rows of the chunk, (b,) float64."""
+        rows = chunk.load(block, self.bound.columns, self.dtype)
+        return self.kernel.diag(rows[:, : self.n_features])
+
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """See `FeatureMap`."""
         rows = chunk.load(block, self.bound.columns, self.dtype)

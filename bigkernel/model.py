@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import arrays, estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators import SSSL, Rescaler, SSSLClassifier, Standardizer, UnitNormalizer
+from bigkernel.estimators import SSSL, KernelRidge, Rescaler, SSSLClassifier, Standardizer, UnitNormalizer
 from bigkernel.estimators.linear import _Linear
 from bigkernel.kernels import KERNELS, Kernel
 
@@ -43,8 +43,9 @@ _ARRAYS = (
     "scale_",
     "training_mse_",
     "target_shift_",
+    "sample_weight_",
 )
-_VALUES = ("n_features_in_", "rank_", "dtype_", "_flat", "intercept_")
+_VALUES = ("n_features_in_", "rank_", "dtype_", "alpha_", "_flat", "_with_intercept", "intercept_")
 _STATISTICS = ("rows", "n", "G", "C", "s", "t", "q")
 
 
@@ -272,6 +273,12 @@ def _check_shapes(step: Any) -> None:
                 f"{type(step).__name__}: kernel_ must be a kernel with every parameter a number, as sigma"
             )
         kernel.resolve(step.landmarks_)
+        alpha = getattr(step, "alpha_", None)
+        if not isinstance(alpha, float) or not 0 <= alpha < math.inf:
+            raise ModelRejected(f"{type(step).__name__}: alpha_ must be a number of at least 0, found {alpha!r}")
+        weight = getattr(step, "sample_weight_", None)
+        if weight is not None and (weight.shape != (size,) or not (weight >= 0).all() or not weight.any()):
+            raise ModelRejected(f"{type(step).__name__}: sample_weight_ must be {size} numbers of at least 0")
     c = coef.shape[1]
     if coef.shape != (size, c) or not c or not size:
         raise ModelRejected(
@@ -288,6 +295,8 @@ def _check_shapes(step: Any) -> None:
         if not isinstance(getattr(step, "_flat", None), bool) or (step._flat and c != 1):
             raise ModelRejected(f"{type(step).__name__}: _flat must say whether targets are one column")
         _require(step, target_shift_=(c,))
+    if isinstance(step, KernelRidge) and not isinstance(getattr(step, "_with_intercept", None), bool):
+        raise ModelRejected("KernelRidge: _with_intercept must say whether it has one")
     if isinstance(step, _Linear):
         _require(step, shift_=(d,))
     statistics = getattr(step, "statistics_", None)

@@ -1,7 +1,7 @@
 """Predictions on disk: written by the tasks of a sweep, chunk by chunk, and published when all are there.
 
 A group of kind "predictions" with `prediction` (n,) or (n, c): labels (positions in `classes` where these are text) or
-numbers; and `decision` (n, c), the values of f, where asked.
+numbers; and, where asked, `decision` (n, c), the values of f, and `std` (n,), the standard deviation of an observation.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class PredictionWriter:
     chunk_rows: int
     decision: bool
     flat: bool
+    std: bool = False
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
@@ -46,15 +47,9 @@ class PredictionWriter:
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
-        features, c = self.predictor.features, self.predictor.coef.shape[1]
-        return Footprint(
-            features.flops_per_row + 2 * features.width * c,
-            8,
-            features.fixed_bytes
-            + block_rows * features.row_bytes
-            + features.width * (c + 2) * 8
-            + 3 * self.chunk_rows * c * 8,
-        )
+        predictor = self.predictor
+        written = 3 * self.chunk_rows * predictor.width * 8
+        return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
@@ -62,7 +57,9 @@ class PredictionWriter:
         index, rest = divmod(chunk.start, self.chunk_rows)
         if rest:
             raise DataError(f"{self.path}: row {chunk.start} does not begin a chunk of {self.chunk_rows} rows")
-        rows = {"prediction": stored_form(self.predictor, values, flat=self.flat)}
+        rows = {"std": values[:, -1]} if self.std else {}
+        values = values[:, :-1] if self.std else values
+        rows["prediction"] = stored_form(self.predictor, values, flat=self.flat)
         if self.decision:
             rows["decision"] = values
         with chunk.work.stage("write"):
@@ -79,7 +76,14 @@ def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
 
 
 def create(
-    path: str | os.PathLike[str], predictor: Predictor, n_rows: int, chunk_rows: int, *, decision: bool, flat: bool
+    path: str | os.PathLike[str],
+    predictor: Predictor,
+    n_rows: int,
+    chunk_rows: int,
+    *,
+    decision: bool,
+    flat: bool,
+    std: bool = False,
 ) -> None:
     """Create the empty arrays of a prediction store in the (scratch) directory `path`."""
     classes = [] if predictor.classes is None else predictor.classes.tolist()
@@ -90,6 +94,8 @@ def create(
     shapes = {"prediction": sample.shape[1:]}
     if decision:
         shapes["decision"] = (c,)
+    if std:
+        shapes["std"] = ()
     for name, tail in shapes.items():
         dtype = sample.dtype if name == "prediction" else np.float64
         arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)

@@ -7,6 +7,7 @@ Shapes: n rows, p columns of φ, c targets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,15 +38,51 @@ class Predictor:
     intercept: Array
     classes: Array | None = None
 
+    @property
+    def width(self) -> int:
+        """Columns of the values: c."""
+        return int(self.coef.shape[1])
+
+    @property
+    def flops_per_row(self) -> float:
+        """Floating-point operations of a row."""
+        return self.features.flops_per_row + 2.0 * self.features.width * len(self.intercept)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes a row of a block takes beside its features."""
+        return 0
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that the model takes in a process, at most."""
+        return self.features.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
+
+    def work_bytes(self, block_rows: int) -> int:
+        """Bytes that a task needs to predict, its chunk apart."""
+        return self.fixed_bytes + block_rows * (self.features.row_bytes + self.row_bytes)
+
+    @cached_property
+    def weights(self) -> Array:
+        """The coefficients in the dtype of the features."""
+        weights: Array = self.coef.astype(self.features.dtype)
+        return weights
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "weights"}
+
+    def finish(self, phi: Array, out: Array) -> None:
+        """out ← f, (b, c) float64, of rows whose features are `phi`."""
+        out[...] = phi @ self.weights
+        out += self.intercept
+
     def values(self, chunk: Chunk) -> Array:
         """f of every row of the chunk, (n, c) float64."""
-        out = np.empty((len(chunk), self.coef.shape[1]))
-        coef = self.coef.astype(self.features.dtype)
+        out = np.empty((len(chunk), self.width))
         for block in chunk.blocks():
             phi = self.features.block(chunk, block)
             with chunk.work.stage("predict"):
-                out[block] = phi @ coef
-        out += self.intercept
+                self.finish(phi, out[block])
         return out
 
 
@@ -74,12 +111,8 @@ class ScoreStatistic:
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
-        features, c = self.predictor.features, self.targets.width
-        return Footprint(
-            features.flops_per_row + 2 * features.width * c,
-            8 * c * c + 32 * c,
-            features.fixed_bytes + block_rows * features.row_bytes + features.width * (c + 2) * 8,
-        )
+        c, predictor = self.targets.width, self.predictor
+        return Footprint(predictor.flops_per_row, 8 * c * c + 32 * c, predictor.work_bytes(block_rows))
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel import mercer
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.statistics import Moments
 
@@ -73,7 +74,9 @@ def identity(width: int) -> Whitening:
     return Whitening(width, width, basis=np.eye(width))
 
 
-def whiten(core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel: str = "") -> Whitening:
+def whiten(
+    core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel: str = "", warn: bool = True
+) -> Whitening:
     """Whiten the m×m core, keeping what exceeds m·eps of its largest part.
 
     Parameters
@@ -81,6 +84,7 @@ def whiten(core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel:
     core : K_mm, symmetric, float64
     eps : relative precision of the blocks that the moments were made from
     kernel : its name, for the warnings
+    warn : False where the core is one that was warned of before
 
     Warns
     -----
@@ -91,7 +95,8 @@ def whiten(core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel:
     scale = float(np.abs(core).max(initial=0.0))
     tolerance = m * eps * scale
     if scale == 0:
-        warnings.warn(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", RankDeficient, 2)
+        if warn:
+            warnings.warn(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", RankDeficient, 2)
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     factor, pivots, rank, _ = linalg.lapack.dpstrf(core, tol=tolerance, lower=1)
     pivots = pivots.astype(np.int64) - 1
@@ -101,30 +106,26 @@ def whiten(core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel:
         below = np.tril(factor)[rank:, :rank]
         rest = core[np.ix_(lost, lost)] - below @ below.T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
-            return _whiten_indefinite(core, m * eps, kernel)
-        warnings.warn(
-            f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
-            f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
-            RankDeficient,
-            2,
-        )
+            return _whiten_indefinite(core, m * eps, kernel, warn)
+        if warn:
+            warnings.warn(
+                f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
+                f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
+                RankDeficient,
+                2,
+            )
     else:
         kept = pivots
     lower = np.asfortranarray(np.tril(factor[:rank, :rank]))
     return Whitening(m, int(rank), pivots=kept, factor=lower)
 
 
-def _whiten_indefinite(core: Array, relative: float, kernel: str) -> Whitening:
+def _whiten_indefinite(core: Array, relative: float, kernel: str, warn: bool) -> Whitening:
     # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
     values, vectors = linalg.eigh(core)
     keep = values > relative * np.abs(values).max()
-    dropped = -values[values < 0].sum() / np.abs(values).sum()
-    warnings.warn(
-        f"{kernel} kernel: the core is not positive semi-definite; its negative part, {dropped:.1%} of the absolute "
-        f"eigenvalue mass, is dropped, and {int(keep.sum())} of {len(core)} directions are kept",
-        RankDeficient,
-        3,
-    )
+    if warn:
+        mercer.warn_negative(values, kernel, tolerance=relative)
     return Whitening(len(core), int(keep.sum()), basis=vectors[:, keep] / np.sqrt(values[keep]))
 
 
@@ -155,6 +156,73 @@ def reduce_moments(moments: Moments, whitening: Whitening, *, fit_intercept: boo
     return Reduced(float(moments.n), G, C - np.outer(mean, moments.t), np.maximum(q, 0), mean, target_mean)
 
 
+@dataclass(frozen=True)
+class Factor:
+    """G + αI factored: by Cholesky, or by its eigenvectors where it is singular; made by `factorize`.
+
+    Attributes
+    ----------
+    lower : (r, r) Cholesky factor R, or None
+    values, vectors : (k,), (r, k) eigenpairs kept where it is singular, and `dropped` (r, r − k) the other vectors
+    """
+
+    lower: Array | None = None
+    values: Array | None = None
+    vectors: Array | None = None
+    dropped: Array | None = None
+
+    def solve(self, C: Array) -> Array:
+        """(G + αI)⁻¹C, (r, c): the minimum-norm solution where G + αI is singular."""
+        if self.lower is not None:
+            solution: Array = linalg.cho_solve((self.lower, True), C, check_finite=False)
+            return solution
+        assert self.vectors is not None
+        assert self.values is not None
+        w: Array = self.vectors @ ((self.vectors.T @ C) / self.values[:, None])
+        return w
+
+    def half(self, C: Array) -> Array:
+        """HC with HᵀH = (G + αI)⁻¹ (or its pseudo-inverse), (·, c)."""
+        if self.lower is not None:
+            return _solve_lower(self.lower, C)
+        assert self.vectors is not None
+        assert self.values is not None
+        rotated: Array = (self.vectors.T @ C) / np.sqrt(self.values)[:, None]
+        return rotated
+
+    def unseen(self, C: Array) -> Array:
+        """C along the directions that were dropped as null, (r − k, c)."""
+        if self.dropped is None:
+            return np.zeros((0, C.shape[1]))
+        along: Array = self.dropped.T @ C
+        return along
+
+
+def factorize(G: Array, alpha: float, *, n_rows: float = 0.0) -> Factor:
+    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; what is null depends on the `n_rows` behind G."""
+    require_alpha(alpha)
+    if not len(G):
+        return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)))
+    regular = _regular(G, alpha)
+    scale = float(np.abs(np.diagonal(regular)).max())
+    if scale > 0:
+        lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
+        if info == 0 and float(np.diagonal(lower).min()) ** 2 > len(G) * float(np.finfo(np.float64).eps) * scale:
+            return Factor(lower=lower)
+        regular = _regular(G, alpha)
+    values, vectors = linalg.eigh(regular, overwrite_a=True)
+    largest = max(float(np.abs(values).max(initial=0.0)), 1e-300)
+    keep = values > max(len(G), n_rows) * np.finfo(np.float64).eps * largest
+    return Factor(values=values[keep], vectors=vectors[:, keep], dropped=vectors[:, ~keep])
+
+
+def _regular(G: Array, alpha: float) -> Array:
+    # a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing), with α on the diagonal
+    regular = np.array(G.T, order="F")
+    regular[np.diag_indices(len(G))] += alpha
+    return regular
+
+
 def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
 
@@ -163,25 +231,7 @@ def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0) -> Array:
     G : (r, r), C : (r, c), alpha ≥ 0
     n_rows : rows behind G, for the tolerance of the minimum-norm solution
     """
-    require_alpha(alpha)
-    if not len(G):
-        return np.zeros_like(C)
-    regular = G + alpha * np.eye(len(G))
-    scale = float(np.abs(np.diagonal(regular)).max())
-    floor = len(G) * float(np.finfo(np.float64).eps)
-    if scale > 0:
-        try:
-            factor = linalg.cho_factor(regular, lower=True, check_finite=False)
-            smallest = float(np.diagonal(factor[0]).min())
-            if smallest**2 > floor * scale:
-                solution: Array = linalg.cho_solve(factor, C, check_finite=False)
-                return solution
-        except linalg.LinAlgError:
-            pass
-    values, vectors = linalg.eigh(regular)
-    keep = values > max(len(G), n_rows) * np.finfo(np.float64).eps * max(np.abs(values).max(), 1e-300)
-    w: Array = vectors[:, keep] @ ((vectors[:, keep].T @ C) / values[keep, None])
-    return w
+    return factorize(G, alpha, n_rows=n_rows).solve(C)
 
 
 def ridge_path(G: Array, C: Array, alphas: Array, *, n_rows: float = 0.0) -> Array:
@@ -224,12 +274,12 @@ def exact_krr(
 ) -> tuple[Array, Array]:
     """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky (seed 000 eq. 17; with b: seed 002).
 
-    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y.
+    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. K is positive
+    semi-definite; `indefinite_krr` is for kernels that are not.
     """
-    require_alpha(alpha)
     n = len(K)
-    root = np.ones(n) if weight is None else np.sqrt(weight)
-    scaled, target = K * np.outer(root, root), root[:, None] * Y
+    scaled, root = weigh(K, weight)
+    target = root[:, None] * Y
     if not fit_intercept:
         return root[:, None] * ridge(scaled, target, alpha, n_rows=n), np.zeros(Y.shape[1])
     # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
@@ -242,14 +292,49 @@ def exact_krr(
     return root[:, None] * u, intercept
 
 
+def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
+    """W^{1/2}KW^{1/2} (K itself without weights) and the roots of the weights, (n,)."""
+    if weight is None:
+        return K, np.ones(len(K))
+    root: Array = np.sqrt(weight)
+    return K * np.outer(root, root), root
+
+
+def indefinite_krr(
+    K: Array, Y: Array, alpha: float, *, fit_intercept: bool = False, weight: Array | None = None, kernel: str = ""
+) -> tuple[Array, Array]:
+    """`exact_krr` for a kernel that need not be positive: the Nyström form with every row a landmark.
+
+    K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x), and a `RankDeficient` warning tells the mass dropped; where
+    there is no negative part this is `exact_krr`.
+    """
+    tolerance = len(K) * float(np.finfo(np.float64).eps)
+    shifted = _regular(K, tolerance * float(np.abs(K).max(initial=0.0)))
+    positive = linalg.lapack.dpotrf(shifted, lower=1, overwrite_a=1)[1] == 0
+    values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
+    if positive or not mercer.warn_negative(values, kernel):
+        return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight)
+    keep = values > tolerance * np.abs(values).max()
+    roots, basis = np.sqrt(values[keep]), vectors[:, keep]
+    phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight
+    share = weights / weights.sum() if fit_intercept else np.zeros(len(K))
+    mean, target_mean = share @ phi, share @ Y
+    phi, target = phi - mean, Y - target_mean
+    w = ridge(phi.T @ (weights[:, None] * phi), phi.T @ (weights[:, None] * target), alpha, n_rows=len(K))
+    return basis @ (w / roots[:, None]), target_mean - mean @ w
+
+
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
     """The `count` largest eigenvalues (descending) and their vectors (columns) of a symmetric matrix."""
     size = len(S)
     count = min(count, size)
     if not count:
         return np.zeros(0), np.zeros((size, 0))
-    values, vectors = linalg.eigh(S, subset_by_index=(size - count, size - 1), check_finite=False)
-    return values[::-1], vectors[:, ::-1]
+    if size <= 600 or 3 * count > size:  # all of them by divide and conquer: sooner than bisection for some
+        values, vectors = linalg.eigh(S, driver="evd", check_finite=False)
+    else:
+        values, vectors = linalg.eigh(S, subset_by_index=(size - count, size - 1), check_finite=False)
+    return values[::-1][:count], vectors[:, ::-1][:, :count]
 
 
 def sssl_all(

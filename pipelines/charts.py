@@ -27,6 +27,7 @@ class Curve:
     band : half the width (k,) of a shaded band around y, or None
     line, marks : whether points are joined, and shown
     colour : "ink", the number of a colour of the palette, or None for the next one
+    width : of the line, in points
     """
 
     name: str
@@ -37,6 +38,7 @@ class Curve:
     line: bool = True
     marks: bool = True
     colour: int | str | None = None
+    width: float = 1.8
 
 
 def curves(
@@ -59,12 +61,20 @@ def curves(
     """
     with drawing(6.4, height, paper) as (figure, png):
         ax = figure.subplots()
+        marks = iter(MARKS * len(shown))
         for number, curve in enumerate(shown):
             chosen = number if curve.colour is None else curve.colour
             colour = paper.ink if isinstance(chosen, str) else COLOURS[chosen % len(COLOURS)]
-            style = {"color": colour, "linestyle": "-" if curve.line else "none", "linewidth": 1.8, "markersize": 5}
-            mark = MARKS[number % len(MARKS)] if curve.marks else None
-            ax.errorbar(curve.x, curve.y, yerr=curve.error, marker=mark, capsize=3, label=curve.name, zorder=3, **style)
+            style = {
+                "color": colour,
+                "linestyle": "-" if curve.line else "none",
+                "linewidth": curve.width,
+                "markersize": 5,
+            }
+            mark = next(marks) if curve.marks else None
+            ax.errorbar(
+                curve.x, curve.y, yerr=curve.error, marker=mark, capsize=3, label=curve.name or None, zorder=3, **style
+            )
             if curve.band is not None:
                 y, half = np.asarray(curve.y), np.asarray(curve.band)
                 ax.fill_between(curve.x, y - half, y + half, color=colour, alpha=0.18, linewidth=0)
@@ -85,6 +95,7 @@ def curves(
             ax.set_ylim(y_range)
         bare(ax, paper)
         ax.grid(axis="y", color=paper.line, linewidth=0.8)
-        columns = min(4, len(shown) + len(levels))
+        names = [curve.name for curve in shown if curve.name] + [name for name, _ in levels]
+        columns = max(1, min(len(names), 84 // (7 + max(map(len, names), default=1))))  # 84 letters in the width
         figure.legend(loc="outside upper left", ncols=columns, frameon=False, handlelength=2, columnspacing=1.2)
     return png.getvalue()

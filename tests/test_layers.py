@@ -16,7 +16,7 @@ LAYERS = {
     "base": {"errors", "config"},
     "numerics": {
         *("blas", "blocks", "chunks", "kernels", "landmarks", "features", "statistics", "solve", "plan"),
-        "predictor",
+        *("mercer", "posterior", "predictor"),
     },
     "storage": {"arrays", "corpus", "runs", "io", "ingest", "digits", "predictions"},
     "execution": {"rows", "sweep", "distribute", "worker", "monitor", "clusters"},

@@ -289,6 +289,7 @@ def _require_target(path: str, overwrite: bool) -> None:
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
 @click.option("--decision", is_flag=True, help="Write the values of f for every class too.")
+@click.option("--std", is_flag=True, help="Write the standard deviation of an observation too (krr on numbers).")
 @cluster_options
 @overwrite_option
 @json_option
@@ -297,6 +298,7 @@ def predict(
     corpus: str,
     out: str,
     decision: bool,
+    std: bool,
     cluster: str,
     workers: int | None,
     memory_limit: str | None,
@@ -310,7 +312,7 @@ def predict(
     last, rows = _split(loaded, opened)
     with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
         start = time.perf_counter()
-        group = last.predict_to(rows, out, decision=decision, overwrite=overwrite)
+        group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
         seconds = time.perf_counter() - start
     arrays = [f"{name} {group[name].shape}" for name in sorted(group.array_keys())]
     show({"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}, as_json=as_json, title=out)

@@ -29,7 +29,7 @@ from bigkernel import arrays, predictions
 from bigkernel.chunks import Chunk, RowMap
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.predictor import Predictor, ScoreStatistic, score
 from bigkernel.rows import DaskSource, Rows, as_rows
 from bigkernel.statistics import Accumulator, Targets
@@ -206,11 +206,11 @@ class RowsEstimator(BaseEstimator):
         coef, intercept = self._coefficients()
         return Predictor(self._features(), coef, intercept, self.classes_ if is_classifier(self) else None)
 
-    def _values(self, X: Any) -> Any:
-        """f(X), (n, c): an array, or a lazy Dask array."""
+    def _values(self, X: Any, predictor: Predictor | None = None) -> Any:
+        """f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
-        predictor = self._predictor()
+        predictor = predictor or self._predictor()
         if rows.in_memory:
             return predictor.values(rows.read(0, len(rows)))
         return _lazy_values(rows, predictor)
@@ -230,15 +230,27 @@ class RowsEstimator(BaseEstimator):
         """
         return self._from_values(self._values(X))
 
+    def _spread_predictor(self) -> Predictor:
+        """The predictor whose values end with a standard deviation."""
+        raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; KernelRidge has")
+
     def predict_to(
-        self, X: Any, path: str | os.PathLike[str], *, decision: bool = False, overwrite: bool = False
+        self,
+        X: Any,
+        path: str | os.PathLike[str],
+        *,
+        decision: bool = False,
+        std: bool = False,
+        overwrite: bool = False,
     ) -> zarr.Group:
         """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
 
         Parameters
         ----------
         X : corpus, zarr array or Rows of one
-        path : where a group with `prediction` (and `decision` (n, c) where asked) appears, whole or not at all
+        path : where a group with `prediction` (and `decision` (n, c) or `std` (n,) where asked) appears, whole or not
+            at all
+        std : write the standard deviation of an observation too, as `KernelRidge.predict(…, return_std=True)`
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
@@ -246,10 +258,11 @@ class RowsEstimator(BaseEstimator):
         chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
         if any(start % chunk_rows for start in bounds[:-1]):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
-        predictor, flat = self._predictor(), getattr(self, "_flat", True)
+        predictor = self._spread_predictor() if std else self._predictor()
+        flat = getattr(self, "_flat", True)
         with arrays.publishing(path, kind="predictions", overwrite=overwrite) as scratch:
-            predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat)
-            writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat)
+            predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
+            writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat, std)
             sweep(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
             predictions.open_predictions(scratch)  # every chunk is there, before it can be seen
         return predictions.open_predictions(path)
@@ -301,7 +314,7 @@ def _labels(values: Array, classes: Array) -> Array:
 
 def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
     """f of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
-    c = predictor.coef.shape[1]
+    c = predictor.width
     model = dask.delayed(predictor, traverse=False)
     if isinstance(rows.x, DaskSource):
         array = rows.x.array

@@ -53,6 +53,15 @@ def keeps_statistics(estimator: Any) -> bool:
     return not estimator._exact
 
 
+def require_exact(name: str, n: int) -> None:
+    """Raise `PlanTooLarge` where the n×n matrix of the exact form of the estimator `name` would be too large."""
+    if 8 * n * n > EXACT_BYTES:
+        raise PlanTooLarge(
+            f"{name} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
+            f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
+        )
+
+
 class LandmarkEstimator(RowsEstimator):
     """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
 
@@ -181,23 +190,17 @@ class LandmarkEstimator(RowsEstimator):
         if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:
             raise DataError("y: no labelled row with a weight above zero")
         self._solve()
+        self.alpha_ = float(self.alpha)
 
-    def _whitening(self) -> Whitening:
-        eps = float(np.finfo(self.dtype_).eps)
-        whitening = whiten(self._core(), eps=eps, kernel=self.kernel_.name)
-        self.rank_ = whitening.rank
-        return whitening
+    def _whitening(self, *, warn: bool = True) -> Whitening:
+        return whiten(self._core(), eps=float(np.finfo(self.dtype_).eps), kernel=self.kernel_.name, warn=warn)
 
     def _core(self) -> Array:
         return self.kernel_(self.landmarks_)
 
     def _fit_exact(self, rows: Rows, targets: Targets) -> None:
         n = len(rows)
-        if 8 * n * n > EXACT_BYTES:
-            raise PlanTooLarge(
-                f"{type(self).__name__} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
-                f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
-            )
+        require_exact(type(self).__name__, n)
         y = rows.column("y")
         assert y is not None
         labelled = targets.labelled(y, 0)
@@ -213,8 +216,12 @@ class LandmarkEstimator(RowsEstimator):
             weight = require_weights(np.asarray(weight, np.float64), 0)[keep]
         self.kernel_ = self._kernel().resolve(X, weight)
         self.landmarks_, self.dtype_ = X, "float64"
-        self.__dict__.pop("statistics_", None)
+        for name in ("statistics_", "sample_weight_"):
+            self.__dict__.pop(name, None)
+        if weight is not None:
+            self.sample_weight_ = weight
         self._solve_exact(self.kernel_(X), Y, labelled, weight)
+        self.alpha_ = float(self.alpha)
 
     # -- prediction --------------------------------------------------------------------------------------------------
 
@@ -239,7 +246,7 @@ class LandmarkEstimator(RowsEstimator):
             "landmarks": len(self.landmarks_),
             "rank": int(self.rank_),
             "dtype": self.dtype_,
-            "alpha": float(self.alpha),
+            "alpha": self.alpha_,
         }
         if hasattr(self, "statistics_"):
             report["rows"] = int(self.statistics_["rows"].sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,11 +10,14 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
+from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics, require_exact
 from bigkernel.kernels import Kernel
-from bigkernel.solve import exact_krr, nystrom_ridge
+from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
+from bigkernel.solve import exact_krr, indefinite_krr, nystrom_ridge
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -54,18 +58,26 @@ class _KernelRidge(LandmarkEstimator):
         self.random_state = random_state
 
     def _solve(self) -> None:
+        whitening = self._whitening()
         coef, intercept, error = nystrom_ridge(
-            Moments.of(self.statistics_), self._whitening(), self.alpha, fit_intercept=self.fit_intercept
+            Moments.of(self.statistics_), whitening, self.alpha, fit_intercept=self.fit_intercept
         )
+        self.rank_ = whitening.rank
         self.training_mse_ = error / max(float(self.statistics_["n"].sum()), 1e-300)
         self._set_coefficients(coef, intercept)
 
     def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
         self.rank_ = len(K)
-        coef, intercept = exact_krr(K, Y, self.alpha, fit_intercept=self.fit_intercept, weight=weight)
+        solve = exact_krr if self.kernel_.positive else partial(indefinite_krr, kernel=self.kernel_.name)
+        coef, intercept = solve(K, Y, self.alpha, fit_intercept=self.fit_intercept, weight=weight)
         # Y is without its shift here, as is the intercept
         self.training_mse_ = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
         self._set_coefficients(coef, intercept)
+
+    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
+        super()._set_coefficients(coef, intercept)
+        self.__dict__.pop("_spread", None)  # it belonged to the coefficients before
+        self._with_intercept = self.fit_intercept
 
 
 class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
@@ -104,7 +116,14 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     rank_ : int
         Numerical rank of the core.
     training_mse_ : (c,)
+    alpha_ : float
+        The penalty that the coefficients were solved with.
     n_features_in_, feature_names_in_
+
+    Notes
+    -----
+    Squared errors as in seed 002: ``(y - model.predict(X)) ** 2`` a row, `sklearn.metrics.mean_squared_error` for their
+    mean. The penalty is aᵀKa, as that seed's equations have it (its text says aᵀKᵀKa).
 
     References
     ----------
@@ -128,6 +147,57 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows with the same landmarks (drawn at the first call)."""
         return self._partial_fit(X, y, None, sample_weight)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predicted numbers (n,) or (n, c) of the rows X, and with `return_std` their standard deviation.
+
+        Arrays for NumPy input, lazy Dask arrays for Dask and zarr arrays, corpora and Rows.
+
+        Parameters
+        ----------
+        return_std : bool
+            Also the standard deviation of an observation y around its prediction, of the same shape, when the model
+            is read as a Gaussian process of covariance k and noise variance alpha (which is included; see
+            `bigkernel.posterior`). It is the same for every target.
+
+        Raises
+        ------
+        ConfigError
+            `return_std` with a kernel that is not positive definite, hence no covariance.
+        """
+        if not return_std:
+            return super().predict(X)
+        check_is_fitted(self)
+        values = self._values(X, self._spread_predictor())
+        mean, std = values[:, :-1], values[:, -1:]
+        if self._flat:
+            return mean[:, 0], std[:, 0]
+        return mean, std * np.ones((1, mean.shape[1]))
+
+    def _spread_predictor(self) -> SpreadPredictor:
+        if not hasattr(self, "_spread"):
+            self._spread = self._posterior()
+        return SpreadPredictor(self._features(), *self._coefficients(), posterior=self._spread)
+
+    def _posterior(self) -> Posterior:
+        if not self.kernel_.positive:
+            raise ConfigError(
+                f"return_std: the {self.kernel_.name} kernel is not positive definite and so no covariance function"
+            )
+        if hasattr(self, "statistics_"):
+            return nystrom_posterior(
+                Moments.of(self.statistics_),
+                self._whitening(warn=False),
+                self.alpha_,
+                fit_intercept=self._with_intercept,
+            )
+        require_exact(type(self).__name__, len(self.landmarks_))
+        weight = getattr(self, "sample_weight_", None)
+        return exact_posterior(self._core(), self.alpha_, fit_intercept=self._with_intercept, weight=weight)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the factors are made again when they are asked for
+        return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -18,6 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
 from bigkernel.kernels import Kernel
+from bigkernel.mercer import warn_negative
 from bigkernel.solve import sssl_all, sssl_core
 from bigkernel.statistics import Moments
 
@@ -63,11 +65,14 @@ class _SSSL(LandmarkEstimator):
     def _solve(self) -> None:
         labelled = Moments.of(self.statistics_, 1)
         if self.eigenfunctions == "all":
+            whitening = self._whitening()
             coef, self.eigenvalues_ = sssl_all(
-                Moments.of(self.statistics_), labelled, self._whitening(), self.n_components, self.alpha
+                Moments.of(self.statistics_), labelled, whitening, self.n_components, self.alpha
             )
+            self.rank_ = whitening.rank
         else:
             core = self._core()
+            self._warn_negative(core)
             coef, self.eigenvalues_ = sssl_core(core, labelled.G, labelled.C, self.n_components, self.alpha)
             self.rank_ = len(core)
         self._set_coefficients(coef, np.zeros(coef.shape[1]))
@@ -75,12 +80,18 @@ class _SSSL(LandmarkEstimator):
     def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         root = np.ones(len(K)) if weight is None else np.sqrt(weight)
+        self._warn_negative(K)
         P = (K[:, labelled] * root[:, None]) * root[labelled]
         coef, self.eigenvalues_ = sssl_core(
             K * np.outer(root, root), P @ P.T, P @ (root[labelled, None] * Y), self.n_components, self.alpha
         )
         self.rank_ = len(K)
         self._set_coefficients(root[:, None] * coef, np.zeros(coef.shape[1]))
+
+    def _warn_negative(self, K: Array) -> None:
+        # only the largest eigenvalues are looked at afterwards
+        if not self.kernel_.positive:
+            warn_negative(linalg.eigvalsh(K), self.kernel_.name)
 
     @property
     def n_components_(self) -> int:

@@ -1,0 +1,137 @@
+"""Positive definiteness: the eigenvalues of a Gram matrix, and whether a kernel has a feature map on given rows.
+
+A kernel is positive definite symmetric (PDS) when every Gram matrix [k(x_i, x_j)] is symmetric with no negative
+eigenvalue (seed 000, Definition 1; equivalent to Mercer's condition, its Theorem 1). A finite sample can refute that
+but not prove it: what is found here holds for the rows that were given. Shapes: n rows X (n, d), Gram matrix (n, n).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.errors import DataError, PlanTooLarge, RankDeficient
+from bigkernel.kernels import Kernel, as_kernel
+
+Array = NDArray[Any]
+LIMIT_BYTES = 2**33  # of the Gram matrix
+
+
+@dataclass(frozen=True, eq=False)
+class GramSpectrum:
+    """The eigenvalues of a Gram matrix.
+
+    Attributes
+    ----------
+    eigenvalues : (n,) float64, descending
+    asymmetry : largest |k(x, z) − k(z, x)| over the largest |k|
+    tolerance : eigenvalues within this share of the largest |eigenvalue| count as zero
+    """
+
+    eigenvalues: Array
+    asymmetry: float
+    tolerance: float
+
+    @property
+    def positive_definite(self) -> bool:
+        """Whether the matrix is symmetric and no eigenvalue is below −tolerance of the largest: Definition 1."""
+        smallest = float(self.eigenvalues[-1])
+        return self.asymmetry <= self.tolerance and smallest >= -self.tolerance * self._largest
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues exceed the tolerance in absolute value."""
+        return int(np.sum(np.abs(self.eigenvalues) > self.tolerance * self._largest))
+
+    @property
+    def negative_mass(self) -> float:
+        """The share of the negative eigenvalues in Σ|λ|, from 0 to 1; rounding does not count."""
+        return negative_mass(self.eigenvalues, self.tolerance)
+
+    @property
+    def _largest(self) -> float:
+        return float(np.abs(self.eigenvalues).max())
+
+
+def check_positive_definite(
+    kernel: Kernel | str | Callable[[Array, Array], Any], X: Any, *, tolerance: float | None = None
+) -> GramSpectrum:
+    """The spectrum of the Gram matrix of a kernel on rows X, which tells whether the kernel is PDS there.
+
+    Parameters
+    ----------
+    kernel : Kernel, name, or a function of (X, X) that returns the matrix (n, n)
+    X : (n, d), some thousands of rows at most: the time grows as n³
+    tolerance : share of the largest |eigenvalue| that counts as zero; n·eps by default
+
+    Raises
+    ------
+    DataError
+        X or the matrix is not of the right shape, or not finite.
+    PlanTooLarge
+        The matrix would take more than 8 GB.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, Sigmoid, check_positive_definite
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> check_positive_definite(Gaussian(sigma=1.0), X).positive_definite
+    True
+    >>> check_positive_definite(Sigmoid(gamma=1.0, coef0=-1.0), X).positive_definite
+    False
+    """
+    X = np.asarray(X)
+    if X.ndim != 2 or not len(X):
+        raise DataError(f"X: expected rows (n, d), n at least 1, found an array of shape {X.shape}")
+    if 8 * len(X) ** 2 > LIMIT_BYTES:
+        raise PlanTooLarge(
+            f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; give a sample of some "
+            "thousands of rows"
+        )
+    called = as_kernel(kernel) if isinstance(kernel, str) else kernel
+    K = np.asarray(called(X, X), np.float64)
+    if K.shape != (len(X), len(X)):
+        raise DataError(f"kernel: expected a matrix of shape ({len(X)}, {len(X)}), found {K.shape}")
+    if not np.isfinite(K).all():
+        row = int(np.argmin(np.isfinite(K).all(axis=1)))
+        raise DataError(f"kernel: the row {row} of its Gram matrix is not finite")
+    largest = float(np.abs(K).max())
+    asymmetry = float(np.abs(K - K.T).max()) / (largest or 1.0)
+    values = linalg.eigvalsh((K + K.T) / 2)[::-1]
+    return GramSpectrum(values, asymmetry, len(X) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance)
+
+
+def negative_mass(values: Array, tolerance: float) -> float:
+    """The share of Σ|λ| in eigenvalues below −tolerance of the largest |λ|."""
+    size = np.abs(values)
+    below = values < -tolerance * size.max(initial=0.0)
+    return float(size[below].sum() / max(float(size.sum()), 1e-300))
+
+
+def warn_negative(values: Array, kernel: str, *, tolerance: float | None = None) -> bool:
+    """Whether these eigenvalues of a kernel matrix have a negative part; if so, warns that it is dropped.
+
+    Warns
+    -----
+    RankDeficient
+        Names the kernel, the share of the eigenvalue mass that is negative, and how many directions are kept.
+    """
+    tolerance = len(values) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance
+    mass = negative_mass(values, tolerance)
+    if not mass:
+        return False
+    kept = int(np.sum(values > tolerance * np.abs(values).max()))
+    warnings.warn(
+        f"{kernel} kernel: the kernel matrix is not positive semi-definite; its negative part, {mass:.1%} of the "
+        f"absolute eigenvalue mass, is dropped, and {kept} of {len(values)} directions are kept",
+        RankDeficient,
+        3,
+    )
+    return True

@@ -1,0 +1,142 @@
+"""Predictive variance: kernel ridge regression read as a Gaussian process with covariance k and noise variance α.
+
+    exact     Var[y|x] = k(x,x) − k(x,X)(K + αW⁻¹)⁻¹k(X,x) + α                  (Rasmussen & Williams 2006, eq. 2.26)
+    Nyström   Var[y|x] = [k(x,x) − ‖φ‖²] + αφᵀ(ΦᵀWΦ + αI)⁻¹φ + α, φ whitened           (DTC; Quiñonero & Rasmussen 2005)
+
+An intercept is a constant with a flat prior: it adds its own uncertainty (ibid., eq. 2.42). Row weights w_i are inverse
+noise variances, α/w_i; a new observation has noise variance α. Shapes: b rows of a block, p columns of it, r the rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.chunks import Chunk
+from bigkernel.features import LandmarkMap
+from bigkernel.predictor import Predictor
+from bigkernel.solve import Factor, Whitening, factorize, reduce_moments, weigh
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+
+
+class Posterior(Protocol):
+    """Var[y|x] of rows from their kernel values."""
+
+    def variance(self, block: Array, diagonal: Array) -> Array:
+        """(b,) for k(x, Z) in `block` (b, p) float64 and k(x, x) in `diagonal` (b,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPosterior:
+    """Of the exact form, p = n.
+
+    Attributes
+    ----------
+    factor : of W^{1/2}KW^{1/2} + αI
+    root : (n,) roots of the weights
+    constant : (n,) the half-solve of `root`, where there is an intercept
+    noise : α
+    """
+
+    factor: Factor
+    root: Array
+    constant: Array | None
+    noise: float
+
+    def variance(self, block: Array, diagonal: Array) -> Array:
+        """See `Posterior`."""
+        half = self.factor.half((block * self.root).T)
+        total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", half, half), 0)
+        if self.constant is not None:
+            # (1 − 1ᵀA⁻¹k)² / 1ᵀA⁻¹1 with A = K + αW⁻¹
+            total += (1 - self.constant @ half) ** 2 / max(float(self.constant @ self.constant), 1e-300)
+        return total + self.noise
+
+
+@dataclass(frozen=True, eq=False)
+class NystromPosterior:
+    """Of the Nyström form, p = m.
+
+    Attributes
+    ----------
+    whitening : φ = Tᵀk(Z, x)
+    factor : of ΦᵀWΦ + αI, centred where there is an intercept
+    mean : (r,) what was taken out
+    noise : α
+    constant : variance of the intercept, α/Σw
+    """
+
+    whitening: Whitening
+    factor: Factor
+    mean: Array
+    noise: float
+    constant: float
+
+    def variance(self, block: Array, diagonal: Array) -> Array:
+        """See `Posterior`."""
+        phi = self.whitening.reduce(block.T)
+        total: Array = np.maximum(diagonal - np.einsum("ij,ij->j", phi, phi), 0)
+        phi = phi - self.mean[:, None]
+        half, unseen = self.factor.half(phi), self.factor.unseen(phi)
+        total += self.noise * np.einsum("ij,ij->j", half, half) + np.einsum("ij,ij->j", unseen, unseen)
+        return total + (self.noise + self.constant)
+
+
+def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Array | None = None) -> ExactPosterior:
+    """From the kernel matrix (n, n) of the training rows, their weights and α."""
+    scaled, root = weigh(K, weight)
+    factor = factorize(scaled, alpha, n_rows=len(K))
+    return ExactPosterior(factor, root, factor.half(root[:, None])[:, 0] if fit_intercept else None, alpha)
+
+
+def nystrom_posterior(moments: Moments, whitening: Whitening, alpha: float, *, fit_intercept: bool) -> NystromPosterior:
+    """From the moments of the landmark block, the whitening of its core and α."""
+    reduced = reduce_moments(moments, whitening, fit_intercept=fit_intercept)
+    factor = factorize(reduced.G, alpha, n_rows=moments.rows)
+    constant = alpha / reduced.n if fit_intercept and reduced.n > 0 else 0.0
+    return NystromPosterior(whitening, factor, reduced.mean, alpha, constant)
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadPredictor(Predictor):
+    """A `Predictor` whose values have one column more: the standard deviation of a new observation."""
+
+    posterior: Posterior | None = None
+
+    @property
+    def width(self) -> int:
+        """c + 1."""
+        return super().width + 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes a row of a block takes beside its features: it and its half-solves in float64."""
+        return 8 * 4 * self.features.width
+
+    @property
+    def flops_per_row(self) -> float:
+        """Two triangular solves on top of the prediction."""
+        return super().flops_per_row + 2.0 * self.features.width**2
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The factors, as they come and as they are unpacked."""
+        return super().fixed_bytes + 2 * 2 * 8 * self.features.width**2
+
+    def values(self, chunk: Chunk) -> Array:
+        """f of every row and the standard deviation of y around it, (n, c + 1) float64."""
+        assert self.posterior is not None
+        assert isinstance(self.features, LandmarkMap)
+        out = np.empty((len(chunk), self.width))
+        for block in chunk.blocks():
+            diagonal = self.features.diagonal(chunk, block)
+            phi = self.features.block(chunk, block)
+            with chunk.work.stage("predict"):
+                self.finish(phi, out[block, :-1])
+                out[block, -1] = np.sqrt(self.posterior.variance(phi.astype(np.float64), diagonal))
+        return out

@@ -1,0 +1,255 @@
+"""`python -m pipelines representer`: seed 003's seven points: a line, polynomials, a kernel fit and its ±2σ band.
+
+By the representer theorem the regularised fit over a whole function space is a sum of kernels at the data,
+g(x) = Σ α_j k(x, x_j), with α̂ = (K + γI)⁻¹y: kernel ridge regression. The seed's squared exponential
+g2·exp(−(x−x')A(x−x')) + w2·[same row] is ours by three identities (`mapped`): the seed has no 2 in the exponent, so
+σ = (2A)^{-1/2}; a scale g2 on the kernel is a factor on the penalty; w2 on the diagonal is added to the penalty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import Gaussian, KernelRidge, LinearRegression
+from bigkernel.errors import DataError
+from bigkernel.io import open_source
+from pipelines.charts import Curve, curves
+from pipelines.experiments import Report, options, timed
+from pipelines.report import Column, Table
+
+Array = NDArray[Any]
+X = np.array([1.0, 4, 6, 9, 11, 15, 18])
+Y = np.array([3.0, 4, 2.5, 2, 3, 1.5, 3.5])
+DEGREES = (1, 2, 3, 4)
+NAMES = {1: "linear", 2: "2nd order", 3: "3rd order", 4: "4th order"}
+
+
+@dataclass(frozen=True)
+class SquaredExponential:
+    """The seed's `kernel_se`: g2·exp(−A(x−x')²), with w2 added on the diagonal of the training matrix."""
+
+    g2: float = 1.0
+    A: float = 1 / 25
+    w2: float = 1e-8
+
+    def mapped(self, gamma: float) -> tuple[float, float]:
+        """(σ, alpha) with which `KernelRidge(Gaussian(σ), alpha)` is (K + γI)⁻¹y of this kernel.
+
+        g2·k₁ + (w2 + γ)I = g2·(k₁ + (w2 + γ)/g2·I), and a common factor of kernel and penalty cancels in the fit.
+        """
+        return (2 * self.A) ** -0.5, (self.w2 + gamma) / self.g2
+
+
+def polynomial(x: Array, y: Array, degree: int, at: Array) -> Array:
+    """Least-squares polynomial of this degree at the points `at`, through `LinearRegression` on powers of scaled x."""
+    centre, half = (x.max() + x.min()) / 2, max((x.max() - x.min()) / 2, 1e-300)
+    powers = [np.power.outer((points - centre) / half, np.arange(1, degree + 1)) for points in (x, at)]
+    values: Array = LinearRegression().fit(powers[0], y).predict(powers[1])
+    return values
+
+
+def posterior_draws(
+    x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float, count: int, seed: int
+) -> Array:
+    """Functions drawn from the Gaussian process given the points, (count, len(at)); the dense equations."""
+    k = lambda a, b: kernel.g2 * np.exp(-kernel.A * np.subtract.outer(a, b) ** 2)  # noqa: E731
+    system = k(x, x) + (gamma + kernel.w2) * np.eye(len(x))
+    solved = np.linalg.solve(system, np.column_stack([y, k(x, at)]))
+    mean, covariance = k(at, x) @ solved[:, 0], k(at, at) - k(at, x) @ solved[:, 1:]
+    values, vectors = np.linalg.eigh(covariance)
+    noise = np.random.default_rng(seed).normal(size=(len(at), count))
+    draws: Array = mean + ((vectors * np.sqrt(np.maximum(values, 0))) @ noise).T
+    return draws
+
+
+def read_points(path: Path) -> tuple[Array, Array]:
+    """x and y from a CSV file of two columns, with or without a header; at least 5 points."""
+    source = open_source(path, format="csv")
+    blocks = list(source.blocks()) or [(np.zeros((0, 1)), np.zeros(0))]
+    x, y = (np.concatenate([np.asarray(block[k], np.float64) for block in blocks]) for k in (0, 1))
+    if x.shape[1:] != (1,) or len(x) < 5 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise DataError(
+            f"{path}: expected at least 5 rows of two finite numbers x,y, found {len(x)} of {x.shape[1] + 1}"
+        )
+    return x[:, 0], y
+
+
+@click.command()
+@click.option("--points", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of your own x,y.")
+@click.option("--g2", type=float, default=1.0, show_default=True, help="Scale of the kernel, the seed's g2.")
+@click.option("--a", "a", type=float, default=1 / 25, show_default=True, help="The seed's A: 1/length².")
+@click.option("--w2", type=float, default=1e-8, show_default=True, help="Noise on the diagonal, the seed's w2.")
+@click.option("--gamma", type=float, default=1e-4, show_default=True, help="The penalty, the seed's gamma.")
+@options("representer", repeats=10, repeats_help="Functions drawn from the posterior, in the last figure.")
+def representer(
+    points: Path | None,
+    g2: float,
+    a: float,
+    w2: float,
+    gamma: float,
+    data: Path,
+    repeats: int,
+    seed: int,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Seven points, polynomials, and the representer theorem: seed 003.
+
+    \b
+    1. A line and polynomials of degree 2 to 4 by least squares.
+    2. Kernel ridge regression with the seed's squared exponential: g2, A, w2 and
+       gamma become sigma and alpha of KernelRidge, and its coefficients are
+       compared with the seed's five lines, written out.
+    3. The same model as a Gaussian process: its band of two standard deviations
+       (return_std=True) and functions drawn from it.
+
+    \b
+    python -m pipelines representer
+    python -m pipelines representer --gamma 0.1
+    python -m pipelines representer --points mine.csv --a 0.5
+
+    In --out: report.html, fits.csv, curves.csv, fig1.png to fig5.png. The seven points are in the program; --data is
+    not read.
+    """
+    if not (a > 0 and g2 > 0 and gamma >= 0 and w2 >= 0):
+        raise click.UsageError("expected --a and --g2 above 0, --gamma and --w2 of at least 0")
+    x, y = read_points(points) if points else (X, Y)
+    kernel = SquaredExponential(g2, a, w2)
+    sigma, alpha = kernel.mapped(gamma)
+    at = np.linspace(0, 20, 401) if points is None else np.linspace(x.min(), x.max(), 401)
+    report = Report(out, "The representer theorem on seven points", f"{len(x)} points, σ = {sigma:.4g}", quiet=as_json)
+
+    model, seconds = timed(KernelRidge(Gaussian(sigma), alpha=alpha).fit, x[:, None], y)
+    mean, unit_std = model.predict(at[:, None], return_std=True)
+    # std of our kernel of scale 1; the seed's is g2 times as large
+    std = np.sqrt(g2) * unit_std
+    fitted = {NAMES[d]: timed(polynomial, x, y, d, np.concatenate([x, at])) for d in DEGREES}
+    fits = {name: values for name, (values, _) in fitted.items()}
+    fits["kernel"] = np.concatenate([model.predict(x[:, None]), mean])
+
+    # the seed's five lines
+    K = g2 * np.exp(-a * np.subtract.outer(x, x) ** 2) + w2 * np.eye(len(x))
+    alphahat = np.linalg.solve(K + gamma * np.eye(len(x)), y)
+    ktest = g2 * np.exp(-a * np.subtract.outer(at, x) ** 2)
+    difference = float(np.abs(ktest @ alphahat - mean).max())
+
+    records = [
+        {
+            "fit": name,
+            "parameters": len(x) if name == "kernel" else degree + 1,
+            "mse": float(np.mean((values[: len(x)] - y) ** 2)),
+            "largest": float(np.abs(values[: len(x)] - y).max()),
+            "leave_one_out": _leave_one_out(x, y, None if name == "kernel" else degree, sigma, alpha),
+            "seconds": seconds if name == "kernel" else fitted[name][1],
+        }
+        for degree, (name, values) in enumerate(fits.items(), 1)
+    ]
+    table = Table(
+        [
+            Column("fit", "fit", left=True),
+            Column("parameters", "parameters", ","),
+            Column("mse", "training MSE", ".2e"),
+            Column("largest", "largest error", ".2e"),
+            Column("leave_one_out", "leave-one-out MSE", ".3f"),
+            Column("seconds", "s", ".4f"),
+        ],
+        records,
+    )
+    report.page.text(
+        "Over all functions of the kernel's space, the one that minimises Σ(y − g(x))² + γ‖g‖² is a sum of kernels at "
+        f"the data points: g(x) = Σ α_j k(x, x_j), here with {len(x)} coefficients. That is kernel ridge regression, "
+        "and the mean of a Gaussian process.",
+        f"The seed's hyper-parameters g2 = {g2:g}, A = {a:g}, w2 = {w2:g}, γ = {gamma:g} are σ = (2A)^(−1/2) = "
+        f"{sigma:.6g} and alpha = (γ + w2)/g2 = {alpha:.6g} of KernelRidge. Largest difference to the seed's formula, "
+        f"written out: {difference:.1e}.",
+    )
+    report.table(
+        "fits",
+        "Fits",
+        table,
+        caption="Leave-one-out: every point in turn predicted from the others, which is what an interpolating curve "
+        "does not show. Nothing was tuned.",
+    )
+    _figures(report, x, y, at, fits, std)
+    draws = posterior_draws(x, y, at, kernel, gamma, repeats, seed)
+    report.page.heading("As a Gaussian process")
+    report.figure(
+        "fig5",
+        curves,
+        [
+            *(
+                Curve("draws" if i == 0 else "", at, draw, marks=False, colour=6, width=0.8)
+                for i, draw in enumerate(draws)
+            ),
+            Curve("mean ± 2σ", at, mean, band=2 * std, marks=False, colour=1),
+            Curve("training data", x, y, line=False, colour="ink"),
+        ],
+        **_axes(y, at),
+        caption=f"{repeats} functions drawn from the Gaussian process given the points, its mean, and the band of two "
+        "standard deviations of an observation, from predict(…, return_std=True).",
+    )
+    columns = [Column("x", "x"), *(Column(name, name) for name in fits), Column("std", "std")]
+    listed = [
+        {"x": float(at[i]), "std": float(std[i]), **{name: float(values[len(x) + i]) for name, values in fits.items()}}
+        for i in range(len(at))
+    ]
+    Table(columns, listed).write_csv(out / "curves.csv")
+    facts = {"points": str(points or "seed 003"), "kernel": f"σ {sigma:.6g}, alpha {alpha:.6g}", "seed": seed}
+    report.say(f"σ = {sigma:.6g}, alpha = {alpha:.6g}; largest difference to the seed's formula {difference:.1e}")
+    report.finish(facts, difference=difference, sigma=sigma, alpha=alpha)
+
+
+def _leave_one_out(x: Array, y: Array, degree: int | None, sigma: float, alpha: float) -> float:
+    """Mean squared error of every point predicted from the others."""
+    errors = []
+    for i in range(len(x)):
+        rest = np.arange(len(x)) != i
+        if degree is None:
+            model = KernelRidge(Gaussian(sigma), alpha=alpha).fit(x[rest, None], y[rest])
+            value = model.predict(x[[i], None])
+        else:
+            value = polynomial(x[rest], y[rest], degree, x[[i]])
+        errors.append(float((value[0] - y[i]) ** 2))
+    return float(np.mean(errors))
+
+
+def _figures(report: Report, x: Array, y: Array, at: Array, fits: dict[str, Array], std: Array) -> None:
+    """The seed's four figures."""
+    data = Curve("training data", x, y, line=False, colour="ink")
+    lines = [
+        Curve(name, at, fits[name][len(x) :], marks=False, colour=c)
+        for name, c in zip(fits, (0, 5, 2, 4, 1), strict=True)
+    ]
+    kernel = Curve("kernel, ± 2σ", at, lines[4].y, band=2 * std, marks=False, colour=1)
+    shown: list[tuple[list[Curve], str]] = [
+        ([data], "The training data."),
+        ([data, lines[0]], "A line by least squares."),
+        ([data, *lines[:4]], "Polynomials of degree 1 to 4."),
+        (
+            [data, *lines[:4], kernel],
+            "The kernel fit goes through the points, and its band of two standard deviations says how far "
+            "it can be trusted between and beyond them.",
+        ),
+    ]
+    for number, (chosen, caption) in enumerate(shown, 1):
+        report.figure(f"fig{number}", curves, chosen, **_axes(y, at), caption=caption)
+
+
+def _axes(y: Array, at: Array) -> dict[str, Any]:
+    ticks = {"x_ticks": (0, 5, 10, 15, 20)} if at[-1] == 20 and at[0] == 0 else {}
+    low, high = (
+        (0.0, 5.0) if len(y) == len(Y) and np.array_equal(y, Y) else (y.min() - np.ptp(y) / 2, y.max() + np.ptp(y) / 2)
+    )
+    return {
+        **ticks,
+        "x_label": "input x (no unit)",
+        "y_label": "output y (no unit)",
+        "x_range": (float(at[0]), float(at[-1])),
+        "y_range": (float(low), float(high)),
+    }

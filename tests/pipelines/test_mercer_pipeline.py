@@ -1,0 +1,72 @@
+"""The mercer experiment: what it calls positive definite is so by the eigenvalues of the seed's own equations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+from click.testing import CliRunner
+from sklearn.datasets import load_digits
+from sklearn.preprocessing import normalize
+
+from pipelines import pictures
+from pipelines.__main__ import main
+from pipelines.mercer import cases, digits
+
+DENSE = {
+    "linear": reference.linear,
+    "polynomial, p = 2, c = 1": lambda X, Z: reference.polynomial(X, Z, 2, 1.0, 1.0),
+    "polynomial, p = 3, c = 0": lambda X, Z: reference.polynomial(X, Z, 3, 1.0, 0.0),
+    "Gaussian, σ = 0.06": lambda X, Z: reference.gaussian(X, Z, 0.06),
+    "Gaussian, σ = 0.31": lambda X, Z: reference.gaussian(X, Z, 0.31),
+    "Gaussian, σ = 1.4": lambda X, Z: reference.gaussian(X, Z, 1.4),
+    # exp(−r/(2σ²)) is Matérn 1/2 with ℓ = 2σ²
+    "Gaussian as printed, σ = 0.31": lambda X, Z: reference.matern(X, Z, 2 * 0.31**2, 0.5),
+    "Laplacian, γ = 1": lambda X, Z: reference.laplacian(X, Z, 1.0),
+    "Matérn 3/2, ℓ = 0.5": lambda X, Z: reference.matern(X, Z, 0.5, 1.5),
+    "sigmoid, a = 1, b = 0": lambda X, Z: reference.sigmoid(X, Z, 1.0, 0.0),
+    "sigmoid, a = 1, b = 1": lambda X, Z: reference.sigmoid(X, Z, 1.0, 1.0),
+    "sigmoid, a = 1, b = −1": lambda X, Z: reference.sigmoid(X, Z, 1.0, -1.0),
+}
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_every_case_is_the_kernel_that_its_name_says(case) -> None:
+    X = normalize(load_digits().data[:12])
+    np.testing.assert_allclose(case.kernel(X, X), DENSE[case.name](X, X), atol=1e-7)
+    smallest = np.linalg.eigvalsh(DENSE[case.name](X, X))[0]
+    assert (smallest > -1e-12) == (case.theory == "PDS")
+
+
+def test_the_command_tells_theory_and_digits_agree(tmp_path: Path) -> None:
+    options = ["--rows", "60", "--repeats", "2", "--data", str(tmp_path / "none"), "--out", str(tmp_path), "--json"]
+    done = CliRunner().invoke(main, ["mercer", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert "scikit-learn" in results["facts"]["data"]
+    assert len(results["kernels"]) == len(DENSE)
+    for record in results["kernels"]:
+        assert record["positive"] == (2 if record["theory"] == "PDS" else 0)
+        assert (record["negative_percent"] > 0) == (record["theory"] == "not PDS")
+    draw = np.random.default_rng(0).permutation(1797)[:60]
+    X = digits(tmp_path / "none")[0][draw]
+    values = np.linalg.eigvalsh(reference.sigmoid(X, X, 0.1, -2.0))
+    cell = next(c for c in results["sigmoid"] if c["a"] == pytest.approx(0.1) and c["b"] == -2)
+    assert cell["negative_percent"] == pytest.approx(100 * -values[values < 0].sum() / np.abs(values).sum(), rel=1e-6)
+    for name in ("spectra.png", "sigmoid.png", "kernels.csv", "sigmoid.csv", "report.html"):
+        assert (tmp_path / name).stat().st_size > 100
+
+
+def test_the_digit_pair_is_taken_where_it_is(data_dir: Path) -> None:
+    X, source = digits(data_dir)
+    assert X.shape == (3800, 256)
+    assert "USPS" in source
+    np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1)
+
+
+def test_a_heat_map_is_a_picture_of_its_size() -> None:
+    png = pictures.heat_map(np.eye(3), list("abc"), list("xyz"), x_label="x", y_label="y", value_label="v")
+    assert int.from_bytes(png[16:20], "big") == 1280

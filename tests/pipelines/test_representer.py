@@ -1,0 +1,85 @@
+"""The representer experiment: the seed's five lines, polynomials and hyper-parameters come out of our estimators."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from bigkernel import Gaussian, KernelRidge
+from bigkernel.errors import DataError
+from pipelines.__main__ import main
+from pipelines.representer import SquaredExponential, X, Y, polynomial, posterior_draws, read_points
+
+AT = np.linspace(0, 20, 57)
+
+
+@pytest.mark.parametrize("kernel, gamma", [(SquaredExponential(), 1e-4), (SquaredExponential(2.5, 0.3, 0.01), 0.2)])
+def test_the_seeds_hyper_parameters_are_mapped(kernel: SquaredExponential, gamma: float) -> None:
+    sigma, alpha = kernel.mapped(gamma)
+    mean, std = KernelRidge(Gaussian(sigma), alpha=alpha).fit(X[:, None], Y).predict(AT[:, None], return_std=True)
+    difference = X[:, None] - X[None, :]
+    K = kernel.g2 * np.exp(-kernel.A * difference**2) + kernel.w2 * np.eye(len(X))
+    cross = kernel.g2 * np.exp(-kernel.A * (AT[:, None] - X[None, :]) ** 2)
+    np.testing.assert_allclose(mean, cross @ np.linalg.solve(K + gamma * np.eye(len(X)), Y), atol=1e-9)
+    peer = GaussianProcessRegressor(
+        ConstantKernel(kernel.g2) * RBF((2 * kernel.A) ** -0.5), alpha=gamma + kernel.w2, optimizer=None
+    ).fit(X[:, None], Y)
+    _, expected = peer.predict(AT[:, None], return_std=True)
+    np.testing.assert_allclose(kernel.g2 * std**2, expected**2 + gamma + kernel.w2, atol=1e-9)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 4])
+def test_polynomials_are_those_of_polyfit(degree: int) -> None:
+    np.testing.assert_allclose(polynomial(X, Y, degree, AT), np.polyval(np.polyfit(X, Y, degree), AT), atol=1e-8)
+
+
+def test_draws_have_the_mean_and_the_deviation_of_the_posterior() -> None:
+    kernel, gamma = SquaredExponential(1.5, 0.1, 0.0), 0.05
+    draws = posterior_draws(X, Y, AT, kernel, gamma, 4000, 1)
+    sigma, alpha = kernel.mapped(gamma)
+    mean, std = KernelRidge(Gaussian(sigma), alpha=alpha).fit(X[:, None], Y).predict(AT[:, None], return_std=True)
+    f_std = np.sqrt(kernel.g2 * std**2 - gamma)  # of the function, without the noise of an observation
+    assert np.abs((draws.mean(axis=0) - mean) / f_std).max() < 5 / np.sqrt(4000)
+    np.testing.assert_allclose(draws.std(axis=0), f_std, rtol=0.06)
+
+
+def test_points_of_a_file_are_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("x,y\n" + "\n".join(f"{a},{b}" for a, b in zip(X, Y, strict=True)))
+    np.testing.assert_array_equal(read_points(path), [X, Y])
+    for bad in ("1,2\n3,4\n", "x,y\n", "", "1,2,3\n" * 6, "1,2\n" * 5 + "nan,3\n", "1,2\n3\n" * 4):
+        path.write_text(bad)
+        with pytest.raises(DataError, match=r"points\.csv"):
+            read_points(path)
+
+
+def test_the_command_writes_its_figures_and_agrees_with_the_seeds_formula(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert results["difference"] < 1e-12
+    assert results["sigma"] == pytest.approx(5 / np.sqrt(2))
+    assert [r["fit"] for r in results["fits"]] == ["linear", "2nd order", "3rd order", "4th order", "kernel"]
+    for record, degree in zip(results["fits"], (1, 2, 3, 4), strict=False):
+        residual = Y - np.polyval(np.polyfit(X, Y, degree), X)
+        assert record["mse"] == pytest.approx(np.mean(residual**2), rel=1e-9)
+    for number in range(1, 6):
+        assert (tmp_path / f"fig{number}.png").read_bytes().startswith(b"\x89PNG")
+    with open(tmp_path / "curves.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    at_nine = next(row for row in rows if float(row["x"]) == 9.0)
+    assert float(at_nine["kernel"]) == pytest.approx(2.0, abs=5e-3)
+    assert "http" not in (tmp_path / "report.html").read_text().replace("http-equiv", "")
+
+
+def test_hyper_parameters_out_of_range_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--a", "0"])
+    assert done.exit_code == 2
+    assert "--a" in done.output
