@@ -82,7 +82,7 @@ class LandmarkFamily:
     @property
     def row_bytes(self) -> int:
         """See `FeatureMap`: the argument and a block of one kernel."""
-        return (2 * self.width + self.landmarks.shape[1] + 2) * self.dtype.itemsize
+        return (2 * self.width + int(self.landmarks.shape[1]) + 2) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:

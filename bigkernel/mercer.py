@@ -81,7 +81,7 @@ def check_positive_definite(
     --------
     >>> import numpy as np
     >>> from bigkernel import Gaussian, Sigmoid, check_positive_definite
-    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> X = np.random.RandomState(0).normal(size=(50, 3))
     >>> check_positive_definite(Gaussian(sigma=1.0), X).positive_definite
     True
     >>> check_positive_definite(Sigmoid(gamma=1.0, coef0=-1.0), X).positive_definite
