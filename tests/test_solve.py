@@ -13,10 +13,11 @@ from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solve import (
+    centre,
     exact_krr,
     identity,
     nystrom_ridge,
-    reduce_moments,
+    reduced,
     ridge,
     ridge_path,
     squared_error,
@@ -220,9 +221,9 @@ def test_a_penalty_that_is_none_is_refused(alpha):
 @pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
 def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    reduced = reduce_moments(moments, identity(M), fit_intercept=fit_intercept)
-    b = (reduced.target_mean - reduced.mean @ w) if fit_intercept else 0
-    assert_allclose(squared_error(reduced, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
+    small = centre(reduced(moments, identity(M)), fit_intercept=fit_intercept)
+    b = (small.target_mean - small.mean @ w) if fit_intercept else 0
+    assert_allclose(squared_error(small, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
 
 
 def test_no_rows_have_no_intercept_and_no_error():

@@ -45,7 +45,7 @@ class SearchPlan:
     sweeps : a line each
     refits : fits of candidates that keep no statistics
     flops : of the sweeps of moments
-    worker_bytes : most memory that a task of one of them needs, on top of the process
+    task_bytes : most memory that a task of one of them needs, on top of the process
     """
 
     candidates: int
@@ -53,7 +53,7 @@ class SearchPlan:
     sweeps: tuple[str, ...]
     refits: int
     flops: float
-    worker_bytes: int
+    task_bytes: int
 
     def __str__(self) -> str:
         lines = [f"{self.candidates} candidates, {self.splits} splits: {len(self.sweeps)} sweeps, {self.refits} fits"]
