@@ -40,11 +40,13 @@ class LandmarkFamily:
     kernels : resolved kernels, all of the same `argument`; or one kernel of any kind
     landmarks : (m, d)
     dtype : of the blocks
+    shifts : (K, m) subtracted from the rows of each kernel's blocks, or None; see `features.centre_of`
     """
 
     kernels: tuple[Kernel, ...]
     landmarks: Array
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    shifts: Array | None = None
 
     @property
     def count(self) -> int:
@@ -95,13 +97,15 @@ class LandmarkFamily:
         shared = chunk.work.buffer("argument", (len(rows), self.width), self.dtype)
         with chunk.work.stage("block"):
             self.bound.product(rows, shared)
-        for kernel, scale in zip(self.kernels, self.scales, strict=True):
+        for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
                 out[:, self.width :] = 0  # so that one contiguous pass serves
                 for strip in strips(out):
                     np.multiply(shared[strip], self.dtype.type(scale), out=out[strip, : self.width])
                     kernel.finish(out[strip])
+                    if self.shifts is not None:
+                        np.subtract(out[strip, : self.width], self.shifts[place], out=out[strip, : self.width])
             yield out
 
 

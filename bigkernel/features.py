@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.blocks import Bound
+from bigkernel.blocks import Bound, strips
 from bigkernel.chunks import Chunk
 from bigkernel.kernels import Kernel
 
@@ -114,11 +114,13 @@ class LandmarkMap(SingleMap):
     kernel : Kernel, every parameter a number
     landmarks : (m, d)
     dtype : of the block
+    shift : (m,) subtracted from every row of the block, or None; see `centre_of`
     """
 
     kernel: Kernel
     landmarks: Array
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    shift: Array | None = None
 
     @property
     def n_features(self) -> int:
@@ -166,5 +168,18 @@ class LandmarkMap(SingleMap):
             self.bound.product(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # so that one contiguous pass serves
-            self.bound.finish(out)
+            for strip in strips(out):
+                self.bound.value(out[strip])
+                if self.shift is not None:
+                    np.subtract(out[strip, : self.width], self.shift, out=out[strip, : self.width])
         return out
+
+
+def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:
+    """A point near the mean of k(·, Z) for `LandmarkMap.shift`, (m,) of `dtype`: the mean over some landmarks.
+
+    Values of a wide kernel differ little from one another. Their products, summed in float32, lose the small
+    eigenvalues of G to rounding; those of values less their mean keep them.
+    """
+    mean: Array = kernel(landmarks[:256], landmarks).mean(axis=0)
+    return mean.astype(dtype)

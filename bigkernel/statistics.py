@@ -55,6 +55,18 @@ def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
     return {name: a[name] - b[name] for name in a}
 
 
+def uncentred(total: Accumulator, shift: Array) -> Accumulator:
+    """Moments of φ from those of φ − shift, group by group: exact, in float64."""
+    a, n, s, t = shift.astype(np.float64), total["n"], total["s"], total["t"]
+    cross = s[:, :, None] * a
+    return {
+        **total,
+        "G": total["G"] + cross + cross.transpose(0, 2, 1) + n[:, None, None] * np.outer(a, a),
+        "C": total["C"] + a[:, None] * t[:, None, :],
+        "s": s + n[:, None] * a,
+    }
+
+
 @dataclass(frozen=True)
 class Moments:
     """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""

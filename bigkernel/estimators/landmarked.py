@@ -7,6 +7,7 @@ alpha or another number of components need no second sweep of the old ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -20,13 +21,13 @@ from bigkernel import landmarks as choice
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.features import LandmarkMap
+from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.grid import Coordinates, Penalty
 from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening, require_alpha, whiten
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add, require_weights
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add, require_weights, uncentred
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -179,7 +180,11 @@ class LandmarkEstimator(RowsEstimator):
         return "float32"
 
     def _statistic(self, targets: Targets) -> MomentStatistic:
-        return MomentStatistic(self._features(), targets, self._unlabelled)
+        return MomentStatistic(self._centred(), targets, self._unlabelled)
+
+    def _centred(self) -> LandmarkMap:
+        """The map whose moments are swept: about a point near the mean of its blocks."""
+        return replace(self._features(), shift=centre_of(self.kernel_, self.landmarks_, self.dtype_))
 
     # -- what a search over a grid asks ------------------------------------------------------------------------------
 
@@ -198,9 +203,11 @@ class LandmarkEstimator(RowsEstimator):
         return self
 
     def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
-        swept = sweep(rows, self._statistic(targets), what="moments")
+        features = self._centred()
+        swept = sweep(rows, MomentStatistic(features, targets, self._unlabelled), what="moments")
         self.sweep_ = swept.report()
-        return swept.total
+        assert features.shift is not None
+        return uncentred(swept.total, features.shift)
 
     def _finish(self) -> None:
         if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:

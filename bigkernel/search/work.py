@@ -19,13 +19,14 @@ from bigkernel.config import settings
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.families import LandmarkFamily, gather
+from bigkernel.features import centre_of
 from bigkernel.grid import candidates, gcv_scores, squared_errors, summed, total_spread
 from bigkernel.monitor import Step, emit
 from bigkernel.rows import Rows
 from bigkernel.scores import GridScores
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred
 from bigkernel.sweep import executor_in_force, plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -68,7 +69,11 @@ class Sweep:
 
     def statistic(self, targets: Targets, partition: Partition) -> MomentStatistic:
         """The moments of all its kernels, by fold."""
-        return MomentStatistic(self.features, targets, self.members[0][0].last._unlabelled, partition.folds)
+        features = self.features
+        if isinstance(features, LandmarkFamily):
+            shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
+            features = replace(features, shifts=np.stack(shifts))
+        return MomentStatistic(features, targets, self.members[0][0].last._unlabelled, partition.folds)
 
     def halves(self) -> list[Sweep]:
         """Two sweeps of half the kernels each."""
@@ -115,6 +120,9 @@ class Work:
             of_kernel = {
                 name: v[place * statistic.groups : (place + 1) * statistic.groups] for name, v in total.items()
             }
+            if isinstance(statistic.features, LandmarkFamily):
+                assert statistic.features.shifts is not None
+                of_kernel = uncentred(of_kernel, statistic.features.shifts[place])
             self._keep(members, of_kernel, partition, statistic)
             for fold, found in self._solve(
                 members, of_kernel, partition, statistic, expand=bool(classes), gcv="neg_gcv" in scores
@@ -126,7 +134,7 @@ class Work:
                     intercepts[place, fold, : len(members) * c] = found.intercepts
         if classes:
             judge = GridScores(
-                statistic.features, weights, intercepts, partition.folds, self.targets, "neg_log_loss" in classes
+                one.features, weights, intercepts, partition.folds, self.targets, "neg_log_loss" in classes
             )
             counted = sweep(rows, judge, what="scores").total
             for place, members in enumerate(one.members):
