@@ -1,0 +1,319 @@
+"""The wine pipeline: MATLAB's zscore and rounding, splits that keep copies together, the seed's formula, the pages."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from click.testing import CliRunner, Result
+from sklearn.kernel_ridge import KernelRidge
+from threadpoolctl import threadpool_limits
+
+from bigkernel.io import open_source
+from pipelines import wine, wine_page
+from pipelines.__main__ import main
+from pipelines.experiments import Report
+from pipelines.wine_formula import Pair, compare, gauss_kernel, krr_predict, race
+from pipelines.wine_page import Run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """One thread for the linear algebra: the matrices are small, and other tests may be using the cores."""
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def table() -> np.ndarray:
+    """Wine-like rows (520, 12): far from zero mean, of several scales; 80 of them repeat an earlier one."""
+    rng = np.random.default_rng(11)
+    X = (rng.standard_normal((440, 11)) + 5) * 10.0 ** rng.integers(-2, 3, 11)
+    y = np.clip(np.rint(6 + np.tanh(X[:, 0] / X[:, 0].std() - 5) * 2 + rng.standard_normal(440) / 2), 3, 9)
+    rows = np.column_stack([X, y])
+    return rng.permutation(np.concatenate([rows, rows[rng.integers(0, 440, 80)]]))
+
+
+@pytest.fixture(scope="module")
+def directory(table: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with these rows as the published file has them."""
+    path = tmp_path_factory.mktemp("data")
+    header = ";".join(f'"attribute {i}"' for i in range(11)) + ';"quality"'
+    np.savetxt(path / "winequality-white.csv", table, delimiter=";", header=header, comments="", fmt="%.17g")
+    return path
+
+
+@pytest.fixture(scope="module")
+def split(table: np.ndarray) -> wine.Split:
+    """One of its random splits."""
+    X, y = table[:, :11], table[:, 11]
+    return wine.standardised(X, y, wine.groups(X), *wine.random_splits(len(X), 1, 5)[0])
+
+
+def run(*options: Any) -> Result:
+    return CliRunner().invoke(main, ["wine", *map(str, options)], catch_exceptions=False)
+
+
+def made(method: str, mse: dict[str, float], seconds: float = 1.0, split: int = 0) -> Run:
+    """A run with errors of one's choice; 0.7 where nothing is said."""
+    errors = dict.fromkeys(("train", "apart", "test", "copied", "new", "constant"), 0.7)
+    return Run(method, split, {**errors, **mse}, 0.9, 4408, 490, 150, seconds, 1600 if "m =" in method else None)
+
+
+def test_zscore_is_matlabs() -> None:
+    # zscore([1 2 3 4; 7 7 7 7]') in MATLAB: divisor n − 1, and 0 for a column that does not vary
+    values = np.array([[1.0, 7], [2, 7], [3, 7], [4, 7]])
+    expected = [-1.161895003862225, -0.387298334620742, 0.387298334620742, 1.161895003862225]
+    np.testing.assert_allclose(wine.zscore(values), np.column_stack([expected, np.zeros(4)]), rtol=1e-14)
+    np.testing.assert_allclose(wine.zscore(np.array([[2.5, 9.0]]), values), [[0, 2]], atol=1e-15)
+
+
+@pytest.mark.parametrize(("n", "n_train"), [(4898, 4408), (4895, 4406), (15, 14), (5, 5)])
+def test_training_rows_are_counted_as_int32_rounds(n: int, n_train: int) -> None:
+    (train, test), other = wine.random_splits(n, 2, 0)
+    assert len(train) == n_train
+    np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(n))
+    assert other[0].tolist() != train.tolist()
+    assert wine.random_splits(n, 1, 0)[0][0].tolist() == train.tolist()
+
+
+def test_grouped_splits_keep_copies_on_one_side(table: np.ndarray) -> None:
+    X = table[:, :11]
+    group = wine.groups(X)
+    assert group.max() + 1 == len({tuple(row) for row in X}) == 440
+    splits = wine.grouped_splits(group, 4, 0)
+    for train, test in splits:
+        np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(len(X)))
+        assert not {tuple(row) for row in X[train]} & {tuple(row) for row in X[test]}
+        assert 0.07 * len(X) < len(test) < 0.13 * len(X)
+    assert len({tuple(test) for _, test in splits}) == 4
+
+
+def test_copies_of_test_rows_and_no_others_are_taken_out(table: np.ndarray) -> None:
+    X, y = table[:, :11], table[:, 11]
+    group = wine.groups(X)
+    train, test = wine.random_splits(len(X), 1, 3)[0]
+    held_out = {tuple(row) for row in X[test]}
+    kept, same = wine.without_copies(group, train, test)
+    assert kept.tolist() == [i for i in train if tuple(X[i]) not in held_out]
+    assert same.tolist() == test.tolist()
+    copied = wine.standardised(X, y, group, train, test).copied
+    training = {tuple(row) for row in X[train]}
+    assert copied.tolist() == [tuple(X[i]) in training for i in test]
+    assert 0 < copied.sum() < len(test)
+    assert not wine.standardised(X, y, group, kept, test).copied.any()
+
+
+def test_a_split_has_test_rows_in_both_scales(table: np.ndarray, split: wine.Split) -> None:
+    train, test = wine.random_splits(len(table), 1, 5)[0]
+    means, deviations = table[train].mean(axis=0), table[train].std(axis=0, ddof=1)
+    np.testing.assert_allclose(
+        np.column_stack([split.X_test, split.y_test]), (table[test] - means) / deviations, atol=1e-12
+    )
+    for part in (split.X, split.X_apart):
+        np.testing.assert_allclose(part.mean(axis=0), 0, atol=1e-12)
+        np.testing.assert_allclose(part.std(axis=0, ddof=1), 1)
+    # points take the target back to quality
+    np.testing.assert_allclose(split.y_test * split.points + means[11], table[test, 11])
+
+
+def test_the_seeds_formula_is_kernel_ridge_regression(split: wine.Split) -> None:
+    # columns hold the rows here
+    np.testing.assert_allclose(
+        gauss_kernel(split.X.T, split.X_test.T, 1.4), reference.gaussian(split.X, split.X_test, 1.4), atol=1e-13
+    )
+    train, test = krr_predict(split.X, split.y, split.X_test, 10.0, 1.4)
+    oracle = KernelRidge(kernel="rbf", gamma=1 / (2 * 1.4**2), alpha=10.0).fit(split.X, split.y)
+    np.testing.assert_allclose(train, oracle.predict(split.X), atol=1e-12)
+    np.testing.assert_allclose(test, oracle.predict(split.X_test), atol=1e-12)
+
+
+def test_the_methods_are_the_seeds(split: wine.Split) -> None:
+    # far from zero mean, where a penalised intercept shows
+    X, y, Z = split.X + 1, split.y + 3, split.X_test + 1
+    ones, ones_z = np.insert(X, 0, 1, axis=1), np.insert(Z, 0, 1, axis=1)
+    found = {method: model.fit(X, y).predict(Z) for method, model in wine.dense().items()}
+    for method, penalty in (("LR", 0.0), ("RR", 10.0)):
+        beta, _ = reference.ridge(ones, y, penalty)
+        np.testing.assert_allclose(found[method], (ones_z @ beta)[:, 0], atol=1e-9)
+    free, intercept = reference.ridge(X, y, 10.0, fit_intercept=True)
+    assert np.abs(found["RR"] - (Z @ free + intercept)[:, 0]).max() > 1e-3
+    dual = reference.krr_exact(reference.gaussian(X, X, 1.4), y, 10.0)
+    np.testing.assert_allclose(found["KRR"], (reference.gaussian(Z, X, 1.4) @ dual)[:, 0], atol=1e-10)
+    assert list(wine.nystrom([30, 1600], 0)) == ["Nyström, m = 30", "Nyström, m = 1,600"]
+
+
+def test_errors_are_of_the_rows_they_are_said_to_be(split: wine.Split) -> None:
+    judged = wine.judge("KRR", 3, wine.dense()["KRR"], split)
+    dual = reference.krr_exact(reference.gaussian(split.X, split.X, 1.4), split.y, 10.0)
+
+    def squares(Z: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return ((reference.gaussian(Z, split.X, 1.4) @ dual)[:, 0] - y) ** 2
+
+    test = squares(split.X_test, split.y_test)
+    assert judged.mse == pytest.approx(
+        {
+            "train": squares(split.X, split.y).mean(),
+            "apart": squares(split.X_apart, split.y_apart).mean(),
+            "test": test.mean(),
+            "copied": test[split.copied].mean(),
+            "new": test[~split.copied].mean(),
+            "constant": np.mean(split.y_test**2),
+        }
+    )
+    assert (judged.split, judged.n_train, judged.n_test, judged.n_copied) == (3, 468, 52, split.copied.sum())
+    (pair,) = race(wine.dense()["KRR"], split.X, split.y, split.X_test, 10.0, 1.4, pairs=1, quiet=True)
+    assert 0 < pair.difference < 1e-12
+
+
+def test_whether_an_error_is_the_seeds_is_computed(tmp_path: Path) -> None:
+    report = Report(tmp_path, "t", "s", quiet=True)
+    # the seed's: 0.716 ± 0.004 and 0.735 ± 0.037; 0.718 ± 0.004 and 0.719 ± 0.039; 0.590 ± 0.004 and 0.663 ± 0.032
+    given = {"LR": (0.7195, 0.697), "RR": (0.7225, 0.759), "KRR": (0.5861, 0.632)}
+    wine_page.as_the_seed(report, [made(m, {"train": a, "apart": b}) for m, (a, b) in given.items()])
+    assert [record["within"] for record in report.results["as_the_seed"]] == [True, False, False, False, True, True]
+    page = report.page.html()
+    assert "3 of 6 errors lie within" in page
+    assert "these do not: LR on test rows, RR on training rows, RR on test rows." in page
+
+
+def test_shares_of_the_advantage_are_differences_on_the_same_splits(tmp_path: Path) -> None:
+    report = Report(tmp_path, "t", "s", quiet=True)
+    # RR − KRR: 0.10 as the seed tests, 0.08 with training statistics, 0.02 without copies; 0.05 on other rows
+    random = [made("RR", {}, split=i) for i in (0, 1)]
+    random += [made("KRR", {"apart": 0.60, "test": 0.62 + i / 100}, split=i) for i in (-1, 1)]
+    cleared = [made(m, {"test": e}, split=i) for m, e in (("LR", 0.7), ("RR", 0.7), ("KRR", 0.68)) for i in (0, 1)]
+    grouped = [made(m, {"test": e, "copied": None}) for m, e in (("RR", 0.70), ("KRR", 0.65))]
+    wine_page.advantage(report, random, cleared, grouped)
+    found = [record["advantage"] for record in report.results["advantage"]]
+    assert found == pytest.approx([0.10, 0.08, 0, 0, 0.02, 0.05])
+    page = report.page.html()
+    assert "better than RR by 0.100 in MSE" in page
+    for share in ("+0.020 ± 0.014 (+20\u00a0%)", "+0.060 ± 0.014 (+60\u00a0%)", "+0.020 ± 0.000 (+20\u00a0%)"):
+        assert share in page
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(1.0, "which is reached"), (2.0, "which is missed")])
+def test_the_ratio_is_a_median_and_judged(tmp_path: Path, seconds: float, verdict: str) -> None:
+    report = Report(tmp_path, "t", "s", quiet=True)
+    compare(report, [Pair(seconds, 9.0, 1e-15, 90, 10), Pair(seconds, 10.0, 3e-15, 90, 10), Pair(9.0, 9.0, 0, 90, 10)])
+    assert report.results["formula"][-1]["ratio"] == pytest.approx(9 / seconds)
+    assert verdict in report.page.html()
+    assert "more than 3.0e-15" in report.page.html()
+
+
+def test_the_widest_tables_fit_eighty_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    report = Report(tmp_path, "t", "s")
+    exact = [made(m, {}, 999.94, i) for m in ("LR", "RR", "KRR") for i in (0, 1)]
+    few = [made("Nyström, m = 4,408", {"apart": 0.9}, 0.0512, i) for i in (0, 1)]
+    wine_page.as_the_seed(report, exact)
+    wine_page.landmarks(report, exact, few, [4408])
+    wine_page.honest(report, exact + few, 937, 937)
+    wine_page.advantage(report, exact, exact, exact)  # no advantage at all: nothing to divide by
+    compare(report, [Pair(1e3, 99_999.0, 1e-15, 4408, 490)])
+    printed = capsys.readouterr().out
+    assert "m = 4,408" in printed
+    assert "0.700 ± 0.000" in printed
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_the_pipeline_prints_one_json_object_and_writes_its_files(
+    directory: Path, table: np.ndarray, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = run("--data", directory, "--out", out, "--repeats", 3, "--landmarks", 90, "--landmarks", 30, "--json")
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert json.loads((out / "results.json").read_text()) == results
+    # linear regression by least squares, on the same splits
+    X, y, found = table[:, :11], table[:, 11], []
+    for train, test in wine.random_splits(len(X), 3, 0):
+        a, b, c, d = (wine.zscore(part) for part in (X[train], y[train], X[test], y[test]))
+        beta = np.linalg.lstsq(a, b, rcond=None)[0]
+        found.append([np.mean((a @ beta - b) ** 2), np.mean((c @ beta - d) ** 2)])
+    first, second = results["as_the_seed"][:2]
+    np.testing.assert_allclose([first["mse"], second["mse"]], np.mean(found, axis=0))
+    np.testing.assert_allclose([first["mse_std"], second["mse_std"]], np.std(found, axis=0, ddof=1))
+    # more landmarks fit the training rows better, all rows best; ranks are those of distinct rows
+    names, errors = ([record[key] for record in results["nystrom"][:3]] for key in ("method", "train_mse"))
+    assert names == ["m = 30", "m = 90", "exact KRR"]
+    assert errors[0] > errors[1] > errors[2]
+    assert results["nystrom"][1]["rank"] <= 90
+    honest = {record["method"]: record for record in results["honest"]}
+    assert list(honest) == ["LR", "RR", "KRR", "Nyström, m = 400"]
+    krr = [one for one in results["runs"]["grouped"] if one["method"] == "KRR"]
+    assert honest["KRR"]["test_rmse_points"] == pytest.approx(
+        np.mean([one["points"] * one["mse"]["test"] ** 0.5 for one in krr])
+    )
+    assert all(one["n_copied"] == 0 and one["mse"]["copied"] is None for one in krr)
+    assert results["formula"][-1]["difference"] < 1e-12
+    page = (out / "report.html").read_text()
+    assert page.count("<img") == page.count('prefers-color-scheme: dark)" srcset') == 2
+    assert "80 rows repeat an earlier row in all attributes, 80 of them in the quality too" in page
+    assert "http" not in page
+    for name in ("as_the_seed", "nystrom", "honest", "advantage", "formula"):
+        with open(out / f"{name}.csv", encoding="utf-8") as file:
+            assert len(list(csv.DictReader(file))) == len(results[name])
+    for name in ("nystrom_error", "nystrom_seconds"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_split_and_no_race_is_shown_without_deviations(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run("--data", directory, "--out", tmp_path, "--repeats", 1, "--landmarks", 40, "--pairs", 0)
+    assert done.exit_code == 0, done.output
+    assert "Nyström KRR on the same splits" in done.stdout
+    assert "against the seed's formula" not in done.stdout
+    assert not (tmp_path / "formula.csv").exists()
+    assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
+    (record,) = (r for r in json.loads((tmp_path / "results.json").read_text())["nystrom"] if r["method"] == "m = 40")
+    assert record["test_mse"] > 0
+    assert record["test_mse_std"] is None
+
+
+def test_missing_data_and_too_many_landmarks_are_errors_of_data(directory: Path, tmp_path: Path) -> None:
+    done = run("--data", tmp_path, "--out", tmp_path / "out")
+    assert done.exit_code == 3
+    assert "winequality-white.csv: not found; it is UCI Wine Quality" in done.stderr
+    done = run("--data", directory, "--out", tmp_path / "out", "--landmarks", 469)
+    assert done.exit_code == 3
+    assert "n_landmarks=469" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_seeds_numbers_come_out_on_its_data(data_dir: Path) -> None:
+    path = data_dir / "winequality-white.csv"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    blocks = list(open_source(path, target=-1).blocks())
+    X, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    group = wine.groups(X)
+    assert X.shape == (4898, 11)
+    assert len(X) - group.max() - 1 == len(X) - wine.groups(np.column_stack([X, y])).max() - 1 == 937
+    splits = [wine.standardised(X, y, group, *ids) for ids in wine.random_splits(4898, 10, 0)]
+    assert [len(splits[0].y), len(splits[0].y_test)] == [4408, 490]
+
+    def of_methods(*names: str) -> Any:
+        return lambda number: {name: wine.dense()[name] for name in names}
+
+    # exact KRR twice only, to save time
+    runs = wine.judge_all("", splits, of_methods("LR", "RR"), quiet=True)
+    runs += wine.judge_all("", splits[:2], of_methods("KRR"), quiet=True)
+    for method, printed in wine_page.SEED.items():
+        for rows in ("train", "apart"):
+            mean, deviation = printed[rows]
+            assert wine_page.errors(runs, method, rows).mean() == pytest.approx(mean, abs=deviation), (method, rows)
+    # and copies are why: with them KRR is far better on the test rows that have one
+    assert wine_page.errors(runs, "KRR", "copied").mean() < wine_page.errors(runs, "KRR", "new").mean() - 0.1
