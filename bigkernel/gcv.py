@@ -23,30 +23,29 @@ _STEPS = 120  # of the coarse search over log α
 
 @dataclass(frozen=True, eq=False)
 class Spectral:
-    """A ridge problem in the coordinates of its eigenvectors.
+    """A ridge problem in the coordinates of its eigenvectors, null directions left out.
 
     Attributes
     ----------
-    values : (r,) eigenvalues of G
-    rotated : (r, c) VᵀC
-    q : Σ w y², summed over the targets, means taken out where there is an intercept
+    values : (r,) eigenvalues of G, above rounding
+    explained : (r,) Σ over the targets of their squared projection on each direction
+    rest : what no direction explains: the squared error of least squares
     n : rows
     fixed : degrees of freedom that α does not shrink: 1 with an intercept, else 0
     """
 
     values: Array
-    rotated: Array
-    q: float
+    explained: Array
+    rest: float
     n: float
     fixed: float
 
     def gcv(self, alpha: float) -> float:
         """GCV(α), summed over the targets; infinite where the fit has as many degrees of freedom as rows."""
-        shrunk = np.maximum(self.values + alpha, 1e-300)
-        # SSE = q − 2⟨w,C⟩ + ⟨w,Gw⟩ with w = V(Λ+α)⁻¹VᵀC
-        gain = (self.rotated**2).sum(axis=1)
-        error = max(self.q - float((gain * (2 / shrunk - self.values / shrunk**2)).sum()), 0.0)
-        left = 1 - (self.fixed + float((self.values / shrunk).sum())) / self.n
+        # no difference of nearly equal numbers: SSE = rest + Σ u²(α/(Λ+α))², n − tr H = n − fixed − r + Σ α/(Λ+α)
+        left_out = alpha / np.maximum(self.values + alpha, 1e-300)
+        error = self.rest + float((self.explained * left_out**2).sum())
+        left = (self.n - self.fixed - len(self.values) + float(left_out.sum())) / self.n
         return error / self.n / left**2 if left > 1e-12 else np.inf
 
     def best(self) -> float:
@@ -63,10 +62,20 @@ class Spectral:
         return float(np.exp(found.x if found.fun <= scores[place] else grid[place]))
 
 
+def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float) -> Spectral:
+    """Of eigenvalues (r,), ascending, and what they explain of q = Σ w y²; rounding and more than n − fixed are cut."""
+    keep = values > max(len(values), n) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
+    keep[: max(0, len(values) - int(n - fixed))] = False
+    explained = explained[keep]
+    return Spectral(values[keep], explained, max(q - float(explained.sum()), 0.0), n, fixed)
+
+
 def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
     """The spectral form of centred moments (whitened, for a landmark map) of so many rows."""
     values, vectors = linalg.eigh(small.G, driver="evd")
-    return Spectral(np.maximum(values, 0), vectors.T @ small.C, float(small.q.sum()), rows, float(fit_intercept))
+    # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
+    explained = ((vectors.T @ small.C) ** 2).sum(axis=1) / np.maximum(values, 1e-300)
+    return _spectral(values, explained, float(small.q.sum()), rows, float(fit_intercept))
 
 
 def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
@@ -85,6 +94,5 @@ def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array |
         scaled = half - np.outer(half @ unit, unit)
         target = target - np.outer(unit, unit @ target)
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
-    values = np.maximum(values, 0)
-    rotated = np.sqrt(values)[:, None] * (vectors.T @ target)
-    return Spectral(values, rotated, float((target**2).sum()), float(len(K)), float(fit_intercept)).best()
+    explained = ((vectors.T @ target) ** 2).sum(axis=1)
+    return _spectral(values, explained, float((target**2).sum()), float(len(K)), float(fit_intercept)).best()

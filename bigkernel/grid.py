@@ -112,9 +112,9 @@ def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
 
 
 def total_spread(tested: Moments) -> Array:
-    """Σ w (y − mean)² of the tested rows, (c,): what R² divides by."""
+    """Σ w (y − mean)² of the tested rows, (c,): what R² divides by; 0 where it is rounding."""
     spread: Array = tested.q - tested.t**2 / max(float(tested.n), 1e-300)
-    return np.maximum(spread, 0)
+    return np.where(spread <= 1e-12 * tested.q, 0, spread)
 
 
 def summed(parts: Sequence[Moments]) -> Moments:

@@ -142,8 +142,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             raise ConfigError("param_grid: it has no candidate")
         found = []
         for index, params in enumerate(grid):
-            model = clone(self.estimator)
             try:
+                model = clone(self.estimator)
                 model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
             except (ValueError, TypeError, AttributeError) as error:
                 raise ConfigError(f"param_grid: {error}") from error
@@ -159,14 +159,15 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         everyone = self._candidates()
         classifier = is_classifier(everyone[0].last)
         self._scores = chosen(self.scoring, classifier=classifier)
+        named = self.refit if isinstance(self.refit, str) else None
+        if self.refit and "score" not in self._scores and named not in self._scores:
+            raise ConfigError(
+                f"refit: with several scores it must name one of {', '.join(self._scores)}, found {self.refit!r}"
+            )
         prefixes: dict[str, list[Candidate]] = {}
         for candidate in everyone:
             steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-            key = (
-                repr([(type(step), sorted(step.get_params().items(), key=str)) for _, step in steps.steps])
-                if steps
-                else ""
-            )
+            key = repr([_described(step) for _, step in steps.steps]) if steps else ""
             exact = isinstance(candidate.last, LandmarkEstimator) and candidate.last._exact
             prefixes.setdefault(f"{exact}{key}", []).append(candidate)
         prepared: list[_Prepared] = []
@@ -246,9 +247,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             if work.sweeps:
                 judged = work.run(list(self._scores.values()))
             else:
-                judged = refit_each(
-                    one.members, np.asarray(one.X), np.asarray(y), work.rows, work.targets, work.partitions
-                )
+                judged = refit_each(one.members, np.asarray(one.X), work.rows, work.targets, work.partitions)
             for candidate, split, found in judged:
                 tested[candidate.index, split] = found
             for member in one.members:
@@ -305,11 +304,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         return results
 
     def _choose(self, everyone: list[Candidate]) -> None:
-        label = self.refit if isinstance(self.refit, str) else "score"
-        if f"rank_test_{label}" not in self.cv_results_:
-            raise ConfigError(
-                f"refit: with several scores it must name one of {', '.join(self._scores)}, found {self.refit!r}"
-            )
+        label = "score" if "score" in self._scores else self.refit
         mean, error = self.cv_results_[f"mean_test_{label}"], self.cv_results_[f"sem_test_{label}"]
         best = int(self.cv_results_[f"rank_test_{label}"].argmin())
         if self.one_standard_error:
@@ -377,10 +372,22 @@ class _Prepared:
     y: Any
 
 
+def _described(step: Any) -> Any:
+    """A step of a pipeline as text that is the same for equal steps."""
+    if isinstance(step, str) or not hasattr(step, "get_params"):
+        return step
+    return type(step), sorted(step.get_params().items(), key=str)
+
+
 def _simplicity(last: Any) -> tuple[float, float, float]:
     params: Mapping[str, Any] = last.kernel_.get_params() if hasattr(last, "kernel_") else {}
     width = params.get("sigma", params.get("length_scale", 0.0))
     if "gamma" in params:
         width = 1 / params["gamma"]
     alpha = last._penalty().alpha
-    return float(alpha), -float(getattr(last, "n_components", 0)), float(np.mean(width))
+    components = float(getattr(last, "n_components", 0))
+    return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))
+        0.0 if isinstance(alpha, str) else float(alpha),
+        -float(getattr(last, "n_components", 0)),
+        float(np.mean(width)),
+    )

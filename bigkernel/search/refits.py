@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,14 @@ Array = NDArray[Any]
 
 
 def refit_each(
-    members: Sequence[Candidate], X: Array, y: Array, rows: Rows, targets: Targets, parts: Sequence[Partition]
+    members: Sequence[Candidate], X: Array, rows: Rows, targets: Targets, parts: Sequence[Partition]
 ) -> Iterator[tuple[Candidate, int, Tested]]:
     """Judge every candidate on every split by fits of its own.
 
     Parameters
     ----------
-    X, y : as the estimators take them
-    rows, targets : the same, as sweeps take them
+    X : as the estimators take it
+    rows, targets : the same with labels, as sweeps take them; classes are numbers there
     """
     for partition in parts:
         chunk = partition.attach(rows).read(0, len(rows))
@@ -39,14 +40,18 @@ def refit_each(
             test = np.flatnonzero(known & (fold == number))
             used = fold != NOT_USED
             for candidate in members:
-                shown, train = y, np.flatnonzero(used & known & (fold != number))
-                if not len(test) or not len(train):
+                # classes as the numbers that they have in the sweeps
+                shown, train = chunk.y, np.flatnonzero(used & known & (fold != number))
+                weightless = weight is not None and not (weight[test].any() and weight[train].any())
+                if not len(test) or not len(train) or weightless:
                     raise DataError(
-                        f"cv: split {split} has {len(train)} labelled rows to train on, {len(test)} to test on"
+                        f"cv: split {split} has {len(train)} labelled rows to train on, {len(test)} to test on, "
+                        "or their weights are zero"
                     )
                 if candidate.last._semi_supervised:  # tested rows stay, without their label
-                    shown = y.copy() if is_classifier(candidate.last) else y.astype(np.float64)
-                    shown[test] = -1 if is_classifier(candidate.last) else np.nan
+                    classes = is_classifier(candidate.last)
+                    shown = chunk.y.astype(np.int64 if classes else np.float64)
+                    shown[test] = -1 if classes else np.nan
                     train = np.flatnonzero(used | ~known)
                 model = clone(candidate.last).fit(X[train], shown[train], None if weight is None else weight[train])
                 yield candidate, split, _test(model, X[test], chunk.y[test], targets, weight, test, split)
@@ -64,11 +69,12 @@ def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None
         truth += targets.shift
     w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)[test]
     sse, n = w @ (truth - values) ** 2, float(w.sum())
-    spread = w @ (truth - (w @ truth) / n) ** 2
+    q, spread = w @ truth**2, w @ (truth - (w @ truth) / n) ** 2
+    tested = Tested(n, float(len(X)), sse, np.where(spread <= 1e-12 * q, 0, spread), q)
     if targets.classes is None:
-        return Tested(n, sse, spread)
+        return tested
     c, codes = targets.width, truth.argmax(axis=1)
     counts = np.bincount(codes * c + values.argmax(axis=1), minlength=c * c).reshape(c, c)
     clipped = np.clip(values, FLOOR, 1)
     loss = -np.log(clipped[np.arange(len(X)), codes] / clipped.sum(axis=1)).sum()
-    return Tested(n, sse, spread, counts, float(loss))
+    return replace(tested, confusion=counts, loss=float(loss))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 
 Array = NDArray[Any]
 
@@ -24,26 +24,30 @@ class Tested:
 
     Attributes
     ----------
-    n : sum of the weights of the rows
-    sse, spread : (c,)
+    n, rows : sum of the weights of the rows, and their number
+    sse, spread, q : (c,) Σ(y − f)², Σ(y − mean)², which is 0 where that is rounding, and Σy²
     confusion : (c, c), true class by predicted class, or None
     loss : Σ −log p, or None
     gcv : generalised cross-validation of the rows that were trained on, or None
     """
 
     n: float
+    rows: float
     sse: Array
     spread: Array
+    q: Array
     confusion: Array | None = None
     loss: float | None = None
     gcv: float | None = None
 
 
 def _r2(tested: Tested) -> float:
+    if tested.rows < 2:
+        raise DataError("scoring: r2 needs at least two labelled rows in every fold; take neg_mean_squared_error")
     # as scikit-learn: of a constant target 1 where it is met exactly, else 0
     flat = tested.spread == 0
-    value = np.where(flat, (tested.sse == 0) * 1.0, 1 - tested.sse / np.where(flat, 1, tested.spread))
-    return float(value.mean())
+    met = tested.sse <= 1e-12 * np.maximum(tested.q, 1e-300)
+    return float(np.where(flat, met * 1.0, 1 - tested.sse / np.where(flat, 1, tested.spread)).mean())
 
 
 def _confusion(tested: Tested) -> Array:
@@ -95,6 +99,8 @@ def chosen(scoring: Any, *, classifier: bool) -> dict[str, str]:
     if scoring is None:
         return {"score": "accuracy" if classifier else "r2"}
     several = not isinstance(scoring, str)
+    if several and not isinstance(scoring, list | tuple | set):
+        raise ConfigError(f"scoring: expected one of {', '.join(SCORES)}, or a list of them, found {scoring!r}")
     names: Sequence[Any] = list(scoring) if several else [scoring]
     for name in names:
         if name not in SCORES:

@@ -68,10 +68,16 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
         return _counted(5 if cv is None else int(cv), rows, labelled, classifier=classifier, seed=seed)
     if hasattr(cv, "of") and hasattr(cv, "count"):
         return [Partition(cv, tuple(range(_several(cv.count))))]
-    if isinstance(cv, np.ndarray) and cv.ndim == 1 and cv.dtype.kind in "iu":
-        return [_column(rows, cv)]
-    if hasattr(cv, "split") or isinstance(cv, Iterable):
+    if hasattr(cv, "split") and not isinstance(cv, type):
         return _drawn(cv, rows, labelled, classifier=classifier)
+    if isinstance(cv, Iterable) and not isinstance(cv, type):
+        given: Any = cv if hasattr(cv, "dtype") else list(cv)
+        if hasattr(given, "dtype") or (given and np.ndim(given[0]) == 0):
+            column = np.asarray(given)
+            if column.ndim == 1 and column.dtype.kind in "iu":
+                return [_column(rows, column)]
+        else:
+            return _drawn(given, rows, labelled, classifier=classifier)
     raise ConfigError(
         f"cv: expected a number of folds, 'domains', a splitter, an array of folds or pairs (train, test), found {cv!r}"
     )
@@ -129,6 +135,22 @@ def _column(rows: Rows, fold: Array) -> Partition:
     return Partition(ColumnFolds(len(names)), tuple(range(len(names))), codes)
 
 
+def _pair(number: int, pair: Any, n: int) -> tuple[Array, Array]:
+    """Row ids of a given split: to train on, to test on."""
+    try:
+        train, test = (np.asarray(ids) for ids in pair)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"cv: split {number} is not a pair of row ids to train on and to test on") from error
+    for ids in (train, test):
+        if ids.dtype == bool:
+            raise ConfigError(f"cv: split {number}: expected row ids, found a mask; np.flatnonzero makes ids of it")
+        if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n)):
+            raise DataError(f"cv: split {number}: expected row ids from 0 to {n - 1}")
+        if len(np.unique(ids)) < len(ids):
+            raise DataError(f"cv: split {number} names a row twice; weights count rows more than once")
+    return train, test
+
+
 def _drawn(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:
     """Partitions of a splitter or of given (train, test) pairs: over the labelled rows."""
     n = len(rows)
@@ -141,7 +163,7 @@ def _drawn(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool) -> 
             raise DataError(f"cv: {error}") from error
         pairs = [(ids[train], ids[test]) for train, test in pairs]
     else:
-        pairs = [(np.asarray(train), np.asarray(test)) for train, test in cv]
+        pairs = [_pair(number, pair, n) for number, pair in enumerate(cv)]
     if not pairs:
         raise DataError("cv: it makes no split")
     all_ids = np.zeros(n, bool)

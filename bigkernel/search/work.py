@@ -182,9 +182,10 @@ class Work:
                 weights, intercepts = candidates(train, penalties)
                 errors, spread = squared_errors(small[fold], weights, intercepts), total_spread(small[fold])
                 scores = gcv_scores(train, penalties) if gcv else [None] * len(places)
+                one = small[fold]
                 columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
                 for k, place in enumerate(places):
-                    out.tested[place] = Tested(float(small[fold].n), errors[k], spread, gcv=scores[k])
+                    out.tested[place] = Tested(float(one.n), float(one.rows), errors[k], spread, one.q, gcv=scores[k])
                 if expand:
                     out.weights[:, columns] = coordinates.expand(weights.transpose(1, 0, 2).reshape(-1, len(columns)))
                     out.intercepts[columns] = intercepts.ravel()
