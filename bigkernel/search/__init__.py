@@ -387,7 +387,3 @@ def _simplicity(last: Any) -> tuple[float, float, float]:
     alpha = last._penalty().alpha
     components = float(getattr(last, "n_components", 0))
     return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))
-        0.0 if isinstance(alpha, str) else float(alpha),
-        -float(getattr(last, "n_components", 0)),
-        float(np.mean(width)),
-    )
