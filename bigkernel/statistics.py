@@ -67,6 +67,17 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
     }
 
 
+def unshifted(total: Accumulator, shift: Array) -> Accumulator:
+    """Moments with targets y from those with y − shift, (c,), group by group."""
+    n, s, t = total["n"], total["s"], total["t"]
+    return {
+        **total,
+        "C": total["C"] + s[:, :, None] * shift,
+        "t": t + n[:, None] * shift,
+        "q": total["q"] + 2 * shift * t + n[:, None] * shift**2,
+    }
+
+
 @dataclass(frozen=True)
 class Moments:
     """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""

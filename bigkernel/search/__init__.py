@@ -158,6 +158,12 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     def _prepare(self, X: Any, y: Any, groups: Any, sample_weight: Any, sample_domain: Any) -> list[_Prepared]:
         everyone = self._candidates()
         classifier = is_classifier(everyone[0].last)
+        if any(is_classifier(candidate.last) != classifier for candidate in everyone):
+            raise ConfigError("param_grid: it holds classifiers and regressors, which no score compares")
+        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
+            raise ConfigError(f"random_state: expected an integer, the seed of the folds, found {self.random_state!r}")
+        if not isinstance(self.refit, bool | str):
+            raise ConfigError(f"refit: expected True, False or the name of a score, found {self.refit!r}")
         self._scores = chosen(self.scoring, classifier=classifier)
         named = self.refit if isinstance(self.refit, str) else None
         if self.refit and "score" not in self._scores and named not in self._scores:
@@ -169,15 +175,15 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
             key = repr([_described(step) for _, step in steps.steps]) if steps else ""
             exact = isinstance(candidate.last, LandmarkEstimator) and candidate.last._exact
-            prefixes.setdefault(f"{exact}{key}", []).append(candidate)
+            prefixes.setdefault(f"{type(candidate.last).__name__}{exact}{key}", []).append(candidate)
         prepared: list[_Prepared] = []
         for members in prefixes.values():
             model = members[0].model
             steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
             inner = X if steps is None else steps.fit(X, y).transform(X)
             proto = clone(members[0].last)
-            if not all(getattr(member.last, "fit_intercept", True) for member in members):
-                proto.set_params(fit_intercept=False)
+            if any(getattr(member.last, "fit_intercept", False) for member in members):
+                proto.set_params(fit_intercept=True)
             rows, targets = proto._training(inner, y, sample_weight)
             rows = as_rows(rows, domain=sample_domain, group=groups)
             for member in members:
@@ -187,7 +193,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             if prepared:
                 parts = prepared[0].work.partitions
             else:
-                parts = partitions(self.cv, rows, labelled, classifier=classifier, seed=self.random_state)
+                parts = partitions(self.cv, rows, labelled, classifier=classifier, seed=int(self.random_state))
             exact = isinstance(proto, LandmarkEstimator) and proto._exact
             if exact and is_lazy(inner):
                 raise ConfigError("estimator: without n_landmarks it is exact and needs its rows in memory")

@@ -62,6 +62,8 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
     DataError
         Fewer than two folds, groups or domains, or a column that is missing.
     """
+    if hasattr(cv, "compute"):  # a Dask array
+        cv = np.asarray(cv)
     if isinstance(cv, str):
         return [_named(cv, rows, labelled)]
     if cv is None or (isinstance(cv, int | np.integer) and not isinstance(cv, bool)):

@@ -26,7 +26,7 @@ from bigkernel.rows import Rows
 from bigkernel.scores import GridScores
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
 from bigkernel.sweep import executor_in_force, plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -159,9 +159,12 @@ class Work:
         expand: bool,
         gcv: bool,
     ) -> Iterator[tuple[int, Solved]]:
-        parts = [Moments.of(total, group) for group in range(statistic.groups)]
-        labelled = parts[1:] if statistic.unlabelled == "keep" else parts
-        everything, c = summed(parts), self.targets.width
+        c, groups = self.targets.width, range(statistic.groups)
+        by_intercept = {
+            flag: [Moments.of(about, group) for group in groups]
+            for flag, about in ((True, total), (False, without_shifts(total, members[0].last)))
+        }
+        labelled = by_intercept[True][statistic.unlabelled == "keep" :]
         for number in range(partition.folds.count):
             self._require_fold(labelled, number, partition.splits[number])
         solved = {
@@ -175,8 +178,9 @@ class Work:
         for places in _alike(members):
             leads = [members[place].last for place in places]
             penalties = [last._penalty() for last in leads]
-            coordinates = leads[0]._coordinates(everything, max(p.n_components or 0 for p in penalties))
-            small = [coordinates.reduce(part) for part in labelled]
+            parts = by_intercept[penalties[0].fit_intercept]
+            coordinates = leads[0]._coordinates(summed(parts), max(p.n_components or 0 for p in penalties))
+            small = [coordinates.reduce(part) for part in parts[statistic.unlabelled == "keep" :]]
             for fold, out in solved.items():
                 train = summed([part for number, part in enumerate(small) if number != fold])
                 weights, intercepts = candidates(train, penalties)
@@ -218,12 +222,16 @@ class Work:
             self.kept[id(members)] = {name: values.sum(axis=0, keepdims=True) for name, values in total.items()}
 
     def statistics_of(self, candidate: Candidate) -> Accumulator | None:
-        """The moments of all rows under the candidate's kernel, if they were kept."""
-        for one in self.sweeps:
-            for members in one.members:
-                if any(member is candidate for member in members):
-                    return self.kept.get(id(members))
-        return None
+        """The moments of all rows as a fit of the candidate would have them, if they were kept."""
+        found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
+        kept = None if found is None else self.kept.get(id(found))
+        if kept is None or candidate.last._penalty().fit_intercept:
+            return kept
+        kept = without_shifts(kept, candidate.last)
+        for name in ("shift_", "target_shift_"):
+            if hasattr(candidate.last, name):
+                setattr(candidate.last, name, np.zeros_like(getattr(candidate.last, name)))
+        return kept
 
 
 @dataclass(eq=False)
@@ -236,10 +244,11 @@ class Solved:
 
 
 def _alike(members: list[Candidate]) -> list[list[int]]:
-    """Positions of candidates that are ridge in the same coordinates."""
+    """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[Any, list[int]] = {}
     for place, candidate in enumerate(members):
-        groups.setdefault(getattr(candidate.last, "eigenfunctions", None), []).append(place)
+        key = (getattr(candidate.last, "eigenfunctions", None), candidate.last._penalty().fit_intercept)
+        groups.setdefault(key, []).append(place)
     return list(groups.values())
 
 
@@ -272,8 +281,8 @@ def _same_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate
         given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state)), []).append(candidate)
     for group in groups.values():
-        # rows shifted for an intercept would change the models without one
-        group.sort(key=lambda candidate: getattr(candidate.last, "fit_intercept", False))
+        # rows are shifted where one of them has an intercept; `without_shifts` undoes it for the others
+        group.sort(key=lambda candidate: not getattr(candidate.last, "fit_intercept", False))
         lead, dtypes = group[0].last, {}
         lead._start(rows)
         for candidate in group[1:]:
@@ -306,6 +315,15 @@ def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partiti
     except PlanTooLarge:
         return [fit for half in one.halves() for fit in _within_memory(half, rows, targets, parts)]
     return [one]
+
+
+def without_shifts(total: Accumulator, last: Any) -> Accumulator:
+    """Moments as they would be had rows and targets not been shifted for an intercept."""
+    if hasattr(last, "target_shift_") and last.target_shift_.any():
+        total = unshifted(total, last.target_shift_)
+    if hasattr(last, "shift_") and last.shift_.any():
+        total = uncentred(total, last.shift_)
+    return total
 
 
 def _seed(random_state: Any) -> Any:
