@@ -29,8 +29,8 @@ class GridScores:
     """Confusion matrices (and log-losses) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; and `loss`
-    (K, F, k), Σ −log p of the true class with p the values of f cut to [0.001, 1] and divided by their sum. Every
-    labelled row counts 1.
+    (K, F, k), Σ −log p of the true class with p the values of f cut to [0.001, 1] and divided by their sum. Rows count
+    with their weights.
 
     Attributes
     ----------
@@ -92,6 +92,7 @@ class GridScores:
                 encoded = np.empty((len(chunk.y[block]), c))
                 self.targets.encode(chunk.y[block], encoded)
                 truth = encoded.argmax(axis=1)
+                weight = np.ones(len(truth)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
                 for place, phi in enumerate(self.features.blocks(chunk, block)):
                     with chunk.work.stage("predict"):
                         values = (phi @ self._weights[place, number]).astype(np.float64)
@@ -99,9 +100,9 @@ class GridScores:
                         values = values.reshape(len(phi), k, c)
                         # (candidate, truth, predicted) as one number
                         cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)
-                        counts = np.bincount(cell.ravel(), minlength=k * c * c)
+                        counts = np.bincount(cell.ravel(), np.repeat(weight, k), minlength=k * c * c)
                         total["confusion"][place, number] += counts.reshape(k, c, c)
                         if self.with_loss:
                             np.clip(values, FLOOR, 1, out=values)
                             of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]
-                            total["loss"][place, number] -= np.log(of_truth / values.sum(axis=2)).sum(axis=0)
+                            total["loss"][place, number] -= weight @ np.log(of_truth / values.sum(axis=2))

@@ -78,8 +78,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     scoring : str, list of str or None
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes: of their
         one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f cut to [0.001, 1] and divided by
-        their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. Errors are weighted
-        where rows are; counts of classes are not.
+        their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv": generalised
+        cross-validation of the rows that were trained on. Scores are weighted where rows are.
     refit : bool or str
         Whether best_estimator_ is made (no sweep, where its moments were kept), and by which of several scores.
     one_standard_error : bool
@@ -287,10 +287,13 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         }
         names = sorted({name for candidate in everyone for name in candidate.params})
         for name in names:
-            column = np.ma.MaskedArray(np.empty(k, object), mask=True)
-            for candidate in everyone:
-                if name in candidate.params:
-                    column[candidate.index] = candidate.params[name]
+            there = [candidate for candidate in everyone if name in candidate.params]
+            kinds = {type(candidate.params[name]) for candidate in there}
+            numbers = all(issubclass(kind, bool | int | float | np.number) for kind in kinds) and len(kinds) == 1
+            dtype = np.asarray([candidate.params[name] for candidate in there]).dtype if numbers else object
+            column = np.ma.MaskedArray(np.zeros(k, dtype), mask=True)
+            for candidate in there:
+                column[candidate.index] = candidate.params[name]
             results[f"param_{name}"] = column
         results["params"] = [candidate.params for candidate in everyone]
         for label, name in self._scores.items():

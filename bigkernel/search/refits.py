@@ -74,7 +74,7 @@ def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None
     if targets.classes is None:
         return tested
     c, codes = targets.width, truth.argmax(axis=1)
-    counts = np.bincount(codes * c + values.argmax(axis=1), minlength=c * c).reshape(c, c)
+    counts = np.bincount(codes * c + values.argmax(axis=1), w, minlength=c * c).reshape(c, c)
     clipped = np.clip(values, FLOOR, 1)
-    loss = -np.log(clipped[np.arange(len(X)), codes] / clipped.sum(axis=1)).sum()
+    loss = -(w @ np.log(clipped[np.arange(len(X)), codes] / clipped.sum(axis=1)))
     return replace(tested, confusion=counts, loss=float(loss))

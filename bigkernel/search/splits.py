@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
         return _drawn(cv, rows, labelled, classifier=classifier)
     if isinstance(cv, Iterable) and not isinstance(cv, type):
         given: Any = cv if hasattr(cv, "dtype") else list(cv)
-        if hasattr(given, "dtype") or (given and np.ndim(given[0]) == 0):
+        if hasattr(given, "dtype") or (given and isinstance(given[0], Integral)):
             column = np.asarray(given)
             if column.ndim == 1 and column.dtype.kind in "iu":
                 return [_column(rows, column)]
