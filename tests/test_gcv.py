@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, load_model, save_model
@@ -27,11 +28,6 @@ WEIGHTS = pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
 INTERCEPT = pytest.mark.parametrize("fit_intercept", [False, True])
 
 
-def hat(fit, n):
-    """The matrix that takes targets to fits, column by column."""
-    return np.column_stack([fit(e)[:, 0] for e in np.eye(n)])
-
-
 def dense(H, Y, weight=None):
     """(Σ w (y − f)² / n) / (1 − tr H / n)², summed over the targets."""
     Y = Y[:, None] if Y.ndim == 1 else Y
@@ -40,11 +36,9 @@ def dense(H, Y, weight=None):
 
 
 def linear_hat(Phi, alpha, fit_intercept=False, weight=None):
-    def fit(target):
-        coef, b = reference.ridge(Phi, target, alpha, fit_intercept, weight)
-        return Phi @ coef + b
-
-    return hat(fit, len(Phi))
+    """The matrix that takes targets to fits."""
+    coef, b = reference.ridge(Phi, np.eye(len(Phi)), alpha, fit_intercept, weight)
+    return Phi @ coef + b
 
 
 def exact_hat(K, alpha, fit_intercept=False, weight=None):
@@ -68,7 +62,7 @@ def nystrom_features(sigma=SIGMA, points=Z, rows=X):
 
 def assert_least(gcv, chosen, low, high, slack=1e-6):
     """`chosen` scores no worse than any alpha of a fine grid."""
-    values = [gcv(alpha) for alpha in np.geomspace(low, high, 60)]
+    values = [gcv(alpha) for alpha in np.geomspace(low, high, 25)]
     assert gcv(chosen) <= min(values) * (1 + slack)
 
 
@@ -106,8 +100,9 @@ def test_a_fit_with_no_freedom_left_scores_infinity():
 # ---------------------------------------------------------------- what it chooses
 
 
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
-@pytest.mark.parametrize("n, m", [(80, 80), (80, 60), (120, 80), (120, 25), (60, 80)])
+@pytest.mark.parametrize("n, m", [(60, 60), (60, 45), (90, 60), (120, 25), (45, 60)])
 @INTERCEPT
 def test_landmark_form_takes_the_alpha_of_least_dense_gcv(sigma, n, m, fit_intercept):
     rows, target = X[:n], y[:n]
@@ -120,10 +115,11 @@ def test_landmark_form_takes_the_alpha_of_least_dense_gcv(sigma, n, m, fit_inter
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
 @INTERCEPT
 @WEIGHTS
-@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
-def test_exact_form_takes_the_alpha_of_least_dense_gcv(sigma, fit_intercept, weight, target):
-    model = KernelRidge(Gaussian(sigma), alpha="gcv", fit_intercept=fit_intercept).fit(X, target, sample_weight=weight)
-    K = reference.gaussian(X, X, sigma)
+def test_exact_form_takes_the_alpha_of_least_dense_gcv(sigma, fit_intercept, weight):
+    rows, target, weight = X[:50], (Y if sigma == 1 else y)[:50], None if weight is None else weight[:50]
+    model = KernelRidge(Gaussian(sigma), alpha="gcv", fit_intercept=fit_intercept)
+    model.fit(rows, target, sample_weight=weight)
+    K = reference.gaussian(rows, rows, sigma)
     assert_least(
         lambda alpha: dense(exact_hat(K, alpha, fit_intercept, weight), target, weight), model.alpha_, 1e-7, 1e3, 1e-4
     )
@@ -163,15 +159,18 @@ def test_classes_are_judged_by_their_one_hot_targets():
         assert_allclose(model.alpha_, KernelRidge(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, hot).alpha_, rtol=1e-6)
 
 
-def test_rows_of_no_weight_are_as_if_absent():
-    there = np.where(np.arange(N) % 3, WEIGHT, 0)
-    for model in (
-        KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z),
-        KernelRidge(Gaussian(SIGMA), alpha="gcv"),
-        Ridge("gcv"),
-    ):
-        weighted = model.fit(X, y, sample_weight=there).alpha_
-        assert_allclose(weighted, model.fit(X[there > 0], y[there > 0], sample_weight=there[there > 0]).alpha_, rtol=1e-5)
+@pytest.mark.parametrize(
+    "model",
+    [KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z), KernelRidge(Gaussian(SIGMA), alpha="gcv"), Ridge("gcv")],
+    ids=["landmarks", "exact", "ridge"],
+)
+@INTERCEPT
+def test_rows_of_no_weight_are_as_if_absent(model, fit_intercept):
+    weight = np.where(np.arange(N) % 3, WEIGHT, 0)
+    there = weight > 0
+    model = clone(model).set_params(fit_intercept=fit_intercept)
+    weighted = model.fit(X, y, sample_weight=weight).alpha_
+    assert_allclose(weighted, model.fit(X[there], y[there], sample_weight=weight[there]).alpha_, rtol=1e-5)
 
 
 def test_noise_makes_for_more_penalty():
@@ -262,8 +261,8 @@ def test_a_word_that_is_none_is_refused():
 
 @INTERCEPT
 def test_the_score_of_a_search_is_gcv_of_the_rows_trained_on(fit_intercept):
-    model = KernelRidge(Gaussian(SIGMA), landmarks=Z, fit_intercept=fit_intercept)
-    alphas, folds, Phi = [0.01, 0.3, 5.0], KFold(3), nystrom_features()
+    model = KernelRidge(Gaussian(0.5), landmarks=Z[:12], fit_intercept=fit_intercept)
+    alphas, folds, Phi = [0.01, 0.3, 5.0], KFold(3), nystrom_features(0.5, Z[:12])
     search = SweepSearchCV(model, {"alpha": alphas}, cv=folds, scoring="neg_gcv").fit(X, Y)
     for j, (train, _) in enumerate(folds.split(X)):
         wanted = [-dense(linear_hat(Phi[train], alpha, fit_intercept), Y[train]) / 2 for alpha in alphas]
