@@ -33,6 +33,11 @@ class Coordinates:
     basis: Array | None = None
     ordered: bool = False
 
+    @property
+    def condition(self) -> float:
+        """Of the whitening, where it is all there is."""
+        return 1.0 if self.whitening is None or self.basis is not None else self.whitening.condition
+
     def reduce(self, moments: Moments) -> Moments:
         """The moments in these coordinates."""
         if self.whitening is not None:
@@ -67,8 +72,8 @@ class Penalty:
     n_components: int | None = None
 
 
-def candidates(train: Moments, penalties: Sequence[Penalty]) -> tuple[Array, Array]:
-    """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates."""
+def candidates(train: Moments, penalties: Sequence[Penalty], condition: float = 1.0) -> tuple[Array, Array]:
+    """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solve.ridge`."""
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
@@ -79,7 +84,7 @@ def candidates(train: Moments, penalties: Sequence[Penalty]) -> tuple[Array, Arr
         alpha = penalty.alpha
         if isinstance(alpha, str):
             alpha = gcv.of_moments(part, float(train.rows), fit_intercept=penalty.fit_intercept).best()
-        w = factorize(part.G, alpha, n_rows=train.rows).solve(part.C)
+        w = factorize(part.G, alpha, n_rows=train.rows, condition=condition).solve(part.C)
         weights[place, :s] = w
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts

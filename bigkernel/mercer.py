@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
+from scipy.spatial.distance import cdist
 
-from bigkernel.errors import DataError, PlanTooLarge, RankDeficient
-from bigkernel.kernels import Kernel, as_kernel
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.kernels import Kernel, Laplacian, as_kernel
 
 Array = NDArray[Any]
 LIMIT_BYTES = 2**33  # of the Gram matrix
@@ -68,7 +69,7 @@ def check_positive_definite(
     ----------
     kernel : Kernel, name, or a function of (X, X) that returns the matrix (n, n)
     X : (n, d), some thousands of rows at most: the time grows as n³
-    tolerance : share of the largest |eigenvalue| that counts as zero; n·eps by default
+    tolerance : share of the largest |eigenvalue| that counts as zero; max(n, d)·eps by default
 
     Raises
     ------
@@ -87,16 +88,20 @@ def check_positive_definite(
     >>> check_positive_definite(Sigmoid(gamma=1.0, coef0=-1.0), X).positive_definite
     False
     """
-    X = np.asarray(X)
-    if X.ndim != 2 or not len(X):
+    X = np.asarray(X, np.float64)
+    if X.ndim != 2 or not X.size:
         raise DataError(f"X: expected rows (n, d), n at least 1, found an array of shape {X.shape}")
     if 8 * len(X) ** 2 > LIMIT_BYTES:
         raise PlanTooLarge(
             f"X: the Gram matrix of {len(X):,} rows would take {8e-9 * len(X) ** 2:,.0f} GB; give a sample of some "
             "thousands of rows"
         )
-    called = as_kernel(kernel) if isinstance(kernel, str) else kernel
-    K = np.asarray(called(X, X), np.float64)
+    if not np.isfinite(X).all():
+        raise DataError(f"X: row {int(np.argmin(np.isfinite(X).all(axis=1)))} contains NaN or infinity")
+    if tolerance is not None and not 0 <= tolerance < np.inf:
+        raise ConfigError(f"tolerance: expected a finite number of at least 0, found {tolerance!r}")
+    kernel = as_kernel(kernel) if isinstance(kernel, str) else kernel
+    K = _gram(kernel, X) if isinstance(kernel, Kernel) else np.asarray(kernel(X, X), np.float64)
     if K.shape != (len(X), len(X)):
         raise DataError(f"kernel: expected a matrix of shape ({len(X)}, {len(X)}), found {K.shape}")
     if not np.isfinite(K).all():
@@ -105,7 +110,20 @@ def check_positive_definite(
     largest = float(np.abs(K).max())
     asymmetry = float(np.abs(K - K.T).max()) / (largest or 1.0)
     values = linalg.eigvalsh((K + K.T) / 2)[::-1]
-    return GramSpectrum(values, asymmetry, len(X) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance)
+    rounding = max(X.shape) * float(np.finfo(np.float64).eps)
+    return GramSpectrum(values, asymmetry, rounding if tolerance is None else tolerance)
+
+
+def _gram(kernel: Kernel, X: Array) -> Array:
+    """k(X, X) with distances from the differences of rows: the fast blocks lose those of rows that nearly repeat."""
+    kernel = kernel.resolve(X)
+    if not kernel._distance or isinstance(kernel, Laplacian):
+        return kernel(X)
+    gamma, lengths = kernel.widths()
+    scaled = X if lengths is None else X / lengths
+    out: Array = np.maximum(-gamma * cdist(scaled, scaled, "sqeuclidean"), -1e300)
+    kernel.finish(out)
+    return out
 
 
 def negative_mass(values: Array, tolerance: float) -> float:

@@ -91,13 +91,16 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
     """From the kernel matrix (n, n) of the training rows, their weights and α."""
     scaled, root = weigh(K, weight)
     factor = factorize(scaled, alpha, n_rows=len(K))
-    return ExactPosterior(factor, root, factor.half(root[:, None])[:, 0] if fit_intercept else None, alpha)
+    # rows that tell the constant without noise leave no doubt about it: α = 0 and 1 outside the range of K
+    known = np.linalg.norm(factor.unseen(root[:, None])) > 1e-6 * np.linalg.norm(root)
+    constant = factor.half(root[:, None])[:, 0] if fit_intercept and not known else None
+    return ExactPosterior(factor, root, constant, alpha)
 
 
 def nystrom_posterior(moments: Moments, whitening: Whitening, alpha: float, *, fit_intercept: bool) -> NystromPosterior:
     """From the moments of the landmark block, the whitening of its core and α."""
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
-    factor = factorize(small.G, alpha, n_rows=moments.rows)
+    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
     constant = alpha / small.n if fit_intercept and small.n > 0 else 0.0
     return NystromPosterior(whitening, factor, small.mean, alpha, constant)
 

@@ -42,6 +42,12 @@ class Whitening:
     factor: Array | None = None
     basis: Array | None = None
 
+    @property
+    def condition(self) -> float:
+        """About that of the core as kept: how much whitening adds to the rounding of moments."""
+        pivots = np.diagonal(np.eye(1) if self.factor is None else self.factor)
+        return float((pivots.max() / pivots.min()) ** 2)
+
     def reduce(self, C: Array) -> Array:
         """TᵀC, for C (p,) or (p, c)."""
         if self.basis is not None:
@@ -203,21 +209,26 @@ class Factor:
         return along
 
 
-def factorize(G: Array, alpha: float, *, n_rows: float = 0.0) -> Factor:
-    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; what is null depends on the `n_rows` behind G."""
+def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0) -> Factor:
+    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`."""
     require_alpha(alpha)
     if not len(G):
         return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)))
     regular = _regular(G, alpha)
-    scale = float(np.abs(np.diagonal(regular)).max())
+    scale, norm = float(np.abs(np.diagonal(regular)).max()), linalg.lapack.dlange("1", regular)
+    relative = 10 * max(len(G), n_rows) * float(np.finfo(np.float64).eps)
+    penalised = alpha > relative * scale
+    if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
+        relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
         lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
-        if info == 0 and float(np.diagonal(lower).min()) ** 2 > len(G) * float(np.finfo(np.float64).eps) * scale:
+        # pivots of rounding let a singular matrix pass: its condition tells
+        if info == 0 and (penalised or linalg.lapack.dpocon(lower, norm, uplo="L")[0] > relative):
             return Factor(lower=lower)
         regular = _regular(G, alpha)
     values, vectors = linalg.eigh(regular, overwrite_a=True)
     largest = max(float(np.abs(values).max(initial=0.0)), 1e-300)
-    keep = values > max(len(G), n_rows) * np.finfo(np.float64).eps * largest
+    keep = values > relative * largest
     return Factor(values=values[keep], vectors=vectors[:, keep], dropped=vectors[:, ~keep])
 
 
@@ -228,31 +239,15 @@ def _regular(G: Array, alpha: float) -> Array:
     return regular
 
 
-def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0) -> Array:
+def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
 
     Parameters
     ----------
     G : (r, r), C : (r, c), alpha ≥ 0
-    n_rows : rows behind G, for the tolerance of the minimum-norm solution
+    n_rows, condition : rows behind G and condition of what whitened it, for what counts as null
     """
-    return factorize(G, alpha, n_rows=n_rows).solve(C)
-
-
-def ridge_path(G: Array, C: Array, alphas: Array, *, n_rows: float = 0.0) -> Array:
-    """w(α) = V(Λ+αI)⁻¹VᵀC for every alpha, (k, r, c), from one eigendecomposition G = VΛVᵀ; see `ridge`."""
-    for alpha in alphas:
-        require_alpha(float(alpha))
-    values, vectors = linalg.eigh(G)
-    values = np.maximum(values, 0)
-    rotated = vectors.T @ C
-    relative = max(len(G), n_rows) * np.finfo(np.float64).eps
-    paths = []
-    for alpha in alphas:
-        shrunk = values + float(alpha)
-        keep = shrunk > relative * shrunk.max(initial=0.0)
-        paths.append(vectors[:, keep] @ (rotated[keep] / shrunk[keep, None]))
-    return np.stack(paths)
+    return factorize(G, alpha, n_rows=n_rows, condition=condition).solve(C)
 
 
 def squared_error(reduced: Reduced, w: Array) -> Array:
@@ -270,7 +265,7 @@ def nystrom_ridge(
     whose right-hand side must read (Σy, y).
     """
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
-    w = ridge(small.G, small.C, alpha, n_rows=moments.rows)
+    w = ridge(small.G, small.C, alpha, n_rows=moments.rows, condition=whitening.condition)
     return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)
 
 

@@ -7,7 +7,6 @@ belong in one fold: folds of single rows test on copies of what they trained on,
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,12 @@ from bigkernel.folds import HashFolds
 from bigkernel.landmarks import require_count
 from bigkernel.monitor import Step, emit
 from bigkernel.monitor.terminal import bar, progress
-from pipelines import digit_corpora
-from pipelines.charts import Curve, curves
+from pipelines import digit_corpora, tune_page
 from pipelines.digit_corpora import MNIST_FILES, Deformed, Digits
 from pipelines.experiments import Report, options
-from pipelines.pictures import LIGHT, Paper
-from pipelines.report import Column, Table
+from pipelines.tune_page import Record
 
 Array = NDArray[Any]
-Record = dict[str, Any]
 FOLDS = 5
 HELD_OUT = 1 / 6  # of the training digits, to choose the final model by
 # more landmarks resolve finer widths and bear smaller penalties: what is tried, times what fewer landmarks chose
@@ -87,6 +83,17 @@ def binomial(wrong: float, n: float) -> Record:
     return {"error": 100 * wrong, "error_se": 100 * float(np.sqrt(wrong * (1 - wrong) / n))}
 
 
+def error_on(test: Corpus, model: Pipeline) -> Record:
+    """Error of the model on the test digits, in %."""
+    wrong = float(np.mean(np.asarray(model.predict(test)) != test.column("y")))
+    return {**binomial(wrong, len(test)), "digits": len(test)}
+
+
+def originals(corpus: Corpus) -> int:
+    """How many digits its rows are copies of."""
+    return len(np.unique(corpus.column("group")))
+
+
 def true_errors(model: Pipeline, images: Array, labels: Array, copies: Array) -> Record:
     """Errors in % on held-out originals (n, h, w) and on their copies (c·n, h·w), copy i of original i mod n.
 
@@ -125,139 +132,6 @@ def compare(train: Corpus, *, landmarks: int, seed: int, repeats: int) -> list[R
         judged[sigma, alpha] |= true_errors(model, images, labels, copies)
         emit(Step("true errors", number + 1, len(judged)))
     return [{"sigma": sigma, "alpha": alpha, **record} for (sigma, alpha), record in judged.items()]
-
-
-def plus_minus(key: str, header: str) -> list[Column]:
-    """`error ± standard error` as one shown column, and the standard error by itself in the CSV."""
-    show = lambda record: f"{record[key]:.2f} ± {record[f'{key}_se']:.2f}"  # noqa: E731
-    return [Column(key, header, show), Column(f"{key}_se", f"{header} standard error", hidden=True)]
-
-
-GRID = [Column("sigma", "σ", ".3g"), Column("alpha", "α", ".3g")]
-CHOSEN = Column("chosen", "", lambda record: "chosen" if record["chosen"] else "", left=True)
-CANDIDATES = [Column("rank", "rank"), *GRID, *plus_minus("error", "error %"), CHOSEN]
-
-
-def named(record: Record) -> str:
-    """A candidate in words."""
-    return f"σ = {record['sigma']:.3g}, α = {record['alpha']:.3g}"
-
-
-def tell(report: Report, *sentences: str) -> None:
-    """Print a paragraph and put it on the page."""
-    report.say("\n" + textwrap.fill(" ".join(sentences), 79))
-    report.page.text(" ".join(sentences))
-
-
-def score_picture(records: list[Record], *, paper: Paper = LIGHT) -> bytes:
-    """The heat map of accuracy over widths and penalties."""
-    from bigkernel.cli.pictures import score_map
-
-    sigmas, alphas = (sorted({record[key] for record in records}) for key in ("sigma", "alpha"))
-    mean, error = np.empty((2, len(sigmas), len(alphas)))
-    for record in records:
-        place = sigmas.index(record["sigma"]), alphas.index(record["alpha"])
-        mean[place], error[place] = 1 - record["error"] / 100, record["error_se"] / 100
-    colours = paper.ground, paper.ink
-    return score_map(mean, error, sigmas, alphas, label="accuracy", width_name="sigma", colours=colours)
-
-
-def show_grid(report: Report, found: SweepSearchCV) -> Record:
-    """The search on the page: the best ten, what it took, the heat map; returns the record of the chosen one."""
-    records, folds = cells(found), found.n_splits_
-    ranked = sorted(records, key=lambda record: (record["rank"], -record["alpha"], -record["sigma"]))
-    chosen = next(record for record in records if record["chosen"])
-    shown = ranked[:10] + [chosen] * (chosen not in ranked[:10])
-    caption = f"Error over {folds} folds ± its standard error. Chosen: of all candidates within one standard error of "
-    caption += "the best, the one of largest α, then of largest σ."
-    report.table("candidates", f"The best ten of {len(records)} candidates", Table(CANDIDATES, shown), caption=caption)
-    Table(CANDIDATES, records).write_csv(report.out / "grid.csv")
-    sweeps, fits = len(found.plan_.sweeps), len(records) * folds
-    tell(
-        report,
-        f"{len(records)} candidates on {folds} folds took {sweeps} sweeps of the rows and {found.seconds_:.0f} s. One by",
-        f"one, as a grid search does it, they are {fits:,} fits, each of four fifths of the rows.",
-    )
-    if min(len({record[key] for record in records}) for key in ("sigma", "alpha")) > 1:
-        caption = "Accuracy over the folds. The star is the best candidate, the line is around all within one standard "
-        report.figure("grid", score_picture, records, caption=f"{caption}error of it.")
-    facts = {"sweeps": sweeps, "fits_one_by_one": fits, "seconds": found.seconds_, "chosen": chosen}
-    report.results["search"] = {"candidates": len(records), "folds": folds, **facts, "grid": records}
-    return chosen
-
-
-def show_final(report: Report, found: SweepSearchCV, train: Corpus, test: Corpus, landmarks: int) -> None:
-    """The final model on the page: how it was chosen, and then, for the first time, its error on the test rows."""
-    grouped = "group" in train.columns
-    held_out = HELD_OUT * (len(np.unique(train.column("group"))) if grouped else len(train))
-    records = [record | binomial(record["error"] / 100, held_out) for record in cells(found)]
-    ranked = sorted(records, key=lambda record: (not record["chosen"], record["rank"], -record["alpha"]))
-    report.table(
-        "final",
-        f"The final model, {landmarks:,} landmarks: the best of {len(records)} candidates",
-        Table(CANDIDATES, ranked[:10]),
-        caption=f"Around the choice above, with {landmarks:,} landmarks: error on {held_out:,.0f} training "
-        f"{'originals, with their copies,' if grouped else 'digits'} held out once, ± its standard error. Differences "
-        "of candidates are surer than that: all are judged on the same digits.",
-    )
-    wrong = float(np.mean(np.asarray(found.best_estimator_.predict(test)) != test.column("y")))
-    error = binomial(wrong, len(test))
-    tell(
-        report,
-        f"The final model, {named(ranked[0])}, fitted to all {len(train):,} training digits: {error['error']:.2f} ±",
-        f"{error['error_se']:.2f} % error on the {len(test):,} test digits, which were looked at once, after all this.",
-    )
-    chosen = {key: ranked[0][key] for key in ("sigma", "alpha")}
-    report.results["test"] = {**error, "digits": len(test), "landmarks": landmarks, **chosen}
-
-
-def show_copies(report: Report, records: list[Record], train: Corpus, repeats: int) -> None:
-    """The comparison on the page: table, what either way of making folds chooses and promises, picture."""
-    originals = len(np.unique(train.column("group")))
-    judged = [column for way in ("ungrouped", "grouped", "true") for column in plus_minus(way, f"{way} %")]
-    report.table(
-        "copies",
-        "Copies share a fold",
-        Table([*GRID, *judged, Column("originals", "originals %", ".2f")], records),
-        caption=f"{len(train):,} deformed copies of {originals:,} digits. Error over {FOLDS} folds of rows (ungrouped) "
-        f"and over {FOLDS} folds of digits with all their copies (grouped), mean of {repeats} partition"
-        f"{'s' * (repeats > 1)}. True: the error on copies of digits that were held out, which is what cross-validation "
-        "is to foretell. Originals: on the same digits undeformed, which is easier. ±: standard error.",
-    )
-    best, sentences, share = {}, [], {}
-    for way, what in (("ungrouped", "rows"), ("grouped", "digits")):
-        chosen = min(records, key=lambda record: (record[way], -record["alpha"]))
-        optimism = chosen["true"] - chosen[way]
-        best[way] = {**chosen, "optimism": optimism}
-        share[f"{way}_share"] = float(np.mean([record[way] / record["true"] for record in records]))
-        sentences.append(
-            f"Folds of {what} choose {named(chosen)} and promise {chosen[way]:.2f} % error; the true error is "
-            f"{chosen['true']:.2f} ± {chosen['true_se']:.2f} %, {abs(optimism):.2f} % {'more' if optimism > 0 else 'less'}."
-        )
-    tell(
-        report,
-        *sentences,
-        f"On average over the grid the promise is {share['ungrouped_share']:.2f} and {share['grouped_share']:.2f} of the "
-        "true error. A fold of rows tests on copies of digits that were trained on, and a new digit has none there;",
-        "SweepSearchCV keeps groups together where a corpus has them.",
-    )
-    alpha = best["grouped"]["alpha"]
-    line = [record for record in records if record["alpha"] == alpha]
-    names = {"ungrouped": "folds of rows", "grouped": "folds of digits", "true": "copies of new digits"}
-    report.figure(
-        "copies",
-        curves,
-        [
-            Curve(name, COPY_SIGMAS, [r[key] for r in line], [r[f"{key}_se"] for r in line])
-            for key, name in names.items()
-        ],
-        x_label="width σ of the kernel (rows of unit norm)",
-        y_label="error, %",
-        x_log=True,
-        x_ticks=COPY_SIGMAS,
-        caption=f"Error at α = {alpha:g} over the width, ± one standard error.",
-    )
-    report.results["optimism"] = {**best, **share}
 
 
 def corpora(out: Path, data: Path, rows: int, seed: int, *, quiet: bool) -> tuple[Digits, Digits]:
@@ -325,17 +199,28 @@ def tune(
         require_count(len(train), max(landmarks, final_landmarks))
         source = train.info.source if mnist else f"{train.info.source} (--data has no MNIST)"
         folded = "the row's number" if mnist else "the original's number, so that copies of a digit share a fold"
-        tell(
+        tune_page.tell(
             report,
             f"{len(train):,} training digits: {source}. Kernel ridge regression with a Gaussian kernel of width σ on",
             f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}.",
         )
         first = search(train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
-        chosen = show_grid(report, first)
+        sweeps = len(first.plan_.sweeps)
+        tune_page.grid(report, cells(first), folds=FOLDS, sweeps=sweeps, seconds=first.seconds_)
+
+        chosen = cells(first)[first.best_index_]
         final = finalists(train, chosen, alphas, landmarks=final_landmarks, seed=seed)
-        show_final(report, final, train, found.test, final_landmarks)
+        held_out = HELD_OUT * (len(train) if mnist else originals(train))
+        tuned = [cell | binomial(cell["error"] / 100, held_out) for cell in cells(final)]
+        # the test digits: here, and nowhere before
+        error = error_on(found.test, final.best_estimator_)
+        what = f"{held_out:,.0f} training digits{'' if mnist else ' with their copies'}"
+        tested = "test digits" if mnist else "test digits, not deformed"
+        tune_page.final(report, tuned, error, held_out=what, tested=tested, landmarks=final_landmarks)
+
         compared = compare(copies.train, landmarks=landmarks, seed=seed, repeats=repeats)
-        show_copies(report, compared, copies.train, repeats)
+        size = {"rows": len(copies.train), "originals": originals(copies.train)}
+        tune_page.copies(report, compared, **size, folds=FOLDS, repeats=repeats)
     facts = {
         "data": source,
         "rows": f"{len(train):,} training, {len(found.test):,} test; comparison of folds: {len(copies.train):,}",

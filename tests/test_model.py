@@ -46,6 +46,7 @@ TEXT = np.array(["één", "two", "tre"])[LABELS]
 PARTLY = np.where(np.arange(N) % 3 == 0, -1, LABELS)
 DRAWN = {"n_landmarks": M, "random_state": 0}
 LENGTHS = np.array([0.5, 1.0, 2.0, 1.5])
+WEIGHT = rng.uniform(0, 2, N)
 
 MODELS = {
     "krr": (KernelRidge(Gaussian(1.4), 0.3, **DRAWN), Y[:, 0]),
@@ -111,6 +112,9 @@ def test_a_model_comes_back_as_it_was(tmp_path, model, y):
         assert type(mine[1]) is type(theirs[1])
         for name, values in getattr(mine[1], "statistics_", {}).items():
             assert_array_equal(theirs[1].statistics_[name], values)
+        for name in ("alpha_", "_with_intercept", "sample_weight_"):
+            assert hasattr(theirs[1], name) == hasattr(mine[1], name)
+            assert_array_equal(getattr(theirs[1], name, 0), getattr(mine[1], name, 0))
         if hasattr(mine[1], "classes_"):
             assert_array_equal(theirs[1].classes_, mine[1].classes_)
             assert theirs[1].classes_.dtype == mine[1].classes_.dtype
@@ -137,6 +141,41 @@ def test_more_rows_after_loading_equal_more_rows_before(tmp_path, name):
     model.partial_fit(X[60:], y[60:])
     loaded.partial_fit(X[60:], y[60:])
     assert_array_equal(use(loaded), use(model))
+
+
+@pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
+@pytest.mark.parametrize("kind", [KernelRidge, SSSL])
+def test_the_penalty_and_the_weights_of_the_fit_come_back(tmp_path, kind, form):
+    model = kind(Gaussian(1.4), alpha=0.25, **form).fit(X, Y, WEIGHT).set_params(alpha=7)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert (loaded.alpha, loaded.alpha_) == (7, 0.25)
+    assert loaded.fit_report()["alpha"] == 0.25
+    assert hasattr(loaded, "sample_weight_") == (not form)
+    if not form:
+        assert_array_equal(loaded.sample_weight_, WEIGHT)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
+def test_deviations_come_back_to_the_last_bit(tmp_path, form, fit_intercept, weight):
+    settings = {"kernel": Gaussian(1.4), "alpha": 0.25, "fit_intercept": fit_intercept, **form}
+    model = KernelRidge(**settings).fit(X, Y, weight)
+    wanted = model.predict(X, return_std=True)
+    model.set_params(alpha=7, fit_intercept=not fit_intercept)  # asked for, not yet solved
+    save_model(model, tmp_path / "model")
+    for found, values in zip(load_model(tmp_path / "model").predict(X, return_std=True), wanted, strict=True):
+        assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize("kind", [KernelRidge, SSSL])
+def test_a_model_that_was_fitted_twice_in_other_forms_comes_back(tmp_path, kind):
+    model = kind(Gaussian(1.4)).fit(X, Y, WEIGHT)
+    for name, changes in (("landmarks", DRAWN), ("exact", {"n_landmarks": None})):
+        model.set_params(**changes).fit(X[:60], Y[:60])
+        save_model(model, tmp_path / name)
+        assert_array_equal(use(load_model(tmp_path / name)), use(model))
 
 
 @pytest.mark.parametrize("kind", [KernelRidge, SSSL])
@@ -244,6 +283,7 @@ def saved(tmp_path_factory):
     save_model(Ridge().fit(X, Y), root / "ridge")
     save_model(Standardizer().fit(X), root / "standardizer")
     save_model(SSSL(Gaussian(1.4), 5, **DRAWN).fit(X, Y), root / "sssl")
+    save_model(KernelRidge(Gaussian(1.4), fit_intercept=True).fit(X, Y[:, 0], WEIGHT), root / "weighted")
     return root
 
 
@@ -325,21 +365,32 @@ def claims(shape, chunks, name="landmarks_"):
     return tamper
 
 
-def poisoned(value, name="dual_coef_"):
-    """An array with a value in it, its checksums made good again."""
+def rewritten(change, name):
+    """An array (none: None) as `change` makes it, its description and checksums made good again."""
 
     def tamper(path):
         from bigkernel import arrays
 
         stored, attributes = arrays.read_group(path, "model")
-        stored[f"0.{name}"] = stored[f"0.{name}"].copy()
-        stored[f"0.{name}"].flat[1] = value
-        digest = arrays.digest({"": stored[f"0.{name}"]})
-        attributes["steps"][0]["arrays"][name]["sha256"] = digest
+        values = np.asarray(change(stored.get(f"0.{name}")))
+        stored[f"0.{name}"] = values
+        described = {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": arrays.digest({"": values})}
+        attributes["steps"][0]["arrays"][name] = described
         attributes.pop("kind")
         arrays.publish(path, "model", stored, attributes, overwrite=True)
 
     return tamper
+
+
+def poisoned(value, name="dual_coef_"):
+    """An array with a value in it, its checksums made good again."""
+
+    def change(values):
+        values = values.copy()
+        values.flat[1] = value
+        return values
+
+    return rewritten(change, name)
 
 
 def text(content):
@@ -460,6 +511,7 @@ def test_tampering_is_refused_at_once(rejected, tamper, match):
         ("classifier", "statistics.C"),
         ("regressor", "dual_coef_"),
         ("sssl", "dual_coef_"),
+        ("weighted", "landmarks_"),
         ("ridge", "coef_"),
         ("ridge", "intercept_"),
         ("ridge", "shift_"),
@@ -485,6 +537,66 @@ def test_a_model_without_one_of_its_arrays_is_refused(rejected, of, name):
 )
 def test_a_regressor_with_other_values_is_refused(rejected, tamper):
     rejected(tamper, "regressor")
+
+
+@pytest.mark.parametrize("of", ["regressor", "classifier", "sssl", "weighted"])
+@pytest.mark.parametrize(
+    "value",
+    [-1.0, NAN, np.inf, -1e-300, None, True, "0.3", [0.3], {"kernel": "gaussian", "params": {}}, 10**400],
+    ids=repr,
+)
+def test_a_penalty_that_is_none_is_refused(rejected, of, value):
+    rejected(put("fitted", "alpha_", value), of)
+
+
+@pytest.mark.parametrize("of", ["regressor", "classifier", "sssl", "weighted"])
+def test_a_model_without_the_penalty_of_its_fit_is_refused(rejected, of):
+    rejected(drop("fitted", "alpha_"), of, "alpha_ must be a number of at least 0")
+
+
+@pytest.mark.parametrize("of", ["regressor", "weighted"])
+@pytest.mark.parametrize("value", [1, 0.0, None, "yes", [True]], ids=repr)
+def test_a_regressor_that_does_not_say_whether_it_has_an_intercept_is_refused(rejected, of, value):
+    rejected(put("fitted", "_with_intercept", value), of, "_with_intercept")
+
+
+@pytest.mark.parametrize("of", ["regressor", "weighted"])
+def test_a_regressor_without_word_of_an_intercept_is_refused(rejected, of):
+    rejected(drop("fitted", "_with_intercept"), of, "_with_intercept")
+
+
+WEIGHTS = {
+    "one below 0": lambda w: np.where(np.arange(N) == 3, -1e-9, w),
+    "none above 0": np.zeros_like,
+    "NaN": lambda w: np.where(np.arange(N) == 3, np.nan, w),
+    "infinite": lambda w: np.where(np.arange(N) == 3, np.inf, w),
+    "too few": lambda w: w[:-1],
+    "too many": lambda w: np.append(w, 1.0),
+    "a column": lambda w: w[:, None],
+    "a number": lambda w: w[0],
+    "nothing": lambda w: w[:0],
+    "whole numbers": lambda w: np.ones(N, np.int64),
+}
+
+
+@pytest.mark.parametrize("change", WEIGHTS.values(), ids=WEIGHTS)
+def test_weights_that_are_none_are_refused(rejected, change):
+    rejected(rewritten(change, "sample_weight_"), "weighted", "sample_weight_")
+
+
+def test_weights_of_another_number_of_landmarks_are_refused(rejected):
+    rejected(rewritten(lambda _: np.ones(N), "sample_weight_"), "regressor", "sample_weight_ must be 10 numbers")
+
+
+def test_weights_removed_or_changed_by_force_change_deviations_alone(saved, tmp_path):
+    """Nothing else rests on them: what is predicted is in the coefficients."""
+    shutil.copytree(saved / "weighted", tmp_path / "tampered")
+    rewritten(lambda w: w + 1, "sample_weight_")(tmp_path / "tampered")
+    mine, theirs = (
+        load_model(path).predict(X, return_std=True) for path in (saved / "weighted", tmp_path / "tampered")
+    )
+    assert_array_equal(mine[0], theirs[0])
+    assert (mine[1] > theirs[1]).all()
 
 
 def test_a_deviation_of_zero_is_refused(rejected):
@@ -514,18 +626,19 @@ def test_a_chunk_cut_short_or_empty_is_refused(saved, rejected):
     rejected(cut, match="landmarks_")
 
 
-def test_any_flipped_bit_of_the_description_is_refused_or_harmless(saved, tmp_path):
+@pytest.mark.parametrize("of", ["regressor", "weighted"])
+def test_any_flipped_bit_of_the_description_is_refused_or_harmless(saved, tmp_path, of):
     """Whatever a flip does to the JSON: a model that still loads predicts finite numbers, without another error."""
-    source = (saved / "regressor" / "zarr.json").read_bytes()
+    source = (saved / of / "zarr.json").read_bytes()
     path = tmp_path / "tampered"
-    shutil.copytree(saved / "regressor", path)
+    shutil.copytree(saved / of, path)
     wrong = []
     for _ in range(150):
         content = bytearray(source)
         content[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(7))
         (path / "zarr.json").write_bytes(content)
         try:
-            if not np.isfinite(load_model(path).predict(X)).all():
+            if not np.isfinite(load_model(path).predict(X, return_std=True)).all():
                 wrong.append("not finite")
         except ModelRejected:
             continue

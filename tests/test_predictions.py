@@ -7,9 +7,10 @@ import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, KernelRidgeClassifier, Ridge, executing
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
 from bigkernel.errors import ChunkMissing, DataError
-from bigkernel.features import IdentityMap
+from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.posterior import SpreadPredictor, exact_posterior
 from bigkernel.predictions import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.predictor import Predictor, ScoreStatistic, score
 from bigkernel.rows import as_rows
@@ -70,6 +71,38 @@ def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor
     assert_array_equal(group["prediction"][...], VALUES.argmax(axis=1))
     assert_allclose(group["decision"][...], VALUES, atol=1e-12)
     assert group["prediction"].chunks == (step,)
+
+
+@pytest.mark.parametrize("decision", [False, True])
+@pytest.mark.parametrize("c, flat", [(1, True), (1, False), (3, False)])
+def test_deviations_are_written_beside_what_is_predicted(make_corpus, tmp_path, c, flat, decision):
+    kernel = Gaussian(1.0)
+    features = LandmarkMap(kernel, X[:20], np.dtype(np.float64))
+    coef = rng.normal(size=(20, c))
+    posterior = exact_posterior(kernel(X[:20]), 0.3, fit_intercept=True)
+    model = SpreadPredictor(features, coef, INTERCEPT[:c], posterior=posterior)
+    rows = as_rows(make_corpus(X, chunk_rows=20))
+    step = rows.bounds()[1]
+    create(tmp_path / "out", model, N, step, decision=decision, flat=flat, std=True)
+    total = sweep(rows, PredictionWriter(model, str(tmp_path / "out"), step, decision, flat, True)).total
+    group = open_predictions(tmp_path / "out")
+    values = kernel(X, X[:20]) @ coef + INTERCEPT[:c]
+    deviations = np.sqrt(posterior.variance(kernel(X, X[:20]), np.ones(N)))
+    assert total["rows"] == N
+    assert set(group.array_keys()) == {"prediction", "std"} | ({"decision"} if decision else set())
+    assert_allclose(group["prediction"][...], values[:, 0] if flat else values, atol=1e-12)
+    assert_allclose(group["std"][...], deviations, rtol=1e-12)
+    assert group["std"].chunks == (step,)
+    if decision:
+        assert_allclose(group["decision"][...], values, atol=1e-12)
+
+
+def test_a_lost_chunk_of_deviations_is_missed_when_opened(make_corpus, tmp_path):
+    model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, X[:, 0])
+    model.predict_to(make_corpus(X), tmp_path / "out", std=True)
+    (tmp_path / "out" / "std" / "c" / "1").unlink()
+    with pytest.raises(ChunkMissing, match="c/1"):
+        open_predictions(tmp_path / "out")
 
 
 def test_text_labels_are_found_through_the_attributes(make_corpus, tmp_path):

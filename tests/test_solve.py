@@ -16,10 +16,10 @@ from bigkernel.solve import (
     centre,
     exact_krr,
     identity,
+    indefinite_krr,
     nystrom_ridge,
     reduced,
     ridge,
-    ridge_path,
     squared_error,
     sssl_all,
     sssl_core,
@@ -37,6 +37,8 @@ WEIGHT = rng.uniform(0.2, 3, N)
 WEIGHT[:4] = 0
 B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
 NEW = reference.gaussian(rng.normal(size=(25, D)), Z, SIGMA)
+K_GAUSSIAN = reference.gaussian(X, X, SIGMA)
+K_REPEATED = K_GAUSSIAN[np.ix_(np.arange(N) % 20, np.arange(N) % 20)]
 
 
 def moments_of(Phi, Y, weight=None):
@@ -159,6 +161,23 @@ def test_a_vanishing_penalty_is_as_good_as_none(alpha):
     assert_allclose(ridge(Phi.T @ Phi, Phi.T @ Y, alpha, n_rows=N), np.linalg.pinv(Phi) @ Y, atol=1e-10)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 1e-300])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("more", [0, 8])
+def test_without_a_penalty_as_many_landmarks_as_rows_or_more_give_the_least_norm_solution(more, fit_intercept, alpha):
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        rows, new = rng.normal(size=(12, D)), rng.normal(size=(10, D))
+        points = np.vstack([rows, 3 + rng.normal(size=(more, D))])
+        B, core = reference.gaussian(rows, points, SIGMA), reference.gaussian(points, points, SIGMA)
+        y = np.sin(rows[:, :1]) + 0.1 * rng.normal(size=(12, 1))
+        coef, b, sse = nystrom_ridge(moments_of(B, y), whiten(core), alpha, fit_intercept=fit_intercept)
+        expected, expected_b = reference.nystrom_krr(B, core, y, 0.0, fit_intercept)
+        values = reference.gaussian(new, points, SIGMA)
+        assert_allclose(values @ coef + b, values @ expected + expected_b, atol=1e-6)
+        assert_allclose(sse, 0, atol=1e-9)
+
+
 def test_more_columns_than_rows_give_the_dense_minimiser():
     few = slice(0, 8)
     coef, b, _ = nystrom_ridge(moments_of(B[few], Y[few]), whiten(CORE), 0.1, fit_intercept=True)
@@ -179,10 +198,8 @@ def test_one_landmark_one_row_one_target_or_fifty(n_targets):
 def test_a_path_of_penalties_equals_each_one_by_itself():
     alphas = np.array([0.0, 1e-6, 0.1, 1.0, 100.0])
     G, C = B.T @ B, B.T @ Y
-    path = ridge_path(G, C, alphas)
-    assert path.shape == (5, M, 2)
-    for alpha, w in zip(alphas, path, strict=True):
-        assert_allclose(B @ w, B @ ridge(G, C, alpha, n_rows=N), atol=1e-6)
+    for alpha in alphas:
+        w = ridge(G, C, alpha, n_rows=N)
         if alpha >= 0.1:
             assert_allclose(w, reference.ridge(B, Y, alpha)[0], rtol=1e-8)
 
@@ -192,25 +209,22 @@ def test_a_path_of_penalties_drops_the_directions_that_one_penalty_drops():
     rows = rng.normal(size=(20_000, 3))
     Phi, y = np.column_stack([rows, rows[:, 0] + rows[:, 1]]), rng.normal(size=(20_000, 1))
     G, C = Phi.T @ Phi, Phi.T @ y
-    single, path = ridge(G, C, 0.0, n_rows=len(Phi)), ridge_path(G, C, np.array([0.0]), n_rows=len(Phi))[0]
-    assert_allclose(single, np.linalg.pinv(Phi) @ y, atol=1e-9)
-    assert_allclose(path, single, atol=1e-9)
+    assert_allclose(ridge(G, C, 0.0, n_rows=len(Phi)), np.linalg.pinv(Phi) @ y, atol=1e-9)
 
 
 def test_empty_problems_have_empty_solutions():
     assert ridge(np.zeros((0, 0)), np.zeros((0, 2)), 1.0).shape == (0, 2)
-    assert ridge_path(np.zeros((0, 0)), np.zeros((0, 2)), np.array([1.0, 2.0])).shape == (2, 0, 2)
     assert_array_equal(ridge(np.zeros((3, 3)), np.ones((3, 1)), 0.0), 0)
-    assert_array_equal(ridge_path(np.zeros((3, 3)), np.ones((3, 1)), np.array([0.0]))[0], 0)
 
 
 @pytest.mark.parametrize("alpha", [-1, float("nan"), float("inf"), -1e-300])
 def test_a_penalty_that_is_none_is_refused(alpha):
     for solve in (
         lambda: ridge(CORE, np.ones((M, 1)), alpha),
-        lambda: ridge_path(CORE, np.ones((M, 1)), np.array([1.0, alpha])),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha, fit_intercept=True),
+        lambda: indefinite_krr(CORE, np.ones((M, 1)), alpha),
+        lambda: quietly(indefinite_krr, -CORE, np.ones((M, 1)), alpha),
         lambda: sssl_core(CORE, CORE, np.ones((M, 1)), 3, alpha),
     ):
         with pytest.raises(ConfigError, match="alpha: expected a finite number of at least 0"):
@@ -273,6 +287,53 @@ def test_a_negative_core_leaves_nothing():
     assert_array_equal(coef, np.zeros((4, 2)))
 
 
+@pytest.mark.parametrize("alpha", [0.0, 1e-6, 0.2, 50.0])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positive_part(weight, fit_intercept, alpha):
+    few = slice(0, 20)
+    K, C = reference.sigmoid(X[few], X[few], 1.0, -0.5), reference.sigmoid(X[few] + 0.3, X[few], 1.0, -0.5)
+    weight = None if weight is None else weight[few]
+    options = {"fit_intercept": fit_intercept, "weight": weight}
+    with pytest.warns(RankDeficient, match=r"sigmoid kernel.*negative part, \d+\.\d% of .* \d+ of 20 directions"):
+        coef, b = indefinite_krr(K, Y[few], alpha, kernel="sigmoid", **options)
+    expected, expected_b = reference.nystrom_krr(K, K, Y[few], alpha, fit_intercept, weight)
+    assert_allclose(C @ coef + b, C @ expected + expected_b, rtol=1e-7, atol=1e-8)
+    # what is dropped takes no part: the positive part of K gives the same
+    values, U = scipy.linalg.eigh(K)
+    positive = (U * np.maximum(values, 0)) @ U.T
+    assert_allclose(K @ coef, positive @ coef, atol=1e-8 * np.abs(coef).max())
+    if alpha >= 0.2 and weight is None and not fit_intercept:
+        assert_allclose(K @ coef, positive @ reference.krr_exact(positive, Y[few], alpha), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+@pytest.mark.parametrize("K", [K_GAUSSIAN, K_REPEATED, np.zeros((N, N))], ids=["regular", "singular", "zero"])
+def test_a_kernel_that_turns_out_positive_is_solved_as_such_without_a_warning(K, weight, fit_intercept):
+    options = {"fit_intercept": fit_intercept, "weight": weight}
+    coef, b = indefinite_krr(K, Y, 0.3, kernel="sigmoid", **options)
+    expected, expected_b = exact_krr(K, Y, 0.3, **options)
+    assert_array_equal(coef, expected)
+    assert_array_equal(b, expected_b)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_a_negative_matrix_leaves_the_mean(fit_intercept):
+    with pytest.warns(RankDeficient, match=r"100\.0% of .* 0 of 60 directions"):
+        coef, b = indefinite_krr(-K_GAUSSIAN, Y, 0.3, fit_intercept=fit_intercept, weight=WEIGHT, kernel="sigmoid")
+    assert_array_equal(coef, np.zeros((N, 2)))
+    assert_allclose(b, np.average(Y, axis=0, weights=WEIGHT) if fit_intercept else [0, 0], rtol=1e-12)
+
+
+def test_the_exact_forms_leave_the_matrix_as_it_was():
+    for K in (K_GAUSSIAN, reference.sigmoid(X, X, 1.0, -0.5)):
+        before = K.copy()
+        quietly(indefinite_krr, K, Y, 0.3)
+        exact_krr(K, Y, 0.3, fit_intercept=True, weight=WEIGHT)
+        assert_array_equal(K, before)
+
+
 def test_a_core_of_zeros_gives_the_model_zero_and_the_mean_as_intercept():
     with pytest.warns(RankDeficient, match=r"linear kernel: the core of 5 landmarks is zero"):
         w = whiten(np.zeros((5, 5)), kernel="linear")
@@ -314,6 +375,33 @@ def test_eigenpairs_pass_the_certificates_of_lapack(name, dtype):
     assert vectors.shape == (m, 7)
     assert top_eigen(A, 0)[1].shape == (m, 0)
     assert len(top_eigen(A, m + 5)[0]) == m
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A symmetric matrix of 700 rows that is not positive, and all its eigenvalues, descending."""
+    values = np.sort(np.random.default_rng(6).normal(size=700))[::-1]
+    Q = np.linalg.qr(np.random.default_rng(7).normal(size=(700, 700)))[0]
+    A = (Q * values) @ Q.T
+    return (A + A.T) / 2, values
+
+
+@pytest.mark.parametrize(
+    "size, count", [(600, 10), (601, 10), (601, 900), (700, 0), (700, 1), (700, 233), (700, 234), (700, 700)]
+)
+def test_the_largest_eigenpairs_of_a_large_matrix_are_those_of_numpy(large, size, count):
+    A = large[0][:size, :size]
+    before = A.copy()
+    values, V = top_eigen(A, count)
+    wanted = np.linalg.eigvalsh(A)[::-1][:count]
+    assert values.shape == (min(count, size),)
+    assert V.shape == (size, min(count, size))
+    assert_allclose(values, wanted, atol=1e-12)
+    assert_allclose(A @ V, V * values, atol=1e-11)
+    assert_allclose(V.T @ V, np.eye(len(values)), atol=1e-11)
+    assert_array_equal(A, before)
+    if size == 700:
+        assert_allclose(values, large[1][:count], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SPECTRA)

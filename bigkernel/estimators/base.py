@@ -114,7 +114,10 @@ class RowsEstimator(BaseEstimator):
         else:
             X, y = self._validated(X, y, reset=reset)
             if sample_weight is not None:
-                sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+                try:
+                    sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+                except ValueError as error:
+                    raise DataError(f"sample_weight: {error}") from error
             rows = as_rows(X)
         if y is not None and not is_lazy(y):
             y = np.asarray(y)

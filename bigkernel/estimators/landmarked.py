@@ -153,6 +153,7 @@ class LandmarkEstimator(RowsEstimator):
 
     def _start(self, rows: Rows, *, look: bool = True) -> None:
         """Choose landmarks, fix the kernel's parameters and the dtype; `look=False`: as they are likely to be."""
+        self.__dict__.pop("sample_weight_", None)  # of an exact fit before
         if isinstance(self.landmarks, str):
             choice.require_count(len(rows), self.n_landmarks)
             if not look:  # the first rows stand for the draw
@@ -236,6 +237,8 @@ class LandmarkEstimator(RowsEstimator):
         targets.encode(y[keep][labelled], Y)
         if weight is not None:
             weight = require_weights(np.asarray(weight, np.float64), 0)[keep]
+            if not weight[labelled].any():
+                raise DataError("y: no labelled row with a weight above zero")
         self.kernel_ = self._kernel().resolve(X, weight)
         self.landmarks_, self.dtype_ = X, "float64"
         for name in ("statistics_", "sample_weight_"):

@@ -183,7 +183,7 @@ class Work:
             small = [coordinates.reduce(part) for part in parts[statistic.unlabelled == "keep" :]]
             for fold, out in solved.items():
                 train = summed([part for number, part in enumerate(small) if number != fold])
-                weights, intercepts = candidates(train, penalties)
+                weights, intercepts = candidates(train, penalties, coordinates.condition)
                 errors, spread = squared_errors(small[fold], weights, intercepts), total_spread(small[fold])
                 scores = gcv_scores(train, penalties) if gcv else [None] * len(places)
                 one = small[fold]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from probes import Touch
 from sklearn.base import clone
 from sklearn.kernel_approximation import Nystroem
+from sklearn.metrics import mean_squared_error
 from sklearn.model_selection import GridSearchCV
 
 from bigkernel import (
@@ -20,8 +23,10 @@ from bigkernel import (
     KernelRidgeClassifier,
     Laplacian,
     Linear,
+    LinearRegression,
     Matern,
     Polynomial,
+    Ridge,
     Sigmoid,
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
@@ -59,19 +64,36 @@ FAST = {"kernel": Gaussian(1.4), "alpha": 0.5, "random_state": 0}
 # ---------------------------------------------------------------- exact
 
 
+def negative_part(kernel):
+    """The warning that a kernel which is not positive is to give."""
+    if kernel.positive:
+        return nullcontext()
+    return pytest.warns(RankDeficient, match=r"^sigmoid kernel: .*negative part, \d+\.\d% of .* is dropped")
+
+
 @every_kernel
 def test_exact_form_solves_the_dense_system(kernel, oracle):
-    model = KernelRidge(kernel, alpha=0.5).fit(X, Y)
-    dual = reference.krr_exact(oracle(X, X), Y, 0.5)
-    # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-    assert_allclose(model.dual_coef_, dual, atol=1e-7)
+    with negative_part(kernel):
+        model = KernelRidge(kernel, alpha=0.5).fit(X, Y)
+    K = oracle(X, X)
+    if kernel.positive:
+        dual = reference.krr_exact(K, Y, 0.5)
+        # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+        assert_allclose(model.dual_coef_, dual, atol=1e-7)
+    else:  # its positive part: every row is a landmark
+        dual, _ = reference.nystrom_krr(K, K, Y, 0.5)
     assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual, atol=1e-7)
 
 
 @every_kernel
 def test_exact_form_with_an_intercept_solves_the_bordered_system(kernel, oracle):
-    model = KernelRidge(kernel, alpha=0.5, fit_intercept=True).fit(X, Y + 7)
-    dual, intercept = reference.krr_exact_intercept(oracle(X, X), Y + 7, 0.5)
+    with negative_part(kernel):
+        model = KernelRidge(kernel, alpha=0.5, fit_intercept=True).fit(X, Y + 7)
+    K = oracle(X, X)
+    if kernel.positive:
+        dual, intercept = reference.krr_exact_intercept(K, Y + 7, 0.5)
+    else:
+        dual, intercept = reference.nystrom_krr(K, K, Y + 7, 0.5, fit_intercept=True)
     assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual + intercept, atol=1e-7)
     assert_allclose(model.intercept_, intercept, atol=1e-7)
 
@@ -128,11 +150,68 @@ def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_s
 @legitimate
 @every_kernel
 def test_every_row_a_landmark_is_the_exact_form(kernel, oracle):
-    if not kernel.positive:
-        pytest.skip("an indefinite core loses its negative part in the landmark form, and says so")
     few = X[:40]
     landmark_form = KernelRidge(kernel, alpha=0.5, landmarks=few).fit(few, Y[:40])
     assert_allclose(landmark_form.predict(NEW), KernelRidge(kernel, alpha=0.5).fit(few, Y[:40]).predict(NEW), atol=1e-7)
+
+
+@legitimate
+@pytest.mark.parametrize("weight", [None, WEIGHT[:40]], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("kernel", [Gaussian(1.4), Sigmoid(1.0, -0.5)], ids=["gaussian", "sigmoid"])
+def test_every_row_a_landmark_is_the_exact_form_with_weights_and_intercept(kernel, fit_intercept, weight):
+    settings = {"kernel": kernel, "alpha": 0.5, "fit_intercept": fit_intercept}
+    few, target = X[:40], Y[:40] + 3
+    exact = KernelRidge(**settings).fit(few, target, weight)
+    landmark_form = KernelRidge(**settings, landmarks=few).fit(few, target, weight)
+    assert_allclose(landmark_form.predict(NEW), exact.predict(NEW), atol=1e-7)
+    assert_allclose(landmark_form.training_mse_, exact.training_mse_, atol=1e-7)
+
+
+@legitimate
+@pytest.mark.parametrize("n_landmarks", [None, M])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("kernel", [Gaussian(1.4), Sigmoid(0.05, 0.2)], ids=["gaussian", "sigmoid"])
+def test_training_error_is_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, n_landmarks):
+    settings = {"landmarks": Z} if n_landmarks else {}
+    model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept, **settings).fit(X, Y + 3, weight)
+    wanted = mean_squared_error(Y + 3, model.predict(X), sample_weight=weight, multioutput="raw_values")
+    assert_allclose(model.training_mse_, wanted, rtol=1e-8)
+    if weight is None:
+        assert_allclose(model.training_mse_, ((Y + 3 - model.predict(X)) ** 2).mean(axis=0), rtol=1e-8)
+
+
+# ---------------------------------------------------------------- kernels that are not positive
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_the_exact_form_drops_the_negative_part_of_a_sigmoid_and_says_how_much(fit_intercept, weight):
+    kernel, K = Sigmoid(1.0, -0.5), reference.sigmoid(X, X, 1.0, -0.5)
+    values = np.linalg.eigvalsh(K)
+    share = 100 * -values[values < 0].sum() / np.abs(values).sum()
+    with pytest.warns(RankDeficient, match=rf"sigmoid kernel.*{share:.1f}% of .* and {(values > 0).sum()} of 120"):
+        model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept).fit(X, Y + 3, weight)
+    dual, intercept = reference.nystrom_krr(K, K, Y + 3, 0.5, fit_intercept, weight)
+    assert_allclose(model.predict(NEW), reference.sigmoid(NEW, X, 1.0, -0.5) @ dual + intercept, atol=1e-7)
+    assert_allclose(model.intercept_, intercept, atol=1e-7)
+
+
+def test_the_exact_classifier_drops_the_negative_part_too():
+    kernel, K = Sigmoid(1.0, -0.5), reference.sigmoid(X, X, 1.0, -0.5)
+    with pytest.warns(RankDeficient, match="negative part"):
+        model = KernelRidgeClassifier(kernel, alpha=0.5).fit(X, LABELS)
+    dual, _ = reference.nystrom_krr(K, K, (LABELS[:, None] == np.arange(3)) * 1.0, 0.5)
+    assert_allclose(model.decision_function(NEW), reference.sigmoid(NEW, X, 1.0, -0.5) @ dual, atol=1e-7)
+
+
+def test_a_sigmoid_that_is_positive_on_the_rows_is_solved_without_a_warning():
+    rows, target = np.eye(4), np.arange(4.0)
+    model = KernelRidge(Sigmoid(1.0, 0.1), alpha=0.5).fit(rows, target)
+    K = reference.sigmoid(rows, rows, 1.0, 0.1)
+    assert np.linalg.eigvalsh(K)[0] > 0.1
+    assert_allclose(model.dual_coef_, reference.krr_exact(K, target, 0.5)[:, 0], atol=1e-12)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -204,6 +283,43 @@ def test_no_penalty_gives_the_least_norm_solution_of_repeated_rows(n_landmarks):
     assert_allclose(model.predict(NEW), NEW @ np.ones(D), atol=1e-8)
 
 
+FORMS_WITHOUT_A_PENALTY = {
+    "exact": lambda intercept: KernelRidge(Linear(), alpha=0, fit_intercept=intercept),
+    "landmarks": lambda intercept: KernelRidge(Linear(), alpha=0, fit_intercept=intercept, landmarks=np.eye(D)),
+    "more landmarks": lambda intercept: KernelRidge(
+        Linear(), alpha=0, fit_intercept=intercept, landmarks=np.vstack([np.eye(D), np.ones((3, D)), X[:5]])
+    ),
+    "ridge": lambda intercept: Ridge(0, fit_intercept=intercept),
+    "least squares": lambda intercept: LinearRegression(fit_intercept=intercept),
+}
+
+
+@legitimate
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("make", FORMS_WITHOUT_A_PENALTY.values(), ids=FORMS_WITHOUT_A_PENALTY)
+def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, weight, fit_intercept):
+    dependent = np.column_stack([X[:, :2], X[:, 0] - X[:, 1], np.zeros(N)])  # rank 2 of 4
+    for rows in (dependent, dependent[:2], X[:3]):  # and fewer rows than columns
+        n = len(rows)
+        part = None if weight is None else weight[:n]
+        coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, part)
+        model = make(fit_intercept).fit(rows, Y[:n], part)
+        assert_allclose(model.predict(NEW), NEW @ coef + intercept, atol=1e-7)
+
+
+@pytest.mark.parametrize("form", [{}, {"landmarks": X[:20]}, {"landmarks": X[:26]}], ids=["exact", "same", "more"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_without_a_penalty_rows_are_met_exactly_by_the_least_norm_solution(form, fit_intercept):
+    rows, target = X[:20], Y[:20]
+    model = KernelRidge(Gaussian(0.8), alpha=0, fit_intercept=fit_intercept, **form).fit(rows, target)
+    points = form.get("landmarks", rows)
+    K, B = reference.gaussian(points, points, 0.8), reference.gaussian(rows, points, 0.8)
+    coef, intercept = reference.nystrom_krr(B, K, target, 0.0, fit_intercept)
+    assert_allclose(model.predict(rows), target, atol=1e-7)
+    assert_allclose(model.predict(NEW), reference.gaussian(NEW, points, 0.8) @ coef + intercept, atol=1e-6)
+
+
 # ---------------------------------------------------------------- the draw
 
 
@@ -243,6 +359,31 @@ def test_classifier_is_ridge_on_one_hot_targets(labels, n_landmarks):
     assert_allclose(model.decision_function(NEW), decision, atol=1e-8)
 
 
+@pytest.mark.parametrize("n_landmarks", [None, M])
+def test_a_class_seen_once_is_a_class(n_landmarks):
+    settings = {"landmarks": Z} if n_landmarks else {}
+    labels = np.where(np.arange(N) == 17, 9, LABELS % 2)
+    model = KernelRidgeClassifier(Gaussian(1.4), alpha=1e-3, **settings).fit(X, labels)
+    hot = (labels[:, None] == [0, 1, 9]) * 1.0
+    points = Z if n_landmarks else X
+    coef, _ = reference.nystrom_krr(
+        reference.gaussian(X, points, 1.4), reference.gaussian(points, points, 1.4), hot, 1e-3
+    )
+    assert_array_equal(model.classes_, [0, 1, 9])
+    assert_allclose(model.decision_function(NEW), reference.gaussian(NEW, points, 1.4) @ coef, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_landmarks", [None, 5])
+def test_a_class_of_a_corpus_that_no_row_has_has_the_value_0(make_corpus, n_landmarks):
+    corpus = make_corpus(X, y=LABELS % 2, classes=(0, 1, 2))
+    model = KernelRidgeClassifier(Gaussian(1.4), n_landmarks=n_landmarks, random_state=0).fit(corpus)
+    assert_array_equal(model.classes_, [0, 1, 2])
+    two = KernelRidgeClassifier(Gaussian(1.4), n_landmarks=n_landmarks, random_state=0).fit(X, LABELS % 2)
+    values = model.decision_function(NEW)
+    assert_array_equal(values[:, 2], 0)
+    assert_allclose(values[:, 1] - values[:, 0], two.decision_function(NEW), atol=1e-10)
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -267,6 +408,15 @@ REFUSED = {
     "sigma below 0": (ConfigError, "sigma above 0", {"kernel": Gaussian(-1.0)}),
     "sigma NaN": (ConfigError, "sigma", {"kernel": Gaussian(float("nan"))}),
     "sigma below 0, exact": (ConfigError, "sigma", {"kernel": Gaussian(-1.0), "n_landmarks": None}),
+    "one sigma 0 of four": (ConfigError, "sigma above 0", {"kernel": Gaussian(np.array([1.0, 0.0, 1.0, 1.0]))}),
+    "one sigma 0 of four, exact": (
+        ConfigError,
+        "sigma above 0",
+        {"kernel": Gaussian(np.array([1.0, 0.0, 1.0, 1.0])), "n_landmarks": None},
+    ),
+    "one sigma NaN of four": (ConfigError, "sigma above 0", {"kernel": Gaussian(np.array([1.0, np.nan, 1.0, 1.0]))}),
+    "sigma too small by far": (ConfigError, "sigma above 0", {"kernel": Gaussian(1e-200)}),
+    "length of Matern 0": (ConfigError, "length_scale above 0", {"kernel": Matern(0.0)}),
     "one sigma too few": (ConfigError, r"shape \(4,\)", {"kernel": Gaussian(np.ones(3))}),
     "landmarks by an unknown name": (ConfigError, "landmarks.*k-means", {"landmarks": "k-means"}),
     "landmarks of other width": (DataError, r"\(m, 4\)", {"landmarks": np.ones((5, 3))}),
@@ -294,6 +444,27 @@ REFUSED = {
         "weight.*7",
         {"X": da.from_array(X), "weight": _with(-1, 7, WEIGHT), "n_landmarks": None},
     ),
+    "no weight above 0": (DataError, "(?i)weight", {"weight": np.zeros(N)}),
+    "no weight above 0, exact": (DataError, "(?i)weight", {"weight": np.zeros(N), "n_landmarks": None}),
+    "no weight above 0, Dask": (DataError, "weight above zero", {"X": da.from_array(X), "weight": np.zeros(N)}),
+    "no weight above 0, Dask, exact": (
+        DataError,
+        "weight above zero",
+        {"X": da.from_array(X), "weight": np.zeros(N), "n_landmarks": None},
+    ),
+    "no weight above 0, Dask, exact, intercept": (
+        DataError,
+        "weight above zero",
+        {"X": da.from_array(X), "weight": np.zeros(N), "n_landmarks": None, "fit_intercept": True},
+    ),
+    "negative weight": (DataError, "(?i)negative", {"weight": _with(-1, 7, WEIGHT)}),
+    "no target": (DataError, "NaN", {"y": np.full(N, np.nan)}),
+    "no target, Dask": (DataError, "labelled", {"X": da.from_array(X), "y": np.full(N, np.nan)}),
+    "no target, Dask, exact": (
+        DataError,
+        "labelled",
+        {"X": da.from_array(X), "y": np.full(N, np.nan), "n_landmarks": None},
+    ),
     "three dimensions, Dask": (DataError, "matrix", {"X": da.zeros((N, 2, 2))}),
     "complex, Dask": (DataError, "complex", {"X": da.from_array(X + 1j)}),
     "y too short, Dask": (DataError, "y: expected 120", {"X": da.from_array(X), "y": y[:5]}),
@@ -311,11 +482,22 @@ def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments):
     assert isinstance(caught.value, BigKernelError)
 
 
+@pytest.mark.parametrize("n_landmarks", [None, 5])
+@pytest.mark.parametrize("gamma", [0.0, -1.0, float("nan")])
+def test_a_gamma_by_name_that_is_none_is_refused_by_name(gamma, n_landmarks):
+    with pytest.raises(ValueError, match="gamma"):
+        KernelRidge("rbf", gamma=gamma, n_landmarks=n_landmarks).fit(X, y)
+
+
 def test_a_corpus_without_a_label_is_refused(make_corpus):
     corpus = make_corpus(X, y=np.full(N, -1), classes=(0, 1))
+    numbers = make_corpus(X, name="numbers", y=np.full(N, np.nan))
     for n_landmarks in (None, 5):
         with pytest.raises(DataError, match="label"):
             KernelRidgeClassifier(n_landmarks=n_landmarks).fit(corpus)
+        for rows in (corpus, numbers):
+            with pytest.raises(DataError, match="label"):
+                KernelRidge(n_landmarks=n_landmarks).fit(rows)
 
 
 # ---------------------------------------------------------------- parameters

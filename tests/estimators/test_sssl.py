@@ -7,8 +7,8 @@ import pytest
 import reference
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import SSSL, Gaussian, Linear, SSSLClassifier
-from bigkernel.errors import ConfigError, DataError
+from bigkernel import SSSL, Gaussian, Linear, Sigmoid, SSSLClassifier
+from bigkernel.errors import ConfigError, DataError, RankDeficient
 
 rng = np.random.default_rng(20120718)
 N, D, M, S = 110, 3, 20, 8
@@ -78,13 +78,84 @@ def test_a_corpus_gives_the_same_with_its_own_labels(make_corpus, settings, poin
     assert_array_equal(model.predict(NEW), np.array(names)[wanted.argmax(axis=1)])
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 0.3, 10.0])
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.3, 10.0])
 def test_with_every_row_a_landmark_the_three_forms_agree(alpha):
     few, target = X[:60], PARTLY[:60]
     forms = [{}, {"landmarks": few, "eigenfunctions": "landmarks"}, {"landmarks": few, "eigenfunctions": "all"}]
     values = [SSSL(**{**GIVEN, "alpha": alpha}, **form).fit(few, target).predict(NEW) for form in forms]
     assert_allclose(values[1], values[0], atol=1e-8)
     assert_allclose(values[2], values[0], atol=1e-6)
+
+
+def test_weights_shape_the_eigenfunctions_of_all_rows_in_both_forms_that_have_them():
+    few, target, weight = X[:60], PARTLY[:60], rng.uniform(0, 3, 60)
+    exact = SSSL(**GIVEN).fit(few, target, weight)
+    of_all = SSSL(**GIVEN, landmarks=few).fit(few, target, weight)
+    assert_allclose(of_all.eigenvalues_, exact.eigenvalues_, rtol=1e-7)
+    assert_allclose(of_all.predict(NEW), exact.predict(NEW), atol=1e-6)
+    unweighted = SSSL(**GIVEN).fit(few, target).predict(NEW)
+    assert np.abs(exact.predict(NEW) - unweighted).max() > 0.01
+
+
+# ---------------------------------------------------------------- kernels that are not positive
+
+
+def sigmoid(A, B):
+    return reference.sigmoid(A, B, 1.0, -0.5)
+
+
+OF_SIGMOID = {
+    "exact": ({}, X, lambda Y: reference.sssl_exact(sigmoid(X, X), LABELLED, Y, S, ALPHA)),
+    "landmarks": (
+        {"landmarks": Z, "eigenfunctions": "landmarks"},
+        Z,
+        lambda Y: reference.sssl_landmarks(sigmoid(Z, Z), sigmoid(Z, X[LABELLED]), Y, S, ALPHA),
+    ),
+    "all": (
+        {"landmarks": Z, "eigenfunctions": "all"},
+        Z,
+        lambda Y: reference.sssl_all(sigmoid(X, Z), sigmoid(Z, Z), LABELLED, Y, S, ALPHA),
+    ),
+}
+
+
+@pytest.mark.parametrize("settings, points, oracle", OF_SIGMOID.values(), ids=OF_SIGMOID)
+def test_a_sigmoid_keeps_its_positive_eigenfunctions_and_says_what_is_dropped(settings, points, oracle):
+    model = SSSL(**{**GIVEN, "kernel": Sigmoid(1.0, -0.5)}, **settings)
+    values = np.linalg.eigvalsh(sigmoid(points, points))
+    share = 100 * -values[values < 0].sum() / np.abs(values).sum()
+    assert share > 1
+    with pytest.warns(
+        RankDeficient, match=rf"^sigmoid kernel: .*negative part, {share:.1f}% of .* is dropped"
+    ) as caught:
+        model.fit(X, PARTLY)
+    assert len(caught) == 1
+    assert_allclose(model.predict(NEW), sigmoid(NEW, points) @ oracle(Y[LABELLED]), atol=1e-7)
+    assert model.n_components_ == S
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize("s", [8, 500])
+def test_with_every_row_a_landmark_the_three_forms_of_a_sigmoid_agree(s):
+    few, target = X[:60], PARTLY[:60]
+    given = {"kernel": Sigmoid(1.0, -0.5), "alpha": ALPHA, "n_components": s}
+    forms = [{}, {"landmarks": few, "eigenfunctions": "landmarks"}, {"landmarks": few, "eigenfunctions": "all"}]
+    models = [SSSL(**given, **form).fit(few, target) for form in forms]
+    values = np.linalg.eigvalsh(sigmoid(few, few))
+    for model in models:
+        assert model.n_components_ == min(s, (values > 0).sum())
+        assert_allclose(model.predict(NEW), models[0].predict(NEW), atol=1e-7)
+
+
+@pytest.mark.parametrize("form", [{}, {"n_landmarks": 4}, {"n_landmarks": 4, "eigenfunctions": "landmarks"}])
+def test_a_sigmoid_that_is_positive_on_the_rows_gives_no_warning(form):
+    model = SSSL(Sigmoid(1.0, 0.1), n_components=4, alpha=ALPHA, **form).fit(np.eye(4), np.arange(4.0))
+    K = reference.sigmoid(np.eye(4), np.eye(4), 1.0, 0.1)
+    wanted = K @ reference.sssl_exact(K, np.ones(4, bool), np.arange(4.0), 4, ALPHA)
+    assert_allclose(model.predict(np.eye(4)), wanted[:, 0], atol=1e-10)
+
+
+# ---------------------------------------------------------------- ranks and penalties
 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
@@ -101,10 +172,70 @@ def test_eigenvalues_are_the_largest_of_the_matrix_and_its_approximation(setting
 def test_more_components_than_the_rank_are_those_of_the_rank(form):
     settings = {"kernel": Linear(), "alpha": ALPHA, **form}
     model = SSSL(n_components=500, **settings).fit(X, PARTLY)
-    assert model.n_components_ == D
+    assert model.n_components_ == len(model.eigenvalues_) == D
     assert_allclose(
         model.predict(NEW), SSSL(n_components=D, **settings).fit(X, PARTLY).predict(NEW), rtol=1e-7, atol=1e-9
     )
+    assert_allclose(model.predict(NEW), dense_linear(form, D, ALPHA), atol=1e-8)
+
+
+def dense_linear(form, s, alpha, labelled=LABELLED):
+    """The oracle of a form with the linear kernel."""
+    k = reference.linear
+    if not form:
+        return k(NEW, X) @ reference.sssl_exact(k(X, X), labelled, Y[labelled], s, alpha)
+    if form.get("eigenfunctions") == "landmarks":
+        return k(NEW, Z) @ reference.sssl_landmarks(k(Z, Z), k(Z, X[labelled]), Y[labelled], s, alpha)
+    return k(NEW, Z) @ reference.sssl_all(k(X, Z), k(Z, Z), labelled, Y[labelled], s, alpha)
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize("form", [{}, {"landmarks": Z}, {"landmarks": Z, "eigenfunctions": "landmarks"}])
+@pytest.mark.parametrize("s", [2, D, 50])
+@pytest.mark.parametrize("n_labels", [1, 2, 40])
+def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_labels, s, form):
+    labelled = np.arange(N) < n_labels  # fewer labels than eigenfunctions among them
+    target = np.where(labelled[:, None], Y, np.nan)
+    model = SSSL(Linear(), n_components=s, alpha=0, **form).fit(X, target)
+    assert model.n_components_ == min(s, D)
+    assert_allclose(model.predict(NEW), dense_linear(form, s, 0.0, labelled), atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+def test_repeated_landmarks_have_as_many_eigenfunctions_as_they_are_different():
+    again = Z[np.arange(2 * M) % M]
+    for eigenfunctions in ("all", "landmarks"):
+        model = SSSL(Gaussian(SIGMA), 500, ALPHA, landmarks=again, eigenfunctions=eigenfunctions).fit(X, PARTLY)
+        block, core = reference.gaussian(X, again, SIGMA), reference.gaussian(again, again, SIGMA)
+        if eigenfunctions == "all":
+            dense = reference.sssl_all(block, core, LABELLED, Y[LABELLED], M, ALPHA)
+        else:
+            dense = reference.sssl_landmarks(core, block[LABELLED].T, Y[LABELLED], M, ALPHA)
+        assert model.n_components_ == M
+        assert_allclose(model.predict(NEW), reference.gaussian(NEW, again, SIGMA) @ dense, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_components", [0, -1, 2.5])
+def test_a_number_of_components_that_is_none_is_refused(n_components):
+    with pytest.raises(ValueError, match="n_components"):
+        SSSL(n_components=n_components).fit(X, PARTLY)
+
+
+@every_form
+def test_a_class_with_one_labelled_row_is_a_class(settings, points, oracle):
+    codes = np.where(LABELLED, LABELS % 2, -1)
+    codes[np.argmin(LABELLED)] = 7
+    labelled = codes != -1
+    hot = (codes[labelled, None] == [0, 1, 7]) * 1.0
+    model = SSSLClassifier(**GIVEN, **settings).fit(X, codes)
+    if settings.get("eigenfunctions") == "landmarks":
+        coef = reference.sssl_landmarks(CORE, B[labelled].T, hot, S, ALPHA)
+    elif settings:
+        coef = reference.sssl_all(B, CORE, labelled, hot, S, ALPHA)
+    else:
+        coef = reference.sssl_exact(K, labelled, hot, S, ALPHA)
+    assert_array_equal(model.classes_, [0, 1, 7])
+    assert_allclose(model.decision_function(NEW), reference.gaussian(NEW, points, SIGMA) @ coef, atol=1e-8)
 
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])
@@ -153,6 +284,28 @@ def test_no_labelled_row_is_an_error(form):
         SSSL(**{**GIVEN, "alpha": -0.1}, **form).fit(X, PARTLY)
 
 
+@every_form
+def test_a_corpus_without_a_labelled_row_is_refused(make_corpus, settings, points, oracle):
+    classes = make_corpus(X, name="classes", y=np.full(N, -1), classes=(0, 1))
+    numbers = make_corpus(X, name="numbers", y=np.full(N, np.nan))
+    for kind, corpus in ((SSSLClassifier, classes), (SSSL, classes), (SSSL, numbers)):
+        with pytest.raises(DataError, match=r"y: .*label"):
+            kind(**GIVEN, **settings).fit(corpus)
+
+
+@every_form
+def test_labelled_rows_without_weight_are_no_labels(settings, points, oracle):
+    with pytest.raises(DataError, match="labelled row with a weight above zero"):
+        SSSL(**GIVEN, **settings).fit(X, PARTLY, sample_weight=1.0 * ~LABELLED)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), np.array([1.0, 0.0, 1.0])], ids=["0", "-1", "NaN", "one 0"])
+@every_form
+def test_a_bandwidth_that_is_none_is_refused_in_every_form(settings, points, oracle, sigma):
+    with pytest.raises(ConfigError, match="sigma above 0"):
+        SSSL(**{**GIVEN, "kernel": Gaussian(sigma)}, **settings).fit(X, PARTLY)
+
+
 @pytest.mark.parametrize("eigenfunctions", ["all", "landmarks"])
 def test_parts_labelled_or_not_add_up_to_one_fit(eigenfunctions):
     settings = {**GIVEN, "landmarks": Z, "eigenfunctions": eigenfunctions}
@@ -168,5 +321,9 @@ def test_parts_labelled_or_not_add_up_to_one_fit(eigenfunctions):
 def test_refit_with_other_components_and_alpha_equals_a_fresh_fit(eigenfunctions):
     settings = {"kernel": Gaussian(SIGMA), "landmarks": Z, "eigenfunctions": eigenfunctions}
     model = SSSL(**settings, n_components=4, alpha=2.0).fit(X, PARTLY)
-    model.set_params(n_components=S, alpha=ALPHA).refit()
+    assert model.alpha_ == 2.0
+    model.set_params(n_components=S, alpha=ALPHA)
+    assert (model.alpha_, model.n_components_) == (2.0, 4)
+    model.refit()
+    assert (model.alpha_, model.n_components_) == (ALPHA, S)
     assert_array_equal(model.dual_coef_, SSSL(**settings, n_components=S, alpha=ALPHA).fit(X, PARTLY).dual_coef_)

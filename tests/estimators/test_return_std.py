@@ -1,0 +1,653 @@
+"""predict(return_std=True) and predict_to(std=True): Gaussian processes of scikit-learn and dense ones, every door."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas
+import pytest
+import reference
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation, WhiteKernel
+from sklearn.gaussian_process.kernels import Matern as MaternProcess
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    Matern,
+    Polynomial,
+    Rescaler,
+    Ridge,
+    Sigmoid,
+    SSSLClassifier,
+    Standardizer,
+    UnitNormalizer,
+    executing,
+    load_model,
+    runs,
+    save_model,
+)
+from bigkernel.errors import ChunkCorrupt, ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators import landmarked
+from bigkernel.rows import as_rows
+
+rng = np.random.default_rng(20060102)
+N, D, M, ALPHA = 90, 4, 12, 0.3
+X = rng.normal(size=(N, D))
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]]) + 0.1 * rng.normal(size=(N, 2))
+y = Y[:, 0]
+NEW = rng.normal(size=(33, D))
+Z = rng.normal(size=(M, D))
+WEIGHT = rng.uniform(0.1, 3, N)
+LABELS = rng.integers(0, 3, N)
+LENGTHS = np.array([0.8, 1.0, 1.5, 2.0])
+
+KERNELS = {
+    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
+    "gaussian of four lengths": (Gaussian(LENGTHS), lambda A, B: reference.gaussian(A, B, LENGTHS)),
+    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
+    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
+    "matern 3/2": (Matern(2.0, nu=1.5), lambda A, B: reference.matern(A, B, 2.0, 1.5)),
+    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
+    "linear": (Linear(), reference.linear),
+    "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
+}
+every_kernel = pytest.mark.parametrize("kernel, k", KERNELS.values(), ids=KERNELS)
+# the linear kernel of four features has rank 4, and says so
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+FORMS = {"exact": {}, "landmarks": {"landmarks": Z}}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+SAME = {"kernel": Gaussian(1.4), "alpha": ALPHA}
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def variance(kernel_matrix, form, alpha=ALPHA, rows=X, new=NEW):
+    """The dense variance of the exact form, or of that of the landmarks."""
+    k, diagonal = kernel_matrix, np.diagonal(kernel_matrix(new, new))
+    if form:
+        landmarks = form["landmarks"]
+        return reference.gp_variance_nystrom(
+            k(rows, landmarks), k(landmarks, landmarks), k(new, landmarks), diagonal, alpha
+        )
+    return reference.gp_variance_exact(k(rows, rows), k(new, rows), diagonal, alpha)
+
+
+def gaussian(A, B):
+    return reference.gaussian(A, B, 1.4)
+
+
+# ---------------------------------------------------------------- dense Gaussian processes
+
+
+@legitimate
+@every_form
+@every_kernel
+def test_deviations_are_those_of_the_dense_process(kernel, k, form):
+    model = KernelRidge(kernel, alpha=ALPHA, **form).fit(X, y)
+    mean, std = model.predict(NEW, return_std=True)
+    assert mean.shape == std.shape == (33,)
+    # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+    assert_allclose(std**2, variance(k, form), rtol=1e-7)
+    assert_allclose(mean, model.predict(NEW), rtol=1e-12)
+
+
+PROCESSES = {
+    "gaussian": (Gaussian(1.4), RBF(1.4)),
+    "gaussian of four lengths": (Gaussian(LENGTHS), RBF(LENGTHS)),
+    "matern 1/2": (Matern(2.0, nu=0.5), MaternProcess(2.0, nu=0.5)),
+    "matern 3/2": (Matern(2.0, nu=1.5), MaternProcess(2.0, nu=1.5)),
+    "matern 5/2": (Matern(2.0, nu=2.5), MaternProcess(2.0, nu=2.5)),
+    "linear": (Linear(), DotProduct(0.0, "fixed")),
+    "polynomial": (
+        Polynomial(2, 0.4, 1.5),
+        Exponentiation(ConstantKernel(0.4) * DotProduct(0.0, "fixed") + ConstantKernel(1.5), 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("kernel, process", PROCESSES.values(), ids=PROCESSES)
+def test_the_exact_form_is_the_process_of_scikit_learn_with_weights_as_inverse_noise(kernel, process, weight):
+    model = KernelRidge(kernel, alpha=ALPHA).fit(X, Y, sample_weight=weight)
+    noise = ALPHA / (np.ones(N) if weight is None else weight)
+    theirs = GaussianProcessRegressor(process, alpha=noise, optimizer=None).fit(X, Y)
+    mean, std = model.predict(NEW, return_std=True)
+    wanted_mean, wanted_std = theirs.predict(NEW, return_std=True)
+    assert_allclose(mean, wanted_mean, atol=1e-7)
+    assert_allclose(std**2, wanted_std**2 + ALPHA, rtol=1e-7)  # theirs is of the function, ours of an observation
+
+
+def test_the_noise_is_that_of_a_white_kernel():
+    theirs = GaussianProcessRegressor(RBF(1.4) + WhiteKernel(ALPHA), alpha=0.0, optimizer=None).fit(X, y)
+    assert_allclose(KernelRidge(**SAME).fit(X, y).predict(NEW, True)[1], theirs.predict(NEW, return_std=True)[1])
+
+
+@every_form
+@every_kernel
+@legitimate
+def test_an_intercept_is_a_constant_of_large_prior_variance(kernel, k, form):
+    prior = 1e6
+    std = KernelRidge(kernel, alpha=ALPHA, fit_intercept=True, **form).fit(X, y + 9).predict(NEW, return_std=True)[1]
+    K, cross, diagonal = k(X, X), k(NEW, X), np.diagonal(k(NEW, NEW))
+    if form:
+        T = reference.whitening(k(Z, Z))
+        Phi, Phi_new = k(X, Z) @ T, k(NEW, Z) @ T
+        K, cross = Phi @ Phi.T, Phi_new @ Phi.T
+    wanted = reference.gp_variance_exact(K + prior, cross + prior, diagonal + prior, ALPHA)
+    assert_allclose(std**2, wanted, rtol=1e-5)  # of the prior, which is not infinite, and of its rounding
+
+
+@every_form
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_integer_weights_are_repeated_rows(fit_intercept, form):
+    count = rng.integers(0, 4, N)
+    settings = {**SAME, **form, "fit_intercept": fit_intercept}
+    found = KernelRidge(**settings).fit(X, Y, sample_weight=count).predict(NEW, return_std=True)
+    wanted = KernelRidge(**settings).fit(np.repeat(X, count, 0), np.repeat(Y, count, 0)).predict(NEW, return_std=True)
+    assert_allclose(found[0], wanted[0], atol=1e-8)
+    assert_allclose(found[1], wanted[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_with_every_row_a_landmark_both_forms_agree(fit_intercept, weight):
+    settings = {**SAME, "fit_intercept": fit_intercept}
+    exact = KernelRidge(**settings).fit(X, Y, weight).predict(NEW, return_std=True)
+    landmarks = KernelRidge(**settings, landmarks=X).fit(X, Y, weight).predict(NEW, return_std=True)
+    assert_allclose(landmarks[0], exact[0], atol=1e-8)
+    assert_allclose(landmarks[1], exact[1], rtol=1e-8)
+
+
+@every_form
+def test_far_rows_have_the_deviation_of_the_prior_and_the_noise(form):
+    far = np.array([[1e3, 0, 0, 0], [-1e9, 1e9, 0, 1], [0, 0, 1e150, 0]])
+    std = KernelRidge(**SAME, **form).fit(X, y).predict(far, return_std=True)[1]
+    assert_allclose(std, np.sqrt(1 + ALPHA), rtol=1e-15)
+
+
+@every_form
+@pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-12, 0.3, 1e6])
+def test_a_deviation_is_never_below_that_of_the_noise(alpha, form):
+    for fit_intercept in (False, True):
+        model = KernelRidge(Gaussian(1.4), alpha=alpha, fit_intercept=fit_intercept, **form).fit(X, y)
+        assert (model.predict(np.vstack([X, NEW, Z]), return_std=True)[1] >= np.sqrt(alpha)).all()
+
+
+# ---------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@every_kernel
+@legitimate
+def test_single_precision_blocks_give_three_digits(kernel, k, fit_intercept):
+    rows, new, landmarks = (part.astype(np.float32) for part in (X, NEW, Z))
+    settings = {"kernel": kernel, "alpha": ALPHA, "landmarks": landmarks, "fit_intercept": fit_intercept}
+    model = KernelRidge(**settings).fit(rows, y)
+    assert model.dtype_ == "float32"
+    double = KernelRidge(**settings, dtype="float64").fit(rows, y).predict(new, return_std=True)[1]
+    # k is known to 1e-7 of the largest k(x, x) there is, and k(x, x) − ‖φ‖² is a difference of such numbers
+    tolerance = 1e-5 * np.diagonal(k(new, new)).max()
+    assert_allclose(model.predict(new, return_std=True)[1] ** 2, double**2, rtol=1e-3, atol=tolerance)
+    if not fit_intercept:
+        wanted = variance(k, {"landmarks": landmarks}, rows=rows, new=new)
+        assert_allclose(double**2, wanted, rtol=1e-7)
+
+
+def test_the_exact_form_keeps_its_digits_for_rows_in_single_precision():
+    rows, new = X.astype(np.float32), NEW.astype(np.float32)
+    std = KernelRidge(**SAME).fit(rows, y).predict(new, return_std=True)[1]
+    assert std.dtype == np.float64
+    assert_allclose(std**2, variance(gaussian, {}, rows=rows, new=new), rtol=1e-9)
+
+
+def test_bytes_are_rows_like_others():
+    pixels = rng.integers(0, 256, (N, D), dtype=np.uint8)
+    std = (
+        KernelRidge(Gaussian(80.0), alpha=ALPHA, dtype="float64", landmarks=pixels[:M])
+        .fit(pixels, y)
+        .predict(pixels, return_std=True)[1]
+    )
+    wanted = variance(lambda A, B: reference.gaussian(A, B, 80.0), {"landmarks": pixels[:M]}, rows=pixels, new=pixels)
+    assert_allclose(std**2, wanted, rtol=1e-7)
+
+
+# ---------------------------------------------------------------- shapes
+
+
+@every_form
+@pytest.mark.parametrize("target, shape", [(y, (33,)), (Y[:, :1], (33, 1)), (Y, (33, 2))], ids=["y", "column", "Y"])
+def test_the_pair_has_the_shape_of_the_prediction(target, shape, form):
+    model = KernelRidge(**SAME, **form).fit(X, target)
+    mean, std = model.predict(NEW, return_std=True)
+    assert mean.shape == std.shape == model.predict(NEW).shape == shape
+    assert mean.dtype == std.dtype == np.float64
+    assert_allclose(mean, model.predict(NEW), rtol=1e-12, atol=1e-14)
+    assert_allclose(std.reshape(33, -1) ** 2 * np.ones(2), variance(gaussian, form)[:, None] * np.ones(2), rtol=1e-8)
+
+
+@every_form
+def test_the_deviation_does_not_depend_on_the_targets(form):
+    stds = [
+        KernelRidge(**SAME, **form).fit(X, target).predict(NEW, return_std=True)[1] for target in (y, 1e6 * y, 0 * y)
+    ]
+    assert_array_equal(stds[1], stds[0])
+    assert_array_equal(stds[2], stds[0])
+
+
+@every_form
+@pytest.mark.parametrize("block_rows", [1, 2, 7, 33, 2048])
+def test_blocks_of_any_size_give_the_same(block_rows, form):
+    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
+    wanted = model.predict(NEW, return_std=True)
+    with dask.config.set({"bigkernel.block-rows": block_rows}):
+        found = model.predict(NEW, return_std=True)
+    assert_allclose(found[0], wanted[0], rtol=1e-12, atol=1e-13)
+    assert_allclose(found[1], wanted[1], rtol=1e-12)
+    one = [model.predict(row[None], return_std=True)[1][0] for row in NEW[:5]]
+    assert_allclose(one, wanted[1][:5], rtol=1e-12)
+
+
+# ---------------------------------------------------------------- every door
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """Rows as one of the kinds that are read lazily."""
+
+    def make(kind, rows=NEW):
+        if kind == "zarr":
+            array = zarr.create_array(tmp_path / kind, shape=rows.shape, dtype=rows.dtype, chunks=(10, D))
+            array[...] = rows
+            return array
+        return {
+            "dask": lambda: da.from_array(rows, chunks=(10, D)),
+            "dask columns": lambda: da.from_array(rows, chunks=(9, 3)),
+            "dask uneven": lambda: da.from_array(rows, chunks=((1, 20, len(rows) - 21), D)),
+            "corpus": lambda: make_corpus(rows, chunk_rows=10),
+            "rows": lambda: as_rows(da.from_array(rows, chunks=10)),
+        }[kind]()
+
+    return make
+
+
+every_lazy = pytest.mark.parametrize("kind", ["dask", "dask columns", "dask uneven", "zarr", "corpus", "rows"])
+
+
+@every_lazy
+@every_form
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+def test_lazy_rows_give_a_lazy_pair_that_is_the_pair_of_numpy(build, kind, form, target):
+    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, target)
+    wanted = model.predict(NEW, return_std=True)
+    pair = model.predict(build(kind), return_std=True)
+    assert isinstance(pair, tuple)
+    for lazy, values in zip(pair, wanted, strict=True):
+        assert isinstance(lazy, da.Array)
+        assert lazy.shape == values.shape
+        assert lazy.dtype == np.float64
+        assert_allclose(lazy.compute(), values, rtol=1e-12, atol=1e-13)
+        assert_allclose(lazy[3:17].compute(), values[3:17], rtol=1e-12, atol=1e-13)
+    together = dask.compute(*pair)
+    assert_allclose(together[1], wanted[1], rtol=1e-12)
+
+
+@every_form
+def test_nothing_is_computed_before_it_is_asked_for(form):
+    def refuse(block):
+        raise AssertionError("computed")
+
+    lazy = da.from_array(NEW, chunks=(10, D)).map_blocks(refuse, dtype=float, meta=np.empty((0, 0)))
+    mean, std = KernelRidge(**SAME, **form).fit(X, y).predict(lazy, return_std=True)
+    assert mean.shape == std.shape == (33,)
+    with pytest.raises(AssertionError, match="computed"):
+        std.compute()
+
+
+@pytest.mark.parametrize("kind", ["dask", "dask columns", "dask uneven", "zarr", "rows"])
+@every_form
+def test_fits_of_lazy_rows_have_the_deviations_of_a_fit_in_memory(build, kind, form):
+    settings = {**SAME, **form, "fit_intercept": True}
+    wanted = KernelRidge(**settings).fit(X, y, WEIGHT).predict(NEW, return_std=True)[1]
+    model = KernelRidge(**settings).fit(build(kind, X), y, WEIGHT)
+    assert_allclose(model.predict(NEW, return_std=True)[1], wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("form", [{}, {"landmarks": Z}, {"landmarks": Z, "fit_intercept": True}])
+def test_a_corpus_with_weights_and_unlabelled_rows_has_the_deviations_of_its_labelled_ones(make_corpus, form):
+    holes = np.where(np.arange(N) % 4 == 0, np.nan, y)
+    kept = np.isfinite(holes)
+    model = KernelRidge(**SAME, **form).fit(make_corpus(X, y=holes, weight=WEIGHT))
+    wanted = KernelRidge(**SAME, **form).fit(X[kept], y[kept], WEIGHT[kept]).predict(NEW, return_std=True)
+    found = model.predict(NEW, return_std=True)
+    assert_allclose(found[0], wanted[0], atol=1e-9)
+    assert_allclose(found[1], wanted[1], rtol=1e-9)
+
+
+@every_form
+def test_a_pipeline_passes_the_question_on(make_corpus, form):
+    unit = X / np.linalg.norm(X, axis=1)[:, None]
+    new = NEW / np.linalg.norm(NEW, axis=1)[:, None]
+    form = {"landmarks": unit[:M]} if form else {}
+    model = make_pipeline(UnitNormalizer(), KernelRidge(**SAME, **form)).fit(X, y)
+    mean, std = model.predict(NEW, return_std=True)
+    assert_allclose(std**2, variance(gaussian, form, rows=unit, new=new), rtol=1e-8)
+    corpus = make_corpus(NEW, chunk_rows=10)
+    for rows in (corpus, da.from_array(NEW, chunks=10)):
+        lazy = model.predict(rows, return_std=True)
+        assert_allclose(lazy[0].compute(), mean, rtol=1e-12, atol=1e-13)
+        assert_allclose(lazy[1].compute(), std, rtol=1e-12)
+
+
+def test_row_maps_reach_k_of_x_and_x(make_corpus, tmp_path):
+    """k(x, x) of the linear kernel is ‖x‖² of the row as mapped, through every map before it."""
+    corpus = make_corpus(NEW, chunk_rows=10)
+    steps = [Rescaler(0.5), Standardizer()]
+    model = make_pipeline(*steps, KernelRidge(Linear(), alpha=ALPHA)).fit(X, y)
+    mapped = [(0.5 * rows - (0.5 * X).mean(0)) / (0.5 * X).std(0) for rows in (X, NEW)]
+    wanted = np.sqrt(variance(reference.linear, {}, rows=mapped[0], new=mapped[1]))
+    assert_allclose(model.predict(corpus, return_std=True)[1].compute(), wanted, rtol=1e-9)
+    rows = model[:-1].transform(corpus)
+    assert_allclose(model[-1].predict_to(rows, tmp_path / "out", std=True)["std"][...], wanted, rtol=1e-9)
+
+
+def test_names_of_features_are_checked_as_without_deviations():
+    table = pandas.DataFrame(X, columns=list("abcd"))
+    model = KernelRidge(**SAME).fit(table, y)
+    mean, _ = model.predict(table, return_std=True)
+    assert_allclose(mean, model.predict(table), rtol=1e-12)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[["b", "a", "c", "d"]], return_std=True)
+
+
+# ---------------------------------------------------------------- on disk
+
+
+@pytest.mark.parametrize("kind", ["zarr", "corpus", "dask"])
+@every_form
+def test_what_is_written_is_what_predict_says(build, kind, form, tmp_path):
+    rows = build(kind)
+    for name, target, decision in (("flat", y, False), ("two", Y, True)):
+        model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, target)
+        mean, std = model.predict(NEW, return_std=True)
+        written = model.predict_to(rows, tmp_path / name, std=True, decision=decision)
+        assert sorted(written.array_keys()) == sorted(["prediction", "std", *(["decision"] if decision else [])])
+        assert_allclose(written["prediction"][...], mean, rtol=1e-12, atol=1e-13)
+        assert written["std"].shape == (33,)
+        assert written["std"].dtype == np.float64
+        assert_allclose(written["std"][...], std if target is y else std[:, 0], rtol=1e-12)
+        if decision:
+            assert_allclose(written["decision"][...], mean, rtol=1e-12, atol=1e-13)
+    plain = model.predict_to(rows, tmp_path / "plain")
+    assert sorted(plain.array_keys()) == ["prediction"]
+
+
+@pytest.mark.parametrize("n", [1, 9, 10, 11, 30, 31])
+def test_a_last_chunk_of_any_size_is_written(make_corpus, tmp_path, n):
+    model = KernelRidge(**SAME, landmarks=Z).fit(X, y)
+    written = model.predict_to(make_corpus(NEW[:n], chunk_rows=10), tmp_path / "out", std=True)
+    assert_allclose(written["std"][...], model.predict(NEW[:n], return_std=True)[1], rtol=1e-12)
+
+
+@every_form
+def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp_path, form, monkeypatch):
+    monkeypatch.setattr(runs, "_DETACH_BYTES", 100)  # every array of the model travels through the run
+    corpus = make_corpus(NEW, chunk_rows=5)
+    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
+    found = []
+    for name, options in (("serial", {}), ("threads", {}), ("run", {"run": tmp_path / "run"})):
+        with executing("threads" if name == "run" else name, **options):
+            found.append(model.predict_to(corpus, tmp_path / name, std=True)["std"][...])
+    assert_array_equal(found[1], found[0])
+    assert_array_equal(found[2], found[0])
+    assert_allclose(found[0], model.predict(NEW, return_std=True)[1], rtol=1e-12)
+
+
+@pytest.mark.cluster
+@every_form
+def test_a_cluster_gives_the_bits_of_this_process(make_corpus, tmp_path, client, form):
+    corpus = make_corpus(NEW, chunk_rows=5)
+    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
+    with executing("serial"):
+        here = model.predict_to(corpus, tmp_path / "here", std=True)["std"][...]
+    with executing(client):
+        there = model.predict_to(corpus, tmp_path / "there", std=True)["std"][...]
+    assert_array_equal(there, here)
+    mean, std = client.gather(client.compute(list(model.predict(corpus, return_std=True))))
+    assert_allclose(mean, model.predict(NEW), rtol=1e-12, atol=1e-13)
+    assert_allclose(std, here, rtol=1e-12)
+
+
+@pytest.mark.cluster
+def test_a_fit_on_a_cluster_has_the_deviations_of_a_fit_here(make_corpus, client):
+    corpus = make_corpus(X, y=y, weight=WEIGHT)
+    with executing(client):
+        there = KernelRidge(**SAME, landmarks=Z, fit_intercept=True).fit(corpus)
+    here = KernelRidge(**SAME, landmarks=Z, fit_intercept=True).fit(corpus)
+    assert_array_equal(there.predict(NEW, return_std=True)[1], here.predict(NEW, return_std=True)[1])
+
+
+# ---------------------------------------------------------------- the model between two questions
+
+
+@every_form
+def test_a_question_without_deviations_leaves_the_model_as_it_was(form):
+    model = KernelRidge(**SAME, **form).fit(X, y)
+    before = copy.deepcopy(model.__dict__)
+    model.predict(NEW)
+    model.predict(NEW, return_std=False)
+    assert set(model.__dict__) == set(before)
+    with pytest.raises(DataError):
+        model.predict(np.full((1, D), np.nan), return_std=True)
+    assert_array_equal(model.predict(NEW), KernelRidge(**SAME, **form).fit(X, y).predict(NEW))
+
+
+@every_form
+def test_a_question_with_deviations_changes_no_public_attribute(form):
+    model = KernelRidge(**SAME, **form).fit(X, y)
+    public = {name: copy.deepcopy(value) for name, value in vars(model).items() if not name.startswith("_")}
+    first, second = model.predict(NEW, return_std=True), model.predict(NEW, return_std=True)
+    assert_array_equal(first[1], second[1])
+    assert {name for name in vars(model) if not name.startswith("_")} == set(public)
+    for name, value in public.items():
+        if isinstance(value, np.ndarray | float | int | str):
+            assert_array_equal(getattr(model, name), value)
+    for name, values in public.get("statistics_", {}).items():
+        assert_array_equal(model.statistics_[name], values)
+
+
+@every_form
+def test_deviations_are_those_of_the_fit_until_it_is_done_again(form):
+    model = KernelRidge(**SAME, **form).fit(X, y)
+    before = model.predict(NEW, return_std=True)
+    model.set_params(alpha=5.0, fit_intercept=True, kernel__sigma=0.1)
+    assert model.alpha_ == ALPHA
+    for found, wanted in zip(model.predict(NEW, return_std=True), before, strict=True):
+        assert_array_equal(found, wanted)
+    model.set_params(kernel__sigma=1.4).fit(X, y)
+    assert model.alpha_ == 5.0
+    fresh = KernelRidge(Gaussian(1.4), alpha=5.0, fit_intercept=True, **form).fit(X, y)
+    for found, wanted in zip(model.predict(NEW, return_std=True), fresh.predict(NEW, return_std=True), strict=True):
+        assert_array_equal(found, wanted)
+
+
+def test_set_params_before_the_first_question_does_not_reach_into_the_fitted_model():
+    for form in FORMS.values():
+        model = KernelRidge(**SAME, **form).fit(X, y).set_params(alpha=5.0, fit_intercept=True)
+        wanted = KernelRidge(**SAME, **form).fit(X, y).predict(NEW, return_std=True)[1]
+        assert_array_equal(model.predict(NEW, return_std=True)[1], wanted)
+
+
+def test_refit_and_more_rows_give_new_deviations():
+    model = KernelRidge(**SAME, landmarks=Z).fit(X[:50], y[:50])
+    model.predict(NEW, return_std=True)
+    model.set_params(alpha=2.0, fit_intercept=True).refit()
+    wanted = KernelRidge(Gaussian(1.4), alpha=2.0, fit_intercept=True, landmarks=Z).fit(X[:50], y[:50])
+    assert_array_equal(model.predict(NEW, return_std=True)[1], wanted.predict(NEW, return_std=True)[1])
+    assert model.alpha_ == 2.0
+    assert model.fit_report()["alpha"] == 2.0
+    model.partial_fit(X[50:], y[50:])
+    wanted = KernelRidge(Gaussian(1.4), alpha=2.0, fit_intercept=True, landmarks=Z).fit(X, y)
+    assert_allclose(model.predict(NEW, return_std=True)[1], wanted.predict(NEW, return_std=True)[1], rtol=1e-10)
+
+
+def test_a_refused_refit_leaves_the_deviations():
+    model = KernelRidge(**SAME, landmarks=Z).fit(X, y)
+    before = model.predict(NEW, return_std=True)[1]
+    with pytest.raises(ConfigError, match="alpha"):
+        model.set_params(alpha=-1.0).refit()
+    with pytest.raises(ConfigError, match="alpha"):
+        model.partial_fit(X, y)
+    assert_array_equal(model.predict(NEW, return_std=True)[1], before)
+
+
+def test_a_fit_of_the_other_form_forgets_the_first():
+    model = KernelRidge(**SAME).fit(X, y, WEIGHT)
+    model.predict(NEW, return_std=True)
+    model.set_params(landmarks=Z).fit(X, y)
+    wanted = KernelRidge(**SAME, landmarks=Z).fit(X, y)
+    assert_array_equal(model.predict(NEW, return_std=True)[1], wanted.predict(NEW, return_std=True)[1])
+    assert not hasattr(model, "sample_weight_")
+    model.set_params(landmarks="uniform").fit(X, y)
+    assert not hasattr(model, "statistics_")
+    assert_array_equal(
+        model.predict(NEW, return_std=True)[1], KernelRidge(**SAME).fit(X, y).predict(NEW, return_std=True)[1]
+    )
+    model.fit(X, y, WEIGHT)
+    assert_array_equal(model.sample_weight_, WEIGHT)
+    model.fit(X, y)
+    assert not hasattr(model, "sample_weight_")
+
+
+@every_form
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+def test_copies_say_the_same_and_carry_no_factor(form, weight, tmp_path):
+    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, Y, weight)
+    plain = len(pickle.dumps(model))
+    wanted = model.predict(NEW, return_std=True)
+    assert len(pickle.dumps(model)) == plain
+    save_model(model, tmp_path / "model")
+    for same in (
+        pickle.loads(pickle.dumps(model)),
+        copy.deepcopy(model),
+        load_model(tmp_path / "model"),
+        clone(model).fit(X, Y, weight),
+    ):
+        for found, values in zip(same.predict(NEW, return_std=True), wanted, strict=True):
+            assert_array_equal(found, values)
+    with pytest.raises(NotFittedError):
+        clone(model).predict(NEW, return_std=True)
+
+
+def test_a_copy_goes_its_own_way():
+    model = KernelRidge(**SAME, landmarks=Z).fit(X, y)
+    before = model.predict(NEW, return_std=True)[1]
+    other = copy.copy(model).set_params(alpha=9.0).refit()
+    assert_array_equal(model.predict(NEW, return_std=True)[1], before)
+    assert (other.predict(NEW, return_std=True)[1] > before).all()
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@legitimate
+@every_form
+def test_a_kernel_that_is_no_covariance_has_no_deviations_and_predicts(form, make_corpus, tmp_path):
+    model = KernelRidge(Sigmoid(1.0, -0.5), alpha=ALPHA, **form).fit(X, y)
+    before = model.predict(NEW)
+    corpus = make_corpus(NEW)
+    with pytest.raises(ConfigError, match="sigmoid kernel is not positive definite"):
+        model.predict(NEW, return_std=True)
+    with pytest.raises(ConfigError, match="sigmoid"):
+        model.predict(corpus, return_std=True)
+    with pytest.raises(ConfigError, match="sigmoid"):
+        model.predict_to(corpus, tmp_path / "out", std=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+    assert_array_equal(model.predict(NEW), before)
+
+
+OTHERS = {
+    "KernelRidgeClassifier": lambda: KernelRidgeClassifier(**SAME, landmarks=Z).fit(X, LABELS),
+    "SSSLClassifier": lambda: SSSLClassifier(**SAME, n_components=4, landmarks=Z).fit(X, LABELS),
+    "SSSL": lambda: SSSL(**SAME, n_components=4, landmarks=Z).fit(X, y),
+    "Ridge": lambda: Ridge().fit(X, y),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_estimators_have_no_deviations(name, make_corpus, tmp_path):
+    model, corpus = OTHERS[name](), make_corpus(NEW)
+    with pytest.raises(TypeError, match="return_std"):
+        model.predict(NEW, return_std=True)
+    with pytest.raises(ConfigError, match=f"std: {name} has no predictive standard deviation"):
+        model.predict_to(corpus, tmp_path / "out", std=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_a_model_that_is_not_fitted_says_so(make_corpus, tmp_path):
+    with pytest.raises(NotFittedError):
+        KernelRidge().predict(NEW, return_std=True)
+    with pytest.raises(NotFittedError):
+        KernelRidge().predict_to(make_corpus(NEW), tmp_path / "out", std=True)
+
+
+@every_form
+def test_rows_that_do_not_fit_are_refused_before_any_work(form, make_corpus, tmp_path):
+    model = KernelRidge(**SAME, **form).fit(X, y)
+    corpus = make_corpus(NEW[:, :3])
+    for use in (
+        lambda: model.predict(NEW[:, :3], return_std=True),
+        lambda: model.predict(corpus, return_std=True),
+        lambda: model.predict_to(corpus, tmp_path / "out", std=True),
+    ):
+        with pytest.raises(ValueError, match=r"3 features.*expecting 4 features"):
+            use()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_that_is_not_finite_is_named(build):
+    bad = NEW.copy()
+    bad[17, 1] = np.nan
+    model = KernelRidge(**SAME, landmarks=Z).fit(X, y)
+    with pytest.raises(DataError, match="17"):
+        model.predict(bad, return_std=True)
+    for kind in ("corpus", "dask"):
+        with pytest.raises(DataError, match="NaN"):
+            model.predict(build(kind, bad), return_std=True)[1].compute()
+
+
+def test_a_failure_leaves_nothing_and_what_was_there_stays(make_corpus, tmp_path):
+    corpus = make_corpus(NEW, chunk_rows=10)
+    model = KernelRidge(**SAME, landmarks=Z).fit(X, y)
+    model.predict_to(corpus, tmp_path / "out", std=True)
+    chunk = tmp_path / "corpus" / "x" / "c" / "2" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[30] ^= 1
+    chunk.write_bytes(content)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for target, overwrite in (("new", False), ("out", True)):
+        with pytest.raises(ChunkCorrupt, match="rows"):
+            model.predict_to(corpus, tmp_path / target, std=True, overwrite=overwrite)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert_allclose(zarr.open_group(tmp_path / "out")["std"][...], model.predict(NEW, return_std=True)[1], rtol=1e-12)
+
+
+def test_the_exact_form_of_a_loaded_model_refuses_a_matrix_larger_than_memory(monkeypatch):
+    model = KernelRidge(**SAME).fit(X, y)
+    monkeypatch.setattr(landmarked, "EXACT_BYTES", 8 * N * N - 1)
+    assert model.predict(NEW).shape == (33,)
+    with pytest.raises(PlanTooLarge, match="90×90"):
+        model.predict(NEW, return_std=True)

@@ -1,0 +1,333 @@
+"""Gram matrices: a kernel that is positive definite is found so on any rows, one that is not is told with how much."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, check_positive_definite, mercer
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.mercer import negative_mass, warn_negative
+
+EPS = float(np.finfo(np.float64).eps)
+KERNELS = {
+    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
+    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
+    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
+    "matern 3/2": (Matern(2.0, nu=1.5), lambda A, B: reference.matern(A, B, 2.0, 1.5)),
+    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
+    "linear": (Linear(), reference.linear),
+    "polynomial": (Polynomial(3, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 3, 0.4, 1.5)),
+    "polynomial of even degree without a constant": (
+        Polynomial(2, 0.4, 0.0),
+        lambda A, B: reference.polynomial(A, B, 2, 0.4, 0.0),
+    ),
+    "sigmoid": (Sigmoid(1.0, -1.0), lambda A, B: reference.sigmoid(A, B, 1.0, -1.0)),
+}
+POSITIVE = {name: kernel for name, (kernel, _) in KERNELS.items() if kernel.positive}
+every_kernel = pytest.mark.parametrize("kernel, oracle", KERNELS.values(), ids=KERNELS)
+every_positive = pytest.mark.parametrize("kernel", POSITIVE.values(), ids=POSITIVE)
+
+
+def rows(n, d, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def of_matrix(K):
+    """The spectrum of a matrix that is given, and as many rows."""
+    K = np.asarray(K, float)
+    return lambda **options: check_positive_definite(lambda A, B: K, np.zeros((len(K), 1)), **options)
+
+
+def with_eigenvalues(values, seed=0):
+    """A symmetric matrix of these eigenvalues."""
+    Q = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(values), len(values))))[0]
+    K = (Q * values) @ Q.T
+    return (K + K.T) / 2
+
+
+# ---------------------------------------------------------------- the spectrum
+
+
+@every_kernel
+def test_the_eigenvalues_are_those_of_the_gram_matrix_and_descend(kernel, oracle):
+    X = rows(40, 3)
+    found = check_positive_definite(kernel, X)
+    wanted = np.linalg.eigvalsh(oracle(X, X))[::-1]
+    # the distance of a row to itself is 0 to rounding, of which Matérn 1/2 takes the root
+    assert_allclose(found.eigenvalues, wanted, atol=1e-7 if kernel == Matern(2.0, nu=0.5) else 1e-12 * wanted[0])
+    assert (np.diff(found.eigenvalues) <= 0).all()
+    assert 40 * EPS <= found.tolerance < 1e-6
+    assert found.positive_definite == kernel.positive
+
+
+@pytest.mark.parametrize("coef0", [-2.0, -0.5, 0.2])
+def test_the_sigmoid_is_refuted_with_its_negative_mass(coef0):
+    X = rows(50, 3)
+    values = np.linalg.eigvalsh(reference.sigmoid(X, X, 1.0, coef0))
+    found = check_positive_definite(Sigmoid(gamma=1.0, coef0=coef0), X)
+    assert not found.positive_definite
+    assert_allclose(found.negative_mass, -values[values < 0].sum() / np.abs(values).sum(), rtol=1e-9)
+    assert found.rank == 50
+
+
+@pytest.mark.parametrize(
+    "name, kernel",
+    [
+        ("rbf", Gaussian()),
+        ("gaussian", Gaussian()),
+        ("laplacian", Laplacian()),
+        ("matern", Matern()),
+        ("linear", Linear()),
+        ("poly", Polynomial()),
+        ("sigmoid", Sigmoid()),
+    ],
+)
+def test_a_name_means_the_kernel_with_its_bandwidth_from_the_rows(name, kernel):
+    X = rows(30, 3)
+    found, wanted = check_positive_definite(name, X), check_positive_definite(kernel, X)
+    assert_array_equal(found.eigenvalues, wanted.eigenvalues)
+    assert found.positive_definite == wanted.positive_definite == kernel.positive
+    assert getattr(kernel, "gamma", "scale") == "scale"  # what was given is as it was
+
+
+def test_rows_may_be_a_list_or_bytes_and_stay_as_they_are():
+    X = np.random.default_rng(0).integers(0, 255, (20, 3), dtype=np.uint8)
+    before = X.copy()
+    found = check_positive_definite(Gaussian(80.0), X)
+    wanted = np.linalg.eigvalsh(reference.gaussian(X, X, 80.0))[::-1]
+    assert_allclose(found.eigenvalues, wanted, atol=1e-12)
+    assert_array_equal(check_positive_definite(Gaussian(80.0), X.tolist()).eigenvalues, found.eigenvalues)
+    assert_array_equal(X, before)
+
+
+# ---------------------------------------------------------------- what is positive definite on any rows
+
+
+@every_positive
+@pytest.mark.parametrize("n", [1, 2, 3, 25])
+def test_repeated_rows_leave_a_kernel_positive(kernel, n):
+    X = rows(n, 3)
+    found = check_positive_definite(kernel, X[np.arange(2 * n) % n])
+    assert found.positive_definite
+    assert found.negative_mass == 0
+    assert found.rank <= n
+
+
+@every_positive
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int16])
+def test_rows_of_a_narrow_type_leave_a_kernel_positive(kernel, dtype):
+    found = check_positive_definite(kernel, (4 * rows(50, 3)).astype(dtype))
+    assert found.positive_definite
+    assert found.negative_mass == 0
+
+
+@every_positive
+@pytest.mark.parametrize("gap", [1e-15, 1e-12, 1e-9, 1e-6])
+def test_rows_that_nearly_repeat_leave_a_kernel_positive(kernel, gap):
+    X = rows(15, 3)
+    assert check_positive_definite(kernel, np.concatenate([X, X + gap * rows(15, 3, seed=1)])).positive_definite
+
+
+@every_positive
+@pytest.mark.parametrize("width", [0.01, 30.0, 100.0])
+def test_rows_of_any_spread_leave_a_kernel_positive(kernel, width):
+    X = rows(15, 3)
+    near = X + 1e-3 * rows(15, 3, seed=1)
+    assert check_positive_definite(kernel, width * np.concatenate([X, near])).positive_definite
+
+
+@every_positive
+@pytest.mark.parametrize("n", [2, 5, 20])
+def test_rows_far_wider_than_many_leave_a_kernel_positive(kernel, n):
+    for seed in range(5):
+        assert check_positive_definite(kernel, rows(n, 1000, seed) / 30).positive_definite
+
+
+@pytest.mark.parametrize("n", [5, 50])
+def test_a_small_negative_part_is_found_in_spite_of_rounding(n):
+    X = rows(n, 3)
+    gram = reference.gaussian(X, X, 2.0)
+    values, vectors = np.linalg.eigh(gram)
+    indefinite = gram - (values[0] + 1e-6) * np.outer(vectors[:, 0], vectors[:, 0])
+    found = of_matrix((indefinite + indefinite.T) / 2)()
+    assert not found.positive_definite
+    assert_allclose(found.eigenvalues[-1], -1e-6, rtol=1e-6)
+    assert_allclose(found.negative_mass, 1e-6 / np.abs(np.linalg.eigvalsh(indefinite)).sum(), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- functions
+
+
+def test_a_function_is_called_with_the_rows_twice():
+    X = rows(20, 3)
+    found = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
+    assert found.positive_definite
+    assert found.tolerance == 20 * EPS
+    assert found.rank == 1
+    assert_allclose(found.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)
+
+
+def test_the_squared_distance_with_its_sign_turned_is_not_positive():
+    X = rows(20, 3)
+    found = check_positive_definite(lambda A, B: -((A[:, None] - B[None]) ** 2).sum(axis=2), X)
+    assert not found.positive_definite
+    # trace 0, one negative eigenvalue as large as all others together
+    assert_allclose(found.negative_mass, 0.5, rtol=1e-9)
+
+
+@pytest.mark.parametrize("K, asymmetry", [([[2, 1], [0, 2]], 0.5), ([[2, -4], [4, 2]], 2.0)])
+def test_an_asymmetric_matrix_is_not_positive_though_no_eigenvalue_is_negative(K, asymmetry):
+    found = of_matrix(K)()
+    assert (found.eigenvalues > 0).all()
+    assert found.asymmetry == asymmetry
+    assert not found.positive_definite
+    assert not of_matrix(K)(tolerance=0.9 * asymmetry).positive_definite
+    assert of_matrix(K)(tolerance=asymmetry).positive_definite
+    assert_allclose(found.eigenvalues, np.linalg.eigvalsh((np.array(K) + np.transpose(K)) / 2)[::-1])
+
+
+# ---------------------------------------------------------------- tolerance, rank and mass
+
+
+def test_the_tolerance_is_a_share_of_the_largest_eigenvalue():
+    values = np.array([5.0, 5e-3, 0.0, -5e-6])
+    spectrum = of_matrix(with_eigenvalues(values))
+    loose, tight = spectrum(tolerance=2e-6), spectrum(tolerance=0.5e-6)
+    assert loose.positive_definite
+    assert not tight.positive_definite
+    assert (loose.rank, tight.rank) == (2, 3)
+    assert loose.negative_mass == 0
+    assert_allclose(tight.negative_mass, 5e-6 / np.abs(values).sum(), rtol=1e-6)
+
+
+def test_the_largest_eigenvalue_may_be_a_negative_one():
+    found = of_matrix(with_eigenvalues(np.array([1e-3, -1.0, 1e-9])))(tolerance=1e-6)
+    assert not found.positive_definite
+    assert found.rank == 2
+    assert_allclose(found.negative_mass, 1 / (1 + 1e-3 + 1e-9), rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e150])
+def test_the_scale_of_the_matrix_does_not_matter(scale):
+    for values in ([2.0, 1.0, 0.5], [2.0, 1.0, -0.5]):
+        found = of_matrix(scale * with_eigenvalues(np.array(values)))()
+        assert found.positive_definite == (values[2] > 0)
+        assert found.rank == 3
+        assert_allclose(found.negative_mass, 0 if values[2] > 0 else 1 / 7, rtol=1e-9)
+
+
+@pytest.mark.parametrize("d", [1, 3, 7])
+def test_the_rank_of_the_linear_kernel_is_the_number_of_features(d):
+    assert check_positive_definite("linear", rows(30, d)).rank == d
+
+
+@pytest.mark.parametrize("value, positive, rank, mass", [(3.0, True, 1, 0), (0.0, True, 0, 0), (-3.0, False, 1, 1)])
+def test_one_row_has_one_eigenvalue(value, positive, rank, mass):
+    found = of_matrix([[value]])()
+    assert_array_equal(found.eigenvalues, [value])
+    assert (found.positive_definite, found.rank, found.negative_mass, found.asymmetry) == (positive, rank, mass, 0)
+
+
+def test_a_matrix_of_zeros_is_positive_and_has_no_rank():
+    found = of_matrix(np.zeros((4, 4)))()
+    assert found.positive_definite
+    assert (found.rank, found.negative_mass) == (0, 0)
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8), st.sampled_from([0.0, 1e-12, 1e-3, 0.5]))
+def test_the_negative_mass_is_a_share_and_that_of_the_eigenvalues_below_the_tolerance(numbers, tolerance):
+    values = np.array(numbers) / 1e6
+    size = np.abs(values)
+    counted = [abs(v) for v in values if v < 0 and abs(v) > tolerance * size.max()]
+    found = negative_mass(values, tolerance)
+    assert 0 <= found <= 1 + len(values) * EPS
+    assert found * size.sum() == pytest.approx(sum(counted), rel=1e-9)
+    assert (found == 0) == (not counted)
+
+
+# ---------------------------------------------------------------- the warning of the solvers
+
+
+def test_a_negative_part_is_warned_of_with_its_share_and_what_is_kept():
+    with pytest.warns(RankDeficient, match=r"^sigmoid kernel: .*negative part, 25\.0% of .* and 2 of 4 directions"):
+        assert warn_negative(np.array([2.0, 1.0, 0.0, -1.0]), "sigmoid")
+
+
+@pytest.mark.parametrize("values", [np.array([1.0, 0.0]), np.array([1.0, -EPS]), np.zeros(2), np.array([0.5])])
+def test_rounding_is_not_a_negative_part(values):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not warn_negative(values, "sigmoid")
+
+
+def test_the_tolerance_of_the_warning_may_be_wider():
+    values = np.array([1.0, -1e-4])
+    assert not warn_negative(values, "sigmoid", tolerance=1e-3)
+    with pytest.warns(RankDeficient, match=r"0\.0% of .*1 of 2"):
+        assert warn_negative(values, "sigmoid", tolerance=1e-5)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def fill(value):
+    def kernel(A, B):
+        K = np.eye(len(A))
+        K[3, 5] = value
+        return K
+
+    return kernel
+
+
+REFUSED = {
+    "NaN in the matrix": (DataError, "row 3 of its Gram matrix", fill(np.nan), rows(10, 2)),
+    "infinity in the matrix": (DataError, "row 3 of its Gram matrix", fill(-np.inf), rows(10, 2)),
+    "rectangular": (DataError, r"\(10, 10\), found \(10, 9\)", lambda A, B: A @ B[:9].T, rows(10, 2)),
+    "a vector": (DataError, r"\(10, 10\), found \(10,\)", lambda A, B: A[:, 0], rows(10, 2)),
+    "a number": (DataError, r"\(1, 1\), found \(\)", lambda A, B: 1.0, rows(1, 2)),
+    "one dimension": (DataError, r"X: .*\(4,\)", "rbf", np.ones(4)),
+    "no rows": (DataError, r"X: .*\(0, 3\)", "rbf", np.ones((0, 3))),
+    "an unknown name": (ConfigError, "quadratic", "quadratic", rows(5, 2)),
+    "sigma 0": (ConfigError, "sigma above 0", Gaussian(0.0), rows(5, 2)),
+    "one sigma 0": (ConfigError, "sigma above 0", Gaussian(np.array([1.0, 0.0])), rows(5, 2)),
+}
+
+
+@pytest.mark.parametrize("kind, message, kernel, X", REFUSED.values(), ids=REFUSED)
+def test_what_has_no_spectrum_is_refused_by_name(kind, message, kernel, X):
+    with pytest.raises(kind, match=message):
+        check_positive_definite(kernel, X)
+
+
+@pytest.mark.parametrize("name", ["rbf", "laplacian", "matern", "linear", "poly", "sigmoid"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(name, value):
+    X = rows(6, 2)
+    X[4, 1] = value
+    with pytest.raises(DataError, match="row 4"):
+        check_positive_definite(name, X)
+
+
+@pytest.mark.parametrize("tolerance", [-1e-9, float("nan"), float("inf")])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(ConfigError, match="tolerance"):
+        check_positive_definite("rbf", rows(5, 2), tolerance=tolerance)
+
+
+def test_a_matrix_beyond_the_limit_is_refused_before_the_kernel_is_called(monkeypatch):
+    def never(A, B):
+        raise AssertionError("called")
+
+    with pytest.raises(PlanTooLarge, match="32,769 rows would take 9 GB"):
+        check_positive_definite(never, np.zeros((32_769, 1)))
+    monkeypatch.setattr(mercer, "LIMIT_BYTES", 8 * 10**2)
+    assert check_positive_definite("linear", rows(10, 2)).rank == 2
+    with pytest.raises(PlanTooLarge, match="11 rows"):
+        check_positive_definite(never, rows(11, 2))

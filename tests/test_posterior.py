@@ -1,0 +1,429 @@
+"""Predictive variances against dense Gaussian processes: weights, constants, noise that vanishes, ranks that fail."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
+from bigkernel.chunks import Chunk
+from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel.features import LandmarkMap
+from bigkernel.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
+from bigkernel.predictions import PredictionWriter, create
+from bigkernel.predictor import Predictor
+from bigkernel.solve import Factor, factorize, whiten
+from bigkernel.statistics import Moments
+
+rng = np.random.default_rng(20060101)
+N, M, D, Q = 50, 14, 3, 20
+X, NEW = rng.normal(size=(N, D)), rng.normal(size=(Q, D))
+Z = rng.normal(size=(M, D))
+WEIGHT = rng.uniform(0.2, 3, N)
+SOME_ZERO = np.where(np.arange(N) % 7 == 0, 0, WEIGHT)
+weights = pytest.mark.parametrize("weight", [None, WEIGHT, SOME_ZERO], ids=["", "weights", "some zero"])
+KERNELS = {
+    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
+    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
+    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
+    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
+    "linear": (Linear(), reference.linear),
+    "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
+}
+every_oracle = pytest.mark.parametrize("k", [oracle for _, oracle in KERNELS.values()], ids=KERNELS)
+
+
+def diagonal(k, rows=NEW):
+    return np.diagonal(k(rows, rows))
+
+
+def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
+    """Var[y | x] of noise variances α/w_i, and with a constant of infinite prior variance, from one bordered system.
+
+    k(x, x) − [k; 1]ᵀ [[A, 1], [1ᵀ, 0]]⁻¹ [k; 1] + α with A = K + αW⁻¹ (universal kriging); rows of weight 0 left out.
+    """
+    weight = np.ones(len(K)) if weight is None else weight
+    seen = weight > 0
+    A, k = K[np.ix_(seen, seen)] + np.diag(alpha / weight[seen]), K_cross[:, seen].T
+    if constant:
+        ones = np.ones((len(A), 1))
+        A = np.block([[A, ones], [ones.T, np.zeros((1, 1))]])
+        k = np.vstack([k, np.ones((1, k.shape[1]))])
+    return k_diag - np.sum(k * np.linalg.solve(A, k), axis=0) + alpha
+
+
+def moments_of(B, weight=None):
+    """Moments of a landmark block; the targets do not matter."""
+    found = reference.moments(B, np.zeros(len(B)), weight)
+    return Moments(rows=float(len(B)), **{name: found[name] for name in "nGCstq"})
+
+
+def quietly(function, *args, **options):
+    """The result of a solve whose core is known to be deficient."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankDeficient)
+        return function(*args, **options)
+
+
+def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
+    posterior = exact_posterior(k(rows, rows), alpha, fit_intercept=fit_intercept, weight=weight)
+    return posterior.variance(k(new, rows), diagonal(k, new))
+
+
+def nystrom(k, alpha, *, landmarks=Z, rows=X, new=NEW, weight=None, fit_intercept=False):
+    whitening = quietly(whiten, k(landmarks, landmarks))
+    moments = moments_of(k(rows, landmarks), weight)
+    posterior = nystrom_posterior(moments, whitening, alpha, fit_intercept=fit_intercept)
+    return posterior.variance(k(new, landmarks), diagonal(k, new))
+
+
+def gaussian(A, B):
+    return reference.gaussian(A, B, 1.4)
+
+
+# ---------------------------------------------------------------- dense Gaussian processes
+
+
+@weights
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [1e-3, 0.3, 1e3])
+@every_oracle
+def test_exact_variance_is_that_of_the_gaussian_process(k, alpha, fit_intercept, weight):
+    found = exact(k, alpha, weight=weight, fit_intercept=fit_intercept)
+    wanted = gp_variance(k(X, X), k(NEW, X), diagonal(k), alpha, weight, fit_intercept)
+    assert_allclose(found, wanted, rtol=1e-8)
+    if weight is None and not fit_intercept:
+        assert_allclose(found, reference.gp_variance_exact(k(X, X), k(NEW, X), diagonal(k), alpha), rtol=1e-8)
+
+
+@weights
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [1e-3, 0.3, 1e3])
+@every_oracle
+def test_nystrom_variance_is_that_of_the_process_on_the_landmarks(k, alpha, fit_intercept, weight):
+    found = nystrom(k, alpha, weight=weight, fit_intercept=fit_intercept)
+    T = reference.whitening(k(Z, Z))
+    Phi, Phi_new = k(X, Z) @ T, k(NEW, Z) @ T
+    wanted = gp_variance(Phi @ Phi.T, Phi_new @ Phi.T, diagonal(k), alpha, weight, fit_intercept)
+    assert_allclose(found, wanted, rtol=1e-7)
+    if weight is None and not fit_intercept:
+        assert_allclose(
+            found, reference.gp_variance_nystrom(k(X, Z), k(Z, Z), k(NEW, Z), diagonal(k), alpha), rtol=1e-7
+        )
+
+
+@weights
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@every_oracle
+def test_with_every_row_a_landmark_both_forms_agree(k, fit_intercept, weight):
+    options = {"weight": weight, "fit_intercept": fit_intercept}
+    assert_allclose(nystrom(k, 0.3, landmarks=X, **options), exact(k, 0.3, **options), rtol=1e-8)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("form", [exact, nystrom])
+def test_integer_weights_are_repeated_rows(form, fit_intercept):
+    count = np.random.default_rng(1).integers(0, 4, N)
+    repeated = form(gaussian, 0.3, rows=np.repeat(X, count, axis=0), fit_intercept=fit_intercept)
+    assert_allclose(form(gaussian, 0.3, weight=1.0 * count, fit_intercept=fit_intercept), repeated, rtol=1e-9)
+
+
+@pytest.mark.parametrize("form", [exact, nystrom])
+def test_an_intercept_is_a_constant_of_any_prior_size(form):
+    prior = 1e6
+
+    def with_constant(A, B):
+        return gaussian(A, B) + prior
+
+    flat = form(gaussian, 0.3, fit_intercept=True)
+    if form is exact:
+        wanted = reference.gp_variance_exact(
+            with_constant(X, X), with_constant(NEW, X), diagonal(gaussian) + prior, 0.3
+        )
+    else:  # the constant is no part of what landmarks approximate
+        T = reference.whitening(gaussian(Z, Z))
+        Phi, Phi_new = gaussian(X, Z) @ T, gaussian(NEW, Z) @ T
+        wanted = reference.gp_variance_exact(
+            Phi @ Phi.T + prior, Phi_new @ Phi.T + prior, diagonal(gaussian) + prior, 0.3
+        )
+    assert_allclose(flat, wanted, rtol=1e-5)
+    assert (flat > form(gaussian, 0.3)).all()
+
+
+@pytest.mark.parametrize("form", [exact, nystrom])
+def test_one_row_leaves_the_prior_less_what_it_tells(form):
+    k, alpha = gaussian(NEW, X[:1])[:, 0], 0.3
+    assert_allclose(
+        form(gaussian, alpha, rows=X[:1], **({"landmarks": X[:1]} if form is nystrom else {})),
+        1 - k**2 / (1 + alpha) + alpha,
+        rtol=1e-12,
+    )
+    # with a constant: y − y₁, of variance 2(1 − k) + 2α
+    assert_allclose(
+        form(gaussian, alpha, rows=X[:1], fit_intercept=True, **({"landmarks": X[:1]} if form is nystrom else {})),
+        2 * (1 - k) + 2 * alpha,
+        rtol=1e-12,
+    )
+
+
+# ---------------------------------------------------------------- no noise, no rank
+
+
+@pytest.mark.parametrize("form", [exact, nystrom])
+@pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-30, 1e-20])
+def test_without_noise_what_was_seen_is_certain_and_what_was_not_keeps_its_prior(form, alpha):
+    rows = np.column_stack([X[:8, :2], np.zeros(8)])  # the third feature was never seen
+    new = np.column_stack([NEW[:, :2], np.linspace(-2, 2, Q)])
+    options = {"landmarks": np.vstack([rows, np.eye(3)])} if form is nystrom else {}
+    found = form(reference.linear, alpha, rows=rows, new=new, **options)
+    assert_allclose(found, new[:, 2] ** 2, atol=1e-12)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-30, 1e-18])
+def test_the_exact_variance_without_noise_is_the_limit_of_little_noise(alpha, fit_intercept):
+    found = exact(reference.linear, alpha, fit_intercept=fit_intercept)  # rank 3 of 50
+    little = gp_variance(
+        reference.linear(X, X), reference.linear(NEW, X), diagonal(reference.linear), 1e-7, None, fit_intercept
+    )
+    assert_allclose(found, little, atol=1e-6)
+
+
+@weights
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("k", [gaussian, reference.linear])
+def test_without_noise_every_row_a_landmark_is_still_the_exact_form(k, fit_intercept, weight):
+    few = slice(0, 12)
+    options = {"rows": X[few], "weight": None if weight is None else weight[few], "fit_intercept": fit_intercept}
+    assert_allclose(nystrom(k, 0.0, landmarks=X[few], **options), exact(k, 0.0, **options), atol=1e-8)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 1e-25])
+def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept):
+    once = exact(gaussian, 0.0, rows=X[:10], fit_intercept=fit_intercept)
+    twice = exact(gaussian, alpha, rows=np.repeat(X[:10], 2, axis=0), fit_intercept=fit_intercept)
+    assert_allclose(twice, once, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-30])
+def test_without_noise_training_rows_are_certain(alpha):
+    for found in (
+        exact(gaussian, alpha, rows=X[:12], new=X[:12]),
+        nystrom(gaussian, alpha, landmarks=X[:12], rows=X[:12], new=X[:12]),
+        exact(gaussian, alpha, rows=X[:12], new=X[:12], fit_intercept=True),
+        nystrom(gaussian, alpha, landmarks=X[:12], rows=X[:12], new=X[:12], fit_intercept=True),
+    ):
+        assert_allclose(found, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-5, 0.3])
+def test_more_landmarks_than_rows_keep_the_prior_of_what_no_row_reaches(alpha):
+    few = X[:5]
+    B, K_mm, B_new = gaussian(few, Z), gaussian(Z, Z), gaussian(NEW, Z)
+    found = nystrom(gaussian, alpha, rows=few)
+    # the limit of the dense form: (Q_XX + αI)⁻¹ with Q_XX of full rank
+    assert_allclose(found, reference.gp_variance_nystrom(B, K_mm, B_new, np.ones(Q), alpha), atol=1e-8)
+    assert found.max() > 0.5 + alpha
+
+
+def test_a_core_of_zeros_leaves_the_prior():
+    with pytest.warns(RankDeficient, match="core of 4 landmarks is zero"):
+        whitening = whiten(np.zeros((4, 4)), kernel="linear")
+    for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
+        posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)
+        found = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
+        assert_allclose(found, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
+
+
+def test_repeated_landmarks_change_nothing():
+    again = Z[np.arange(2 * M) % M]
+    for alpha in (0.0, 0.3):
+        assert_allclose(nystrom(gaussian, alpha, landmarks=again), nystrom(gaussian, alpha), atol=1e-9)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("form", [exact, nystrom])
+def test_far_away_the_variance_is_the_prior_with_the_noise(form, fit_intercept):
+    found = form(gaussian, 0.3, new=NEW + 1e3, fit_intercept=fit_intercept)
+    if not fit_intercept:
+        assert_array_equal(found, 1.3)
+        return
+    # and the variance of the constant, which is what one more row far from the others would tell
+    K = gaussian(X, X)
+    if form is nystrom:
+        T = reference.whitening(gaussian(Z, Z))
+        K = gaussian(X, Z) @ T @ T.T @ gaussian(Z, X)
+    assert_allclose(found, 1.3 + 1 / np.linalg.inv(K + 0.3 * np.eye(N)).sum(), rtol=1e-9)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.sampled_from([0.0, 1e-200, 1e-15, 1e-6, 1.0, 1e9]),
+    st.booleans(),
+    st.sampled_from(list(KERNELS)),
+)
+def test_a_variance_is_never_below_the_noise_and_always_a_number(seed, n, m, alpha, fit_intercept, name):
+    rng, (_, k) = np.random.default_rng(seed), KERNELS[name]
+    rows, new = rng.normal(size=(n, 2)), 10.0 ** rng.integers(-3, 3) * rng.normal(size=(6, 2))
+    rows = rows[rng.integers(0, n, n)]
+    new = np.vstack([new, rows])
+    landmarks = rng.normal(size=(m, 2))
+    weight = np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0, 3, n)) + (np.arange(n) == 0)
+    for options in ({}, {"weight": weight}):
+        for found in (
+            exact(k, alpha, rows=rows, new=new, fit_intercept=fit_intercept, **options),
+            nystrom(k, alpha, landmarks=landmarks, rows=rows, new=new, fit_intercept=fit_intercept, **options),
+        ):
+            assert np.isfinite(found).all()
+            assert (found >= alpha).all()
+
+
+@given(st.integers(0, 10**6), st.integers(2, 12), st.sampled_from([1e-6, 1e-2, 1.0]), st.booleans())
+def test_more_rows_never_add_to_the_variance(seed, n, alpha, fit_intercept):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, 2))
+    fewer = exact(gaussian, alpha, rows=rows[:-1], new=NEW[:, :2], fit_intercept=fit_intercept)
+    more = exact(gaussian, alpha, rows=rows, new=NEW[:, :2], fit_intercept=fit_intercept)
+    assert (more <= fewer + 1e-9).all()
+
+
+@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
+def test_a_noise_that_is_none_is_refused(alpha):
+    for form in (exact, nystrom):
+        with pytest.raises(ConfigError, match="alpha"):
+            form(gaussian, alpha)
+
+
+# ---------------------------------------------------------------- factors
+
+
+def problem(rank, size=9, seed=3):
+    F = np.random.default_rng(seed).normal(size=(size, rank))
+    return F @ F.T
+
+
+@pytest.mark.parametrize("rank", [1, 4, 9])
+@pytest.mark.parametrize("alpha", [0.0, 1e-30, 0.5])
+def test_a_factor_halves_and_solves_the_same_matrix(rank, alpha):
+    G, C = problem(rank), np.random.default_rng(0).normal(size=(9, 5))
+    factor = factorize(G, alpha, n_rows=9)
+    inverse = np.linalg.pinv(G + (alpha if alpha > 1e-20 else 0) * np.eye(9), hermitian=True)
+    half = factor.half(C)
+    assert_allclose(half.T @ half, C.T @ inverse @ C, rtol=1e-7, atol=1e-9)
+    assert_allclose(factor.solve(C), inverse @ C, rtol=1e-7, atol=1e-9)
+    # what is not seen is what the range of G does not hold
+    lost = C - G @ np.linalg.pinv(G, hermitian=True) @ C if alpha < 1e-20 else np.zeros_like(C)
+    assert_allclose((factor.unseen(C) ** 2).sum(axis=0), (lost**2).sum(axis=0), atol=1e-9)
+    assert half.shape[0] + factor.unseen(C).shape[0] == 9
+
+
+def test_a_factor_of_zeros_has_seen_nothing_unless_it_is_penalised():
+    C = np.random.default_rng(0).normal(size=(4, 2))
+    factor = factorize(np.zeros((4, 4)), 0.0)
+    assert_allclose(factor.unseen(C).T @ factor.unseen(C), C.T @ C, rtol=1e-12)
+    assert_array_equal(factor.solve(C), 0)
+    assert_allclose(factorize(np.zeros((4, 4)), 0.5).solve(C), 2 * C, rtol=1e-15)
+
+
+def test_a_factor_leaves_its_matrix_as_it_was():
+    for rank in (4, 9):
+        G = problem(rank)
+        before = G.copy()
+        factorize(G, 0.0)
+        factorize(G, 1.0)
+        assert_array_equal(G, before)
+
+
+def test_the_factor_of_nothing_gives_nothing():
+    factor = factorize(np.zeros((0, 0)), 1.0)
+    C = np.zeros((0, 3))
+    assert factor.solve(C).shape == factor.half(C).shape == factor.unseen(C).shape == (0, 3)
+
+
+def test_a_cholesky_factor_has_seen_everything():
+    assert factorize(np.eye(3), 1.0).unseen(np.ones((3, 2))).shape == (0, 2)
+    assert Factor(lower=np.eye(3)).unseen(np.ones((3, 2))).shape == (0, 2)
+
+
+# ---------------------------------------------------------------- rows of a chunk
+
+
+def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64, fit_intercept=True):
+    """A predictor with its posterior; its coefficients are of no interest."""
+    if form == "exact":
+        posterior, points = exact_posterior(kernel(rows), alpha, fit_intercept=fit_intercept), rows
+    else:
+        whitening = quietly(whiten, kernel(landmarks), eps=float(np.finfo(dtype).eps))
+        moments = moments_of(kernel(rows, landmarks))
+        posterior, points = nystrom_posterior(moments, whitening, alpha, fit_intercept=fit_intercept), landmarks
+    coef = np.random.default_rng(0).normal(size=(len(points), 2))
+    features = LandmarkMap(kernel, points, np.dtype(dtype))
+    return SpreadPredictor(features, coef, np.array([1.0, -1.0]), posterior=posterior)
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 20, 2048])
+@pytest.mark.parametrize("form", ["exact", "nystrom"])
+@pytest.mark.parametrize("kernel, k", KERNELS.values(), ids=KERNELS)
+def test_the_last_column_is_the_deviation_and_the_others_the_prediction(kernel, k, form, block_rows):
+    model = predictor(kernel, form)
+    values = model.values(Chunk(NEW, block_rows=block_rows))
+    wanted = exact(k, 0.3, fit_intercept=True) if form == "exact" else nystrom(k, 0.3, fit_intercept=True)
+    assert values.shape == (Q, model.width) == (Q, 3)
+    # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+    assert_allclose(values[:, -1], np.sqrt(wanted), atol=1e-7)
+    plain = Predictor(model.features, model.coef, model.intercept).values(Chunk(NEW, block_rows=block_rows))
+    assert_array_equal(values[:, :-1], plain)
+
+
+@pytest.mark.parametrize("form", ["exact", "nystrom"])
+def test_a_predictor_travels_without_what_is_made_again(form):
+    model = predictor(Gaussian(1.4), form)
+    before = len(pickle.dumps(model))
+    wanted = model.values(Chunk(NEW))
+    assert len(pickle.dumps(model)) == before
+    assert_array_equal(pickle.loads(pickle.dumps(model)).values(Chunk(NEW)), wanted)
+
+
+CASES = {
+    "exact": (Gaussian(1.4), {"form": "exact"}, 2048),
+    "exact without rank": (Linear(), {"form": "exact", "alpha": 0.0}, 2048),
+    "landmarks": (Gaussian(0.7), {"form": "nystrom"}, 2048),
+    "landmarks, small blocks": (Gaussian(0.7), {"form": "nystrom"}, 16),
+    "landmarks without rank": (Gaussian(0.7), {"form": "nystrom", "alpha": 0.0, "rows": X}, 2048),
+    "landmarks in single precision": (Gaussian(0.7), {"form": "nystrom", "dtype": np.float32}, 2048),
+    "laplacian": (Laplacian(0.3), {"form": "nystrom"}, 512),
+    "matern": (Matern(1.0, nu=2.5), {"form": "nystrom"}, 512),
+    "polynomial": (Polynomial(3, 0.4, 1.5), {"form": "nystrom"}, 512),
+}
+
+
+@pytest.mark.parametrize("kernel, options, block_rows", CASES.values(), ids=CASES)
+def test_a_task_that_writes_deviations_takes_no_more_memory_than_announced(kernel, options, block_rows, tmp_path):
+    many = np.random.default_rng(2).normal(size=(300, D))
+    model = predictor(kernel, **{"rows": many, "landmarks": many, **options})
+    chunk_rows = 1500
+    create(tmp_path / "out", model, chunk_rows, chunk_rows, decision=True, flat=False, std=True)
+    writer = PredictionWriter(model, str(tmp_path / "out"), chunk_rows, True, False, True)
+    announced = writer.footprint(block_rows).work_bytes
+    travelled = pickle.dumps(writer)
+    chunk = Chunk(np.random.default_rng(1).normal(size=(chunk_rows, D)), block_rows=block_rows)
+    tracemalloc.start()
+    try:
+        arrived = pickle.loads(travelled)
+        tracemalloc.reset_peak()
+        arrived.update(arrived.zero(), chunk)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= announced
