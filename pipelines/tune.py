@@ -114,9 +114,9 @@ def compare(train: Corpus, *, landmarks: int, seed: int, repeats: int) -> list[R
     whose originals were held out, deformed as the training rows are, under a model of all training rows.
     """
     judged: dict[tuple[float, float], Record] = {(s, a): {} for s in COPY_SIGMAS for a in COPY_ALPHAS}
-    for name, by in (("ungrouped", HashFolds(FOLDS, by="row")), ("grouped", HashFolds(FOLDS, by="group"))):
+    for name, by in (("ungrouped", "row"), ("grouped", "group")):
         for number in range(repeats):
-            cv = HashFolds(by.count, seed + number, by.by)
+            cv = HashFolds(FOLDS, seed + number, by)
             found = search(train, COPY_SIGMAS, COPY_ALPHAS, landmarks=landmarks, seed=seed, cv=cv, refit=False)
             for cell in cells(found):
                 record = judged[cell["sigma"], cell["alpha"]]
@@ -197,11 +197,11 @@ def tune(
         train, mnist = found.train, found is not copies
         require_count(len(copies.train), landmarks)
         require_count(len(train), max(landmarks, final_landmarks))
-        source = train.info.source if mnist else f"{train.info.source} (--data has no MNIST)"
+        name = train.info.name if mnist else f"{train.info.name}, as --data has no MNIST"
         folded = "the row's number" if mnist else "the original's number, so that copies of a digit share a fold"
         tune_page.tell(
             report,
-            f"{len(train):,} training digits: {source}. Kernel ridge regression with a Gaussian kernel of width σ on",
+            f"{len(train):,} training digits ({name}). Kernel ridge regression with a Gaussian kernel of width σ on",
             f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}.",
         )
         first = search(train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
@@ -222,7 +222,7 @@ def tune(
         size = {"rows": len(copies.train), "originals": originals(copies.train)}
         tune_page.copies(report, compared, **size, folds=FOLDS, repeats=repeats)
     facts = {
-        "data": source,
+        "data": train.info.source,
         "rows": f"{len(train):,} training, {len(found.test):,} test; comparison of folds: {len(copies.train):,}",
         "landmarks": f"{landmarks:,} in the searches, {final_landmarks:,} in the final model",
         "final model": f"{len(final.plan_.sweeps)} sweeps, {final.seconds_:.0f} s",

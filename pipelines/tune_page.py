@@ -104,7 +104,8 @@ def promise(records: list[Record], way: str, what: str) -> tuple[Record, str]:
     optimism = chosen["true"] - chosen[way]
     text = (
         f"Folds of {what} choose {named(chosen)} and promise {chosen[way]:.2f} % error; the true error is "
-        f"{chosen['true']:.2f} ± {chosen['true_se']:.2f} %, {abs(optimism):.2f} points {'more' if optimism > 0 else 'less'}."
+        f"{chosen['true']:.2f} ± {chosen['true_se']:.2f} %, {abs(optimism):.2f} points "
+        f"{'more' if optimism > 0 else 'less'}."
     )
     share = float(np.mean([record[way] / record["true"] for record in records]))
     return {**chosen, "optimism": optimism, "share": share}, text
@@ -130,8 +131,8 @@ def copies(report: Report, records: list[Record], *, rows: int, originals: int, 
         first,
         second,
         f"Over the whole grid folds of rows promise {ungrouped['share']:.2f} of the true error on average, folds of",
-        f"digits {grouped['share']:.2f}. A fold of rows tests on copies of digits that were trained on, and a new digit has none there; SweepSearchCV",
-        "keeps groups together where a corpus has them.",
+        f"digits {grouped['share']:.2f}. A fold of rows tests on copies of digits that were trained on, and a new",
+        "digit has none there; SweepSearchCV keeps groups together where a corpus has them.",
     )
     line = [record for record in records if record["alpha"] == grouped["alpha"]]
     sigmas = [record["sigma"] for record in line]

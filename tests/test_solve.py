@@ -195,7 +195,7 @@ def test_one_landmark_one_row_one_target_or_fifty(n_targets):
         assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
 
 
-def test_a_path_of_penalties_equals_each_one_by_itself():
+def test_ridge_equals_least_squares_on_augmented_rows_at_every_penalty():
     alphas = np.array([0.0, 1e-6, 0.1, 1.0, 100.0])
     G, C = B.T @ B, B.T @ Y
     for alpha in alphas:
@@ -204,7 +204,7 @@ def test_a_path_of_penalties_equals_each_one_by_itself():
             assert_allclose(w, reference.ridge(B, Y, alpha)[0], rtol=1e-8)
 
 
-def test_a_path_of_penalties_drops_the_directions_that_one_penalty_drops():
+def test_dependent_columns_without_a_penalty_give_the_minimum_norm():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20_000, 3))
     Phi, y = np.column_stack([rows, rows[:, 0] + rows[:, 1]]), rng.normal(size=(20_000, 1))
