@@ -95,4 +95,6 @@ def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array |
         target = target - np.outer(unit, unit @ target)
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
     explained = ((vectors.T @ target) ** 2).sum(axis=1)
-    return _spectral(values, explained, float((target**2).sum()), float(len(K)), float(fit_intercept)).best()
+    return _spectral(
+        values, explained, float((target**2).sum()), float(np.count_nonzero(root)), float(fit_intercept)
+    ).best()

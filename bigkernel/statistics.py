@@ -80,7 +80,10 @@ def unshifted(total: Accumulator, shift: Array) -> Accumulator:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""
+    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head.
+
+    `rows` is the number of rows whose weight is above 0.
+    """
 
     rows: float
     n: float
@@ -322,13 +325,13 @@ class MomentStatistic:
                 else:
                     values[...] = 0
                 rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
-                weighted, weight = values, float(len(rows))
+                weighted, weight, counted = values, float(len(rows)), len(rows)
                 if chunk.weight is not None:
                     w = _weights(chunk, block)
-                    weighted, weight = values * w[:, None], float(w.sum())
+                    weighted, weight, counted = values * w[:, None], float(w.sum()), np.count_nonzero(w)
                     rows *= np.sqrt(w).astype(rows.dtype)[:, None]
                 at = place * self.groups + group
-                total["rows"][at] += len(rows)
+                total["rows"][at] += counted
                 total["n"][at] += weight
                 total["t"][at] += weighted.sum(axis=0)
                 total["q"][at] += (weighted * values).sum(axis=0)

@@ -31,8 +31,9 @@ from pipelines.tune_page import Record
 Array = NDArray[Any]
 FOLDS = 5
 HELD_OUT = 1 / 6  # of the training digits, to choose the final model by
-# more landmarks resolve finer widths and bear smaller penalties: what is tried, times what fewer landmarks chose
-FINAL_SIGMAS, FINAL_ALPHAS = (1.0, 0.85, 0.7), (0.0099, 1.0)
+# of the final model, times what fewer landmarks chose: widths around it, and penalties between, for more landmarks
+# can do with less
+FINAL_SIGMAS, FINAL_ALPHAS = (1 / 1.2, 1.0, 1.2), (0.0099, 1.0)
 COPY_SIGMAS, COPY_ALPHAS = (0.15, 0.2, 0.3, 0.4, 0.5), (0.001, 0.01, 0.1, 1.0)
 TEST_COPIES = 20  # of each digit held out
 

@@ -120,9 +120,9 @@ def copies(report: Report, records: list[Record], *, rows: int, originals: int, 
         Table([*GRID, *judged, Column("originals", "originals %", ".2f")], records),
         caption=f"{rows:,} deformed copies of {originals:,} digits. Error over {folds} folds of rows (ungrouped) and "
         f"over {folds} folds of digits with all their copies (grouped), mean of {repeats} "
-        f"partition{'s' * (repeats > 1)}. True: the error on copies of digits that were held out, which is what "
-        "cross-validation is to foretell. Originals: on the same digits undeformed, which is easier. ±: one standard "
-        "error.",
+        f"partition{'s' * (repeats > 1)}; landmarks are drawn from all rows. True: the error on copies of digits that "
+        "were held out, which is what cross-validation is to foretell. Originals: on the same digits undeformed, which "
+        "is easier. ±: one standard error.",
     )
     ungrouped, first = promise(records, "ungrouped", "rows")
     grouped, second = promise(records, "grouped", "digits")
@@ -145,6 +145,7 @@ def copies(report: Report, records: list[Record], *, rows: int, originals: int, 
         y_label="error, %",
         x_log=True,
         x_ticks=sigmas,
+        y_range=(0, 1.05 * max(record[key] + record[f"{key}_se"] for record in line for key in names)),
         caption=f"Error at α = {grouped['alpha']:g} over the width, ± one standard error.",
     )
     report.results["optimism"] = {"ungrouped": ungrouped, "grouped": grouped}

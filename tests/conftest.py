@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+
+# before NumPy is loaded: the matrices of the tests are small, and threads that wait for one another on a busy machine
+# make them ten times slower
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +18,8 @@ import pytest
 from distributed import Client, LocalCluster
 from hypothesis import settings
 from probes import local_cluster
-from threadpoolctl import threadpool_limits
 
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
-
-# the matrices of the tests are small: threads that wait for one another on a busy machine make them ten times slower
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-threadpool_limits(limits=1, user_api="blas")
 
 settings.register_profile("bigkernel", deadline=None, max_examples=40)
 settings.load_profile("bigkernel")

@@ -24,7 +24,7 @@ class Tested:
 
     Attributes
     ----------
-    n, rows : sum of the weights of the rows, and their number
+    n, rows : sum of the weights of the rows, and how many weigh more than 0
     sse, spread, q : (c,) Σ(y − f)², Σ(y − mean)², which is 0 where that is rounding, and Σy²
     confusion : (c, c), true class by predicted class, or None
     loss : Σ −log p, or None

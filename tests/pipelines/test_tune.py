@@ -92,13 +92,13 @@ def test_a_cell_is_the_error_of_explicit_refits(digits: Digits, by: Any, small_g
 
 
 def test_several_partitions_are_averaged(digits: Digits, small_grid: None) -> None:
-    once = [tune.compare(digits.train, landmarks=30, seed=seed, repeats=1) for seed in (0,)]
+    once = tune.compare(digits.train, landmarks=30, seed=0, repeats=1)
     both = tune.compare(digits.train, landmarks=30, seed=0, repeats=2)
     second = tune.search(
         digits.train, (0.3, 0.5), (0.01, 0.1), landmarks=30, seed=0, cv=HashFolds(5, 1, "group"), refit=False
     )
     by_cell = {(c["sigma"], c["alpha"]): c for c in tune.cells(second)}
-    for first, record in zip(once[0], both, strict=True):
+    for first, record in zip(once, both, strict=True):
         other = by_cell[record["sigma"], record["alpha"]]
         assert record["grouped"] == pytest.approx((first["grouped"] + other["error"]) / 2)
         assert record["grouped_se"] == pytest.approx((first["grouped_se"] + other["error_se"]) / 2)
@@ -119,16 +119,17 @@ def test_true_errors_count_copies_of_held_out_digits() -> None:
     assert found["originals"] == 25
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")  # landmarks repeat one another as copies do
 def test_folds_of_rows_are_optimistic_where_copies_are_nearly_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_grid: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("SHIFT_PIXELS", 0.05), ("ROTATION_DEGREES", 1.0), ("NOISE", 2.0)):
         monkeypatch.setattr(digit_corpora, name, value)
+    monkeypatch.setattr(tune, "COPY_SIGMAS", (0.3, 0.4))
+    monkeypatch.setattr(tune, "COPY_ALPHAS", (0.3, 1.0))
     train = bundled(tmp_path, 3600, 0, keep=False).train
-    for record in tune.compare(train, landmarks=600, seed=0, repeats=1):
+    for record in tune.compare(train, landmarks=500, seed=0, repeats=1):
         assert record["ungrouped"] < 0.6 * record["grouped"]
-        assert record["ungrouped"] + 3 * record["ungrouped_se"] < record["true"]
+        assert record["ungrouped"] < 0.8 * record["true"]
         spread = np.hypot(record["grouped_se"], record["true_se"])
         assert abs(record["grouped"] - record["true"]) < 3 * spread
 
@@ -177,7 +178,11 @@ def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path: Pa
     near = [cell for cell in grid if cell["error"] <= best["error"] + best["error_se"] + 1e-9]
     assert searched["chosen"] == max(near, key=lambda cell: (cell["alpha"], cell["sigma"]))
     for cell in results["final"]:
-        assert cell["sigma"] / searched["chosen"]["sigma"] in (1.0, pytest.approx(0.85), pytest.approx(0.7))
+        assert cell["sigma"] / searched["chosen"]["sigma"] in (
+            1.0,
+            pytest.approx(1.2),
+            pytest.approx(1 / 1.2),
+        )
         assert cell["alpha"] <= searched["chosen"]["alpha"]
     # the held-out error of the chosen model from the dense equations
     train, test = (open_corpus(tmp_path / "copies" / f"{name}.corpus") for name in ("train", "test"))
@@ -254,5 +259,5 @@ def test_more_landmarks_than_rows_and_a_file_for_out_are_data_errors(tmp_path: P
     assert done.exit_code == 3
     assert "2,401" in done.output or "2401" in done.output
     (tmp_path / "file").write_text("")
-    assert run("--data", tmp_path, "--out", tmp_path / "file").exit_code == 3
+    assert run("--data", tmp_path, "--out", tmp_path / "file" / "out").exit_code == 3
     assert CliRunner().invoke(main, ["tune", "--sigma", "a:b"]).exit_code == 2
