@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
     from bigkernel.mercer import check_positive_definite
     from bigkernel.model import load_model, save_model
+    from bigkernel.search import SweepSearchCV
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "SSSLClassifier",
     "Sigmoid",
     "Standardizer",
+    "SweepSearchCV",
     "UnitNormalizer",
     "check_positive_definite",
     "connect",
@@ -74,6 +76,7 @@ _HOMES = {
     "kernels": ("Gaussian", "Laplacian", "Linear", "Matern", "Polynomial", "Sigmoid"),
     "mercer": ("check_positive_definite",),
     "model": ("load_model", "save_model"),
+    "search": ("SweepSearchCV",),
 }
 _HOME = {name: f"bigkernel.{module}" for module, names in _HOMES.items() for name in names}
 

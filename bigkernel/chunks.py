@@ -111,7 +111,7 @@ class Chunk:
     Attributes
     ----------
     x : (n, d), as stored
-    y, weight, domain, group : (n,) (y also (n, c)), or None
+    y, weight, domain, group, fold : (n,) (y also (n, c)), or None
     start : row id of the first row
     row_maps : applied in order to every block
     block_rows : most rows of a block
@@ -124,6 +124,7 @@ class Chunk:
     weight: Array | None = None
     domain: Array | None = None
     group: Array | None = None
+    fold: Array | None = None
     row_maps: tuple[RowMap, ...] = ()
     block_rows: int = 2048
     work: Workspace = field(default_factory=Workspace)

@@ -7,14 +7,15 @@ an m×m matrix, with m² less work a row (MATH: sweep over B, not over φ).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.blocks import Bound
+from bigkernel.blocks import Bound, strips
 from bigkernel.chunks import Chunk
 from bigkernel.kernels import Kernel
 
@@ -22,7 +23,11 @@ Array = NDArray[Any]
 
 
 class FeatureMap(Protocol):
-    """Rows of a chunk to a block (b, width) of `dtype`, valid until the next call."""
+    """Rows of a chunk to a block (b, width) of `dtype`, valid until the next call; or to `count` blocks in turn."""
+
+    @property
+    def count(self) -> int:
+        """How many blocks the same rows give: one a kernel of a family, 1 for a single map."""
 
     @property
     def width(self) -> int:
@@ -44,15 +49,29 @@ class FeatureMap(Protocol):
     def fixed_bytes(self) -> int:
         """Bytes that the map itself takes in a process, at most."""
 
-    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """The features of these rows of the chunk, in a buffer of the chunk's workspace.
+    def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
+        """The features of these rows of the chunk, `count` times, in a buffer of the chunk's workspace.
 
         The buffer is contiguous, (b, width + spare); its last `spare` columns are the caller's to fill.
         """
 
 
+class SingleMap:
+    """A map that gives one block."""
+
+    count: ClassVar[int] = 1
+
+    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
+        """The one block; see `FeatureMap.blocks`."""
+        raise TypeError(type(self).__name__)
+
+    def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
+        """See `FeatureMap`."""
+        yield self.block(chunk, block, spare)
+
+
 @dataclass(frozen=True, eq=False)
-class IdentityMap:
+class IdentityMap(SingleMap):
     """φ(x) = x − shift, with a shift (d,) near the mean so that centring the moments loses no digits."""
 
     shift: Array
@@ -79,7 +98,7 @@ class IdentityMap:
         return 8 * self.width
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap`."""
+        """See `FeatureMap.blocks`."""
         rows = chunk.load(block, self.width + spare, self.dtype)
         features = rows[:, : self.width]
         np.subtract(features, self.shift.astype(self.dtype), out=features)
@@ -87,7 +106,7 @@ class IdentityMap:
 
 
 @dataclass(frozen=True, eq=False)
-class LandmarkMap:
+class LandmarkMap(SingleMap):
     """φ(x) = k(x, Z): a row of the Nyström landmark block B.
 
     Attributes
@@ -95,11 +114,13 @@ class LandmarkMap:
     kernel : Kernel, every parameter a number
     landmarks : (m, d)
     dtype : of the block
+    shift : (m,) subtracted from every row of the block, or None; see `centre_of`
     """
 
     kernel: Kernel
     landmarks: Array
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    shift: Array | None = None
 
     @property
     def n_features(self) -> int:
@@ -140,12 +161,25 @@ class LandmarkMap:
         return self.kernel.diag(rows[:, : self.n_features])
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        """See `FeatureMap`."""
+        """See `FeatureMap.blocks`."""
         rows = chunk.load(block, self.bound.columns, self.dtype)
         out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
         with chunk.work.stage("block"):
             self.bound.product(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # so that one contiguous pass serves
-            self.bound.finish(out)
+            for strip in strips(out):
+                self.bound.value(out[strip])
+                if self.shift is not None:
+                    np.subtract(out[strip, : self.width], self.shift, out=out[strip, : self.width])
         return out
+
+
+def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:
+    """A point near the mean of k(·, Z) for `LandmarkMap.shift`, (m,) of `dtype`: the mean over some landmarks.
+
+    Values of a wide kernel differ little from one another. Their products, summed in float32, lose the small
+    eigenvalues of G to rounding; those of values less their mean keep them.
+    """
+    mean: Array = kernel(landmarks[:256], landmarks).mean(axis=0)
+    return mean.astype(dtype)

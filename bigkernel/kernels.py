@@ -89,8 +89,8 @@ class Kernel:
         Z = np.asarray(Z, np.float64)
         dtype = np.dtype(dtype)
         if not self._distance:
-            return Bound(self._finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
-        gamma, lengths = self._widths()
+            return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
+        gamma, lengths = self.widths()
         # the mean as the blocks see it: rounded once, the same for rows and landmarks
         with np.errstate(over="ignore", invalid="ignore"):
             shift = Z.mean(axis=0).astype(dtype)
@@ -109,13 +109,13 @@ class Kernel:
         weights[:-2] = (2 * gamma * centred).T
         weights[-2] = -gamma
         weights[-1] = -gamma * squares
-        return Bound(self._finish, weights, shift, stretch, None, Z.shape[1])
+        return Bound(self.finish, weights, shift, stretch, None, Z.shape[1])
 
-    def _widths(self) -> tuple[float, Array | None]:
+    def widths(self) -> tuple[float, Array | None]:
         """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
         raise TypeError(f"{self.name} is not a kernel of the Euclidean distance")
 
-    def _finish(self, strip: Array) -> None:
+    def finish(self, strip: Array) -> None:
         raise TypeError(f"{type(self).__name__} does not say how its argument becomes a value")
 
     def _check(self, n_features: int) -> None: ...
@@ -144,13 +144,13 @@ class Gaussian(Kernel):
         self._check(np.shape(Z)[1])
         return replace(self, sigma=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.sigma) else replace(self)
 
-    def _widths(self) -> tuple[float, Array | None]:
+    def widths(self) -> tuple[float, Array | None]:
         return _isotropic(self.sigma, lambda sigma: 1 / (2 * sigma**2))
 
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "sigma", self.sigma, n_features)
 
-    def _finish(self, strip: Array) -> None:
+    def finish(self, strip: Array) -> None:
         np.minimum(strip, 0, out=strip)
         np.exp(strip, out=strip)
 
@@ -176,7 +176,7 @@ class Matern(Kernel):
             replace(self, length_scale=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.length_scale) else replace(self)
         )
 
-    def _widths(self) -> tuple[float, Array | None]:
+    def widths(self) -> tuple[float, Array | None]:
         gamma, lengths = _isotropic(self.length_scale, lambda length: 1 / (2 * length**2))
         return 4 * self.nu * gamma, lengths  # γ‖x−z‖² = r²
 
@@ -185,7 +185,7 @@ class Matern(Kernel):
         if self.nu not in (0.5, 1.5, 2.5):
             raise ConfigError(f"matern kernel: expected nu of 0.5, 1.5 or 2.5, found {self.nu!r}")
 
-    def _finish(self, strip: Array) -> None:
+    def finish(self, strip: Array) -> None:
         np.minimum(strip, 0, out=strip)
         np.negative(strip, out=strip)
         r = np.sqrt(strip)
@@ -223,12 +223,12 @@ class Laplacian(Kernel):
         with np.errstate(over="ignore", invalid="ignore"):
             blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * self.resolve(Z).gamma)
         _refuse_blur(self.name, np.dtype(dtype), blur)
-        return Bound(self._finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
+        return Bound(self.finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
 
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "gamma", self.gamma, None)
 
-    def _finish(self, strip: Array) -> None:
+    def finish(self, strip: Array) -> None:
         assert not isinstance(self.gamma, str)
         strip *= -self.gamma
         np.exp(strip, out=strip)
@@ -244,7 +244,7 @@ class Linear(Kernel):
     def diag(self, X: Array) -> Array:
         return _squares(X)
 
-    def _finish(self, strip: Array) -> None: ...
+    def finish(self, strip: Array) -> None: ...
 
 
 class _Projected(Kernel):
@@ -259,7 +259,7 @@ class _Projected(Kernel):
 
     def diag(self, X: Array) -> Array:
         value = _squares(X)
-        self.resolve(X)._finish(value)
+        self.resolve(X).finish(value)
         return value
 
 
@@ -288,7 +288,7 @@ class Polynomial(_Projected):
         if not 0 <= self.coef0 < np.inf:
             raise ConfigError(f"polynomial kernel: expected coef0 of at least 0, found {self.coef0!r}")
 
-    def _finish(self, strip: Array) -> None:
+    def finish(self, strip: Array) -> None:
         assert not isinstance(self.gamma, str)
         strip *= self.gamma
         strip += self.coef0
@@ -318,7 +318,7 @@ class Sigmoid(_Projected):
         if not np.isfinite(self.coef0):
             raise ConfigError(f"sigmoid kernel: expected a finite coef0, found {self.coef0!r}")
 
-    def _finish(self, strip: Array) -> None:
+    def finish(self, strip: Array) -> None:
         assert not isinstance(self.gamma, str)
         strip *= self.gamma
         strip += self.coef0

@@ -119,10 +119,10 @@ def _gram(kernel: Kernel, X: Array) -> Array:
     kernel = kernel.resolve(X)
     if not kernel._distance or isinstance(kernel, Laplacian):
         return kernel(X)
-    gamma, lengths = kernel._widths()
+    gamma, lengths = kernel.widths()
     scaled = X if lengths is None else X / lengths
     out: Array = np.maximum(-gamma * cdist(scaled, scaled, "sqeuclidean"), -1e300)
-    kernel._finish(out)
+    kernel.finish(out)
     return out
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bigkernel.chunks import Chunk
 from bigkernel.features import LandmarkMap
 from bigkernel.predictor import Predictor
-from bigkernel.solve import Factor, Whitening, factorize, reduce_moments, weigh
+from bigkernel.solve import Factor, Whitening, centre, factorize, reduced, weigh
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -99,10 +99,10 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
 
 def nystrom_posterior(moments: Moments, whitening: Whitening, alpha: float, *, fit_intercept: bool) -> NystromPosterior:
     """From the moments of the landmark block, the whitening of its core and α."""
-    reduced = reduce_moments(moments, whitening, fit_intercept=fit_intercept)
-    factor = factorize(reduced.G, alpha, n_rows=moments.rows, condition=whitening.condition)
-    constant = alpha / reduced.n if fit_intercept and reduced.n > 0 else 0.0
-    return NystromPosterior(whitening, factor, reduced.mean, alpha, constant)
+    small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
+    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
+    constant = alpha / small.n if fit_intercept and small.n > 0 else 0.0
+    return NystromPosterior(whitening, factor, small.mean, alpha, constant)
 
 
 @dataclass(frozen=True, eq=False)

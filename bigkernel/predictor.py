@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.chunks import Chunk
-from bigkernel.features import FeatureMap
+from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.plan import Footprint
 from bigkernel.statistics import Accumulator, Targets, add
 
@@ -27,13 +27,13 @@ class Predictor:
 
     Attributes
     ----------
-    features : FeatureMap of width p
+    features : a single map of width p
     coef : (p, c)
     intercept : (c,)
     classes : (c,) labels, or None for numbers
     """
 
-    features: FeatureMap
+    features: IdentityMap | LandmarkMap
     coef: Array
     intercept: Array
     classes: Array | None = None

@@ -187,7 +187,7 @@ class Rows:
     Attributes
     ----------
     x : Source of (n, d)
-    columns : mapping of "y", "weight", "domain", "group" to their sources
+    columns : mapping of "y", "weight", "domain", "group", "fold" to their sources
     row_maps : applied in order to every block, never stored
     name : for messages
     classes : labels of a class column `y`, from the corpus, or empty
@@ -322,7 +322,9 @@ class Rows:
         return None if source is None else source.read(0, len(self))
 
 
-def as_rows(X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, group: Any = None) -> Rows:
+def as_rows(
+    X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, group: Any = None, fold: Any = None
+) -> Rows:
     """Rows from a NumPy, Dask or zarr array, a Corpus or Rows, with columns given here before those it has.
 
     Raises
@@ -340,7 +342,7 @@ def as_rows(X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, gr
         rows = Rows(_source(X, "X"))
     if len(rows.x.shape) != 2:
         raise DataError(f"{rows.name}: expected a matrix (rows, features), found shape {rows.x.shape}")
-    given = {"y": y, "weight": weight, "domain": domain, "group": group}
+    given = {"y": y, "weight": weight, "domain": domain, "group": group, "fold": fold}
     columns = {name: _source(values, name) for name, values in given.items() if values is not None}
     for name, source in columns.items():
         matrix = len(source.shape) > 1 + (name == "y")

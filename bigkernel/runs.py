@@ -205,7 +205,7 @@ class Run:
         return reference
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _load(path: str, digest: str) -> NDArray[Any]:
     values, _ = arrays.read_group(Path(path) / "arrays" / digest, "array")
     if arrays.digest(values) != digest:

@@ -9,7 +9,7 @@ not positive (sigmoid kernels) goes through its eigenvectors, its negative part 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -151,9 +151,14 @@ class Reduced:
     target_mean: Array
 
 
-def reduce_moments(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> Reduced:
-    """Whiten moments and, for an intercept, centre them: G − ssᵀ/n, C − stᵀ/n; exact, without the data."""
-    G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
+def reduced(moments: Moments, whitening: Whitening) -> Moments:
+    """Moments of the whitened features."""
+    return replace(moments, G=whitening.rotate(moments.G), C=whitening.reduce(moments.C), s=whitening.reduce(moments.s))
+
+
+def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
+    """For an intercept, take the means out: G − ssᵀ/n, C − stᵀ/n; exact, without the data."""
+    G, C, s = moments.G, moments.C, moments.s
     if not fit_intercept or moments.n == 0:
         return Reduced(float(moments.n), G, C, moments.q, np.zeros_like(s), np.zeros_like(moments.t))
     mean, target_mean = s / moments.n, moments.t / moments.n
@@ -245,22 +250,6 @@ def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, condition: f
     return factorize(G, alpha, n_rows=n_rows, condition=condition).solve(C)
 
 
-def ridge_path(G: Array, C: Array, alphas: Array, *, n_rows: float = 0.0) -> Array:
-    """w(α) = V(Λ+αI)⁻¹VᵀC for every alpha, (k, r, c), from one eigendecomposition G = VΛVᵀ; see `ridge`."""
-    for alpha in alphas:
-        require_alpha(float(alpha))
-    values, vectors = linalg.eigh(G)
-    values = np.maximum(values, 0)
-    rotated = vectors.T @ C
-    relative = max(len(G), n_rows) * np.finfo(np.float64).eps
-    paths = []
-    for alpha in alphas:
-        shrunk = values + float(alpha)
-        keep = shrunk > relative * shrunk.max(initial=0.0)
-        paths.append(vectors[:, keep] @ (rotated[keep] / shrunk[keep, None]))
-    return np.stack(paths)
-
-
 def squared_error(reduced: Reduced, w: Array) -> Array:
     """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩."""
     error: Array = reduced.q - 2 * (w * reduced.C).sum(axis=0) + (w * (reduced.G @ w)).sum(axis=0)
@@ -275,9 +264,9 @@ def nystrom_ridge(
     For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000); b as in seed 002,
     whose right-hand side must read (Σy, y).
     """
-    reduced = reduce_moments(moments, whitening, fit_intercept=fit_intercept)
-    w = ridge(reduced.G, reduced.C, alpha, n_rows=moments.rows, condition=whitening.condition)
-    return whitening.expand(w), reduced.target_mean - reduced.mean @ w, squared_error(reduced, w)
+    small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
+    w = ridge(small.G, small.C, alpha, n_rows=moments.rows, condition=whitening.condition)
+    return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)
 
 
 def exact_krr(
@@ -356,7 +345,7 @@ def sssl_all(
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
     same in all three (Ji et al. 2012; MATH §4).
     """
-    values, W = _positive(*top_eigen(whitening.rotate(everything.G), n_components))
+    values, W = positive_part(*top_eigen(whitening.rotate(everything.G), n_components))
     basis = W * np.sqrt(values)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
     beta = ridge(
@@ -377,12 +366,12 @@ def sssl_core(
     With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py, f(x) = k(x, ·)Vβ. (Eq. 7 prints the penalty as a norm; its
     solution is that of the squared norm.)
     """
-    values, V = _positive(*top_eigen(core, n_components))
+    values, V = positive_part(*top_eigen(core, n_components))
     beta = ridge(V.T @ labelled_G @ V, V.T @ labelled_C, alpha)
     return V @ beta, values
 
 
-def _positive(values: Array, vectors: Array) -> tuple[Array, Array]:
+def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
     """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
     keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
     return values[keep], vectors[:, keep]

@@ -3,13 +3,13 @@
 A statistic is plain data with `zero`, `update` and `merge`; what it accumulates is a dict of float64 arrays, so that
 every accumulator can be added, stored and sent alike. The moments of a feature map φ (width p) with targets (c) are
     n = Σw,  G = Σ w φφᵀ (p×p),  C = Σ w φyᵀ (p×c),  s = Σ w φ (p),  t = Σ w y (c),  q = Σ w y² (c),
-kept apart for as many groups of rows as asked (labelled and unlabelled; later folds and domains). They add over chunks,
-workers and days, and everything in `solve` needs nothing else.
+kept apart for as many groups of rows as asked (labelled and unlabelled, folds of cross-validation), and for each kernel
+of a family. They add over chunks, workers and days, and everything in `solve` needs nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from bigkernel.blas import add_mirrored, syrk
 from bigkernel.chunks import Chunk
 from bigkernel.errors import DataError
 from bigkernel.features import FeatureMap
+from bigkernel.folds import Folds
 from bigkernel.plan import Footprint
 
 Array = NDArray[Any]
@@ -54,9 +55,35 @@ def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
     return {name: a[name] - b[name] for name in a}
 
 
+def uncentred(total: Accumulator, shift: Array) -> Accumulator:
+    """Moments of φ from those of φ − shift, group by group: exact, in float64."""
+    a, n, s, t = shift.astype(np.float64), total["n"], total["s"], total["t"]
+    cross = s[:, :, None] * a
+    return {
+        **total,
+        "G": total["G"] + cross + cross.transpose(0, 2, 1) + n[:, None, None] * np.outer(a, a),
+        "C": total["C"] + a[:, None] * t[:, None, :],
+        "s": s + n[:, None] * a,
+    }
+
+
+def unshifted(total: Accumulator, shift: Array) -> Accumulator:
+    """Moments with targets y from those with y − shift, (c,), group by group."""
+    n, s, t = total["n"], total["s"], total["t"]
+    return {
+        **total,
+        "C": total["C"] + s[:, :, None] * shift,
+        "t": t + n[:, None] * shift,
+        "q": total["q"] + 2 * shift * t + n[:, None] * shift**2,
+    }
+
+
 @dataclass(frozen=True)
 class Moments:
-    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head."""
+    """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head.
+
+    `rows` is the number of rows whose weight is above 0.
+    """
 
     rows: float
     n: float
@@ -174,7 +201,7 @@ class FeatureSums:
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
         for block in chunk.blocks():
-            phi = self.features.block(chunk, block)
+            (phi,) = self.features.blocks(chunk, block)
             with chunk.work.stage("add"):
                 w = np.ones(len(phi)) if chunk.weight is None else _weights(chunk, block)
                 total["n"] += w.sum()
@@ -194,20 +221,26 @@ class MomentStatistic:
         None: no y is read, c = 0.
     unlabelled : "drop" or "keep"
         "drop": one group, the labelled rows. "keep": group 0 the unlabelled rows, group 1 the labelled ones.
+    folds : Folds or None
+        Labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none.
+
+    Where the features give several blocks for the same rows, the groups of the first come first.
     """
 
     features: FeatureMap
     targets: Targets | None = None
     unlabelled: str = "drop"
+    folds: Folds | None = None
 
     @property
     def groups(self) -> int:
         """How many groups of rows are kept apart."""
-        return 2 if self.unlabelled == "keep" else 1
+        return (self.unlabelled == "keep") + (self.folds.count + 1 if self.folds else 1)
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
-        g, p, c = self.groups, self.features.width, self.targets.width if self.targets else 0
+        g, p = self.groups * self.features.count, self.features.width
+        c = self.targets.width if self.targets else 0
         shapes: dict[str, tuple[int, ...]] = {
             "rows": (g,),
             "n": (g,),
@@ -230,26 +263,26 @@ class MomentStatistic:
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
-        p, c = self.features.width, self.targets.width if self.targets else 0
+        p, c, count = self.features.width, self.targets.width if self.targets else 0, self.features.count
         itemsize = self.features.dtype.itemsize
         return Footprint(
-            flops_per_row=self.features.flops_per_row + p * p + 2 * p * (c + 1),
-            partial_bytes=8 * self.groups * (p * p + p * (c + 1) + 2 * c + 2),
+            flops_per_row=self.features.flops_per_row + count * (p * p + 2 * p * (c + 1)),
+            partial_bytes=8 * self.groups * count * (p * p + p * (c + 1) + 2 * c + 2),
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c)
-            + self.wide**2 * itemsize,
+            + count * self.wide**2 * itemsize,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
-        # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s
-        gram = chunk.work.buffer("gram", (self.wide, self.wide), self.features.dtype)
+        # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one a block of the features
+        gram = chunk.work.buffer("gram", (self.features.count, self.wide, self.wide), self.features.dtype)
         for group, index in enumerate(self._split(chunk)):
-            waiting = 0  # rows whose Gram matrix is still in the dtype of the blocks
+            waiting = 0  # rows whose Gram matrices are still in the dtype of the blocks
             for block in chunk.blocks(index):
-                rows = self._block(total, group, chunk, block)
-                with chunk.work.stage("gram"):
-                    syrk(rows, gram, accumulate=waiting > 0)
+                for place, rows in enumerate(self._blocks(total, group, chunk, block)):
+                    with chunk.work.stage("gram"):
+                        syrk(rows, gram[place], accumulate=waiting > 0)
                 waiting += len(rows)
                 if waiting >= GRAM_ROWS:
                     self._flush(total, group, chunk, gram)
@@ -257,12 +290,14 @@ class MomentStatistic:
             if waiting:
                 self._flush(total, group, chunk, gram)
 
-    def _flush(self, total: Accumulator, group: int, chunk: Chunk, gram: Array) -> None:
+    def _flush(self, total: Accumulator, group: int, chunk: Chunk, grams: Array) -> None:
         p, c = self.features.width, self.targets.width if self.targets else 0
         with chunk.work.stage("add"):
-            add_mirrored(total["G"][group], gram[:p, :p])
-            total["C"][group] += gram[:p, p : p + c]
-            total["s"][group] += gram[:p, p + c]
+            for place, gram in enumerate(grams):
+                at = place * self.groups + group
+                add_mirrored(total["G"][at], gram[:p, :p])
+                total["C"][at] += gram[:p, p : p + c]
+                total["s"][at] += gram[:p, p + c]
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         """Row positions of each group; None: all rows of the chunk."""
@@ -271,31 +306,33 @@ class MomentStatistic:
         if chunk.y is None:
             raise DataError("y: labels are needed and the input has none")
         known = self.targets.labelled(chunk.y, chunk.start)
-        if self.unlabelled == "keep":
-            none = np.empty(0, np.int64)
-            if known.all():
-                return [none, None]
-            return [np.flatnonzero(~known), np.flatnonzero(known)] if known.any() else [None, none]
-        return [None if known.all() else np.flatnonzero(known)]
+        parts = [~known] if self.unlabelled == "keep" else []
+        if self.folds is None:
+            parts.append(known)
+        else:
+            fold = self.folds.of(chunk)
+            parts += [known & (fold == number) for number in (*range(self.folds.count), -1)]
+        return [None if part.all() else np.flatnonzero(part) for part in parts]
 
-    def _block(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Array:
-        """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w; adds what needs no product of them."""
+    def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Iterator[Array]:
+        """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; adds what needs no product of them."""
         p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
-        rows = self.features.block(chunk, block, self.wide - p)
-        with work.stage("add"):
-            values = work.buffer("targets", (len(rows), c), np.float64)
-            if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group == 1):
-                self.targets.encode(chunk.y[block], values)
-            else:
-                values[...] = 0
-            rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
-            weighted, weight = values, float(len(rows))
-            if chunk.weight is not None:
-                w = _weights(chunk, block)
-                weighted, weight = values * w[:, None], float(w.sum())
-                rows *= np.sqrt(w).astype(rows.dtype)[:, None]
-            total["rows"][group] += len(rows)
-            total["n"][group] += weight
-            total["t"][group] += weighted.sum(axis=0)
-            total["q"][group] += (weighted * values).sum(axis=0)
-        return rows
+        for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
+            with work.stage("add"):
+                values = work.buffer("targets", (len(rows), c), np.float64)
+                if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
+                    self.targets.encode(chunk.y[block], values)
+                else:
+                    values[...] = 0
+                rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
+                weighted, weight, counted = values, float(len(rows)), len(rows)
+                if chunk.weight is not None:
+                    w = _weights(chunk, block)
+                    weighted, weight, counted = values * w[:, None], float(w.sum()), np.count_nonzero(w)
+                    rows *= np.sqrt(w).astype(rows.dtype)[:, None]
+                at = place * self.groups + group
+                total["rows"][at] += counted
+                total["n"][at] += weight
+                total["t"][at] += weighted.sum(axis=0)
+                total["q"][at] += (weighted * values).sum(axis=0)
+            yield rows

@@ -219,6 +219,11 @@ def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"
     return "threads"
 
 
+def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:
+    """Who would run a sweep of these rows now."""
+    return choose(rows, _execution.get().client)
+
+
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,6 +14,7 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "usps-mnist": ("pipelines.usps_mnist:usps_mnist", "Seed 001: SSSL, exact and Nyström, from USPS to MNIST digits."),
     "representer": ("pipelines.representer:representer", "Seed 003: seven points, polynomials, a kernel and its band."),
     "mercer": ("pipelines.mercer:mercer", "Definition 1: which of the seeds' kernels are positive definite on digits."),
+    "tune": ("pipelines.tune:tune", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
     "bench": ("pipelines.bench:bench", "Benchmarks: ratios to other ways of doing the same, in one run."),
 }
 

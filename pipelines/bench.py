@@ -1,4 +1,4 @@
-"""`python -m pipelines bench gram | peers | memory | bits`: figures of this machine, as ratios measured in one run.
+"""`python -m pipelines bench gram | peers | tune | memory | bits`: figures of this machine, ratios in one run.
 
 Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two), where `--data` has them; random
 8-bit pixels otherwise. Corpora are kept in `--out` and used again.
@@ -26,11 +26,11 @@ from bigkernel.cli.models import gemm_flops_per_second
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import DataError
-from bigkernel.features import LandmarkMap
+from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.io import open_source
 from bigkernel.kernels import Gaussian
 from bigkernel.landmarks import uniform
-from bigkernel.monitor.terminal import bar
+from bigkernel.monitor.terminal import bar, progress
 from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import processors, sweep
@@ -100,7 +100,8 @@ def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStat
     """Unit-norm rows and the moments of m Gaussian landmarks with ten classes."""
     rows = as_rows(corpus).map(UnitNorm())
     landmarks = rows.take(uniform(len(rows), m, np.random.RandomState(seed)))
-    features = LandmarkMap(Gaussian(SIGMA), landmarks, np.dtype(np.float32))
+    kernel, dtype = Gaussian(SIGMA), np.dtype(np.float32)
+    features = LandmarkMap(kernel, landmarks, dtype, centre_of(kernel, landmarks, dtype))
     return rows, MomentStatistic(features, Targets(10, np.arange(10)))
 
 
@@ -305,5 +306,67 @@ def peers(
                 f"{r['difference']:.1e}",
             ]
             for name, r in result["contenders"].items()
+        ],
+    )
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=60_000, show_default=True)
+@click.option("--landmarks", default=1_000, show_default=True)
+@click.option("--sigmas", default=10, show_default=True, help="Bandwidths, from 0.3 to 3.")
+@click.option("--alphas", default=20, show_default=True, help="Penalties, from 1e-6 to 100.")
+@click.option("--folds", default=5, show_default=True)
+@click.option("--peer-cells", default=1, show_default=True, help="Penalties that the peer is timed on.")
+@click.option("--peer-folds", default=2, show_default=True, help="Folds that the peer is timed on.")
+def tune(
+    data: Path,
+    out: Path,
+    as_json: bool,
+    rows: int,
+    landmarks: int,
+    sigmas: int,
+    alphas: int,
+    folds: int,
+    peer_cells: int,
+    peer_folds: int,
+) -> None:
+    """A grid of bandwidths, penalties and folds against scikit-learn's GridSearchCV(Pipeline(Nystroem, Ridge)).
+
+    The peer is timed on a part of the cells and scaled to all of them: it fits each one alike.
+    """
+    from pipelines import bench_tune
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    widths, penalties = np.geomspace(0.3, 3, sigmas), np.geomspace(1e-6, 1e2, alphas)
+    cells = sigmas * alphas * folds
+    with progress(enabled=not as_json):
+        error = bench_tune.ours(corpus, landmarks, widths, penalties, folds, "neg_mean_squared_error")
+        accuracy = bench_tune.ours(corpus, landmarks, widths, penalties, folds, "accuracy")
+    some = penalties[np.linspace(0, alphas - 1, peer_cells + 2).astype(int)[1:-1]]
+    timed = bench_tune.peer(corpus, landmarks, SIGMA, some, peer_folds)
+    # a fold of fewer folds trains on fewer rows: scale to those of the whole grid
+    share = (1 - 1 / folds) / (1 - 1 / peer_folds)
+    scaled = timed["seconds_a_fit"] * share * cells
+    result = {
+        "cells": cells,
+        "bigkernel": error,
+        "bigkernel_accuracy": accuracy,
+        "peer": timed,
+        "peer_seconds_scaled": scaled,
+        "ratio": scaled / error["seconds"],
+        "ratio_accuracy": scaled / accuracy["seconds"],
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    table(
+        f"{sigmas} bandwidths × {alphas} penalties × {folds} folds, {rows:,} × {FEATURES}, m = {landmarks:,}",
+        ["what", "fits", "seconds", "to ours", "best score"],
+        [
+            ["SweepSearchCV, squared error", f"{cells:,}", f"{error['seconds']:.1f}", "", f"{error['score']:.5f}"],
+            ["SweepSearchCV, accuracy", f"{cells:,}", f"{accuracy['seconds']:.1f}", "", f"{accuracy['score']:.5f}"],
+            ["GridSearchCV, timed", f"{timed['fits']:,}", f"{timed['seconds_a_fit'] * timed['fits']:.1f}", "", ""],
+            ["GridSearchCV, scaled to all", f"{cells:,}", f"{scaled:,.0f}", f"{result['ratio']:.0f}×", ""],
         ],
     )

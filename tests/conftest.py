@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+
+# before NumPy is loaded: the matrices of the tests are small, and threads that wait for one another on a busy machine
+# make them ten times slower
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

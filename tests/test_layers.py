@@ -16,7 +16,7 @@ LAYERS = {
     "base": {"errors", "config"},
     "numerics": {
         *("blas", "blocks", "chunks", "kernels", "landmarks", "features", "statistics", "solve", "plan"),
-        *("mercer", "posterior", "predictor"),
+        *("mercer", "posterior", "predictor", "folds", "families", "grid", "gcv", "scores"),
     },
     "storage": {"arrays", "corpus", "runs", "io", "ingest", "digits", "predictions"},
     "execution": {"rows", "sweep", "distribute", "worker", "monitor", "clusters"},

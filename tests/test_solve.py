@@ -13,13 +13,13 @@ from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solve import (
+    centre,
     exact_krr,
     identity,
     indefinite_krr,
     nystrom_ridge,
-    reduce_moments,
+    reduced,
     ridge,
-    ridge_path,
     squared_error,
     sssl_all,
     sssl_core,
@@ -195,39 +195,32 @@ def test_one_landmark_one_row_one_target_or_fifty(n_targets):
         assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
 
 
-def test_a_path_of_penalties_equals_each_one_by_itself():
+def test_ridge_equals_least_squares_on_augmented_rows_at_every_penalty():
     alphas = np.array([0.0, 1e-6, 0.1, 1.0, 100.0])
     G, C = B.T @ B, B.T @ Y
-    path = ridge_path(G, C, alphas)
-    assert path.shape == (5, M, 2)
-    for alpha, w in zip(alphas, path, strict=True):
-        assert_allclose(B @ w, B @ ridge(G, C, alpha, n_rows=N), atol=1e-6)
+    for alpha in alphas:
+        w = ridge(G, C, alpha, n_rows=N)
         if alpha >= 0.1:
             assert_allclose(w, reference.ridge(B, Y, alpha)[0], rtol=1e-8)
 
 
-def test_a_path_of_penalties_drops_the_directions_that_one_penalty_drops():
+def test_dependent_columns_without_a_penalty_give_the_minimum_norm():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20_000, 3))
     Phi, y = np.column_stack([rows, rows[:, 0] + rows[:, 1]]), rng.normal(size=(20_000, 1))
     G, C = Phi.T @ Phi, Phi.T @ y
-    single, path = ridge(G, C, 0.0, n_rows=len(Phi)), ridge_path(G, C, np.array([0.0]), n_rows=len(Phi))[0]
-    assert_allclose(single, np.linalg.pinv(Phi) @ y, atol=1e-9)
-    assert_allclose(path, single, atol=1e-9)
+    assert_allclose(ridge(G, C, 0.0, n_rows=len(Phi)), np.linalg.pinv(Phi) @ y, atol=1e-9)
 
 
 def test_empty_problems_have_empty_solutions():
     assert ridge(np.zeros((0, 0)), np.zeros((0, 2)), 1.0).shape == (0, 2)
-    assert ridge_path(np.zeros((0, 0)), np.zeros((0, 2)), np.array([1.0, 2.0])).shape == (2, 0, 2)
     assert_array_equal(ridge(np.zeros((3, 3)), np.ones((3, 1)), 0.0), 0)
-    assert_array_equal(ridge_path(np.zeros((3, 3)), np.ones((3, 1)), np.array([0.0]))[0], 0)
 
 
 @pytest.mark.parametrize("alpha", [-1, float("nan"), float("inf"), -1e-300])
 def test_a_penalty_that_is_none_is_refused(alpha):
     for solve in (
         lambda: ridge(CORE, np.ones((M, 1)), alpha),
-        lambda: ridge_path(CORE, np.ones((M, 1)), np.array([1.0, alpha])),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha, fit_intercept=True),
         lambda: indefinite_krr(CORE, np.ones((M, 1)), alpha),
@@ -242,9 +235,9 @@ def test_a_penalty_that_is_none_is_refused(alpha):
 @pytest.mark.parametrize("weight", [np.ones(N), WEIGHT], ids=["", "weights"])
 def test_the_squared_error_of_any_weights_is_that_of_the_residuals(fit_intercept, weight):
     moments, w = moments_of(B, Y, weight), np.random.default_rng(1).normal(size=(M, 2))
-    reduced = reduce_moments(moments, identity(M), fit_intercept=fit_intercept)
-    b = (reduced.target_mean - reduced.mean @ w) if fit_intercept else 0
-    assert_allclose(squared_error(reduced, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
+    small = centre(reduced(moments, identity(M)), fit_intercept=fit_intercept)
+    b = (small.target_mean - small.mean @ w) if fit_intercept else 0
+    assert_allclose(squared_error(small, w), (weight[:, None] * (Y - B @ w - b) ** 2).sum(0), rtol=1e-9)
 
 
 def test_no_rows_have_no_intercept_and_no_error():

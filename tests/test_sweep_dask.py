@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -118,14 +120,30 @@ def test_what_a_job_left_behind_is_let_go(rows, client):
     assert held == []
 
 
-def test_an_in_process_worker_has_one_blas_thread_and_gives_the_others_back(rows, expected):
-    before = blas_threads()
-    if set(before.values()) == {1}:
-        pytest.skip("BLAS has one thread on this machine")
-    with local_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-        assert arrays.digest(sweep(rows, Sums(D), client=client).total) == expected
-        assert set(client.submit(blas_threads, pure=False).result().values()) == {1}
-    assert blas_threads() == before
+def test_an_in_process_worker_has_one_blas_thread_and_gives_the_others_back():
+    code = """
+import numpy as np
+from distributed import Client
+from probes import local_cluster
+from bigkernel.rows import as_rows
+from bigkernel.sweep import sweep
+from bigkernel.statistics import FeatureSums
+from bigkernel.features import IdentityMap
+from bigkernel.worker import blas_threads
+import dask.array as da
+
+before = blas_threads()
+assert set(before.values()) == {2}, before
+rows = as_rows(da.from_array(np.ones((200, 3)), chunks=(50, 3)))
+with local_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+    assert sweep(rows, FeatureSums(IdentityMap(np.zeros(3))), client=client).total["n"] == 200
+    assert set(client.submit(blas_threads, pure=False).result().values()) == {1}
+assert blas_threads() == before
+print("given back")
+"""
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "given back", done.stderr
 
 
 def test_a_worker_whose_blas_cannot_be_pinned_is_refused(monkeypatch):

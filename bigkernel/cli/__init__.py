@@ -15,6 +15,7 @@ import click
 import bigkernel
 from bigkernel.cli.data import check, info, ingest
 from bigkernel.cli.models import fit, plan, predict, score
+from bigkernel.cli.tune import tune
 from bigkernel.errors import BigKernelError
 
 INTERRUPTED = 75
@@ -52,6 +53,7 @@ def main() -> None:
     \b
     bigkernel ingest train-images-idx3-ubyte.gz train.corpus
     bigkernel plan   train.corpus --landmarks 1000
+    bigkernel tune   train.corpus --transform unit-norm --sigma 0.3:3:10 --out tuned
     bigkernel fit    train.corpus digits.model --transform unit-norm --sigma 0.7071
     bigkernel predict digits.model test.corpus test.predictions
     bigkernel score  digits.model test.corpus
@@ -61,5 +63,5 @@ def main() -> None:
     """
 
 
-for command in (ingest, info, check, plan, fit, predict, score):
+for command in (ingest, info, check, plan, tune, fit, predict, score):
     main.add_command(command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
+from bigkernel.cli.describe import build, model_options
 from bigkernel.cli.options import (
     cluster_options,
     execution,
@@ -24,155 +24,9 @@ from bigkernel.cli.options import (
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators import (
-    SSSL,
-    KernelRidge,
-    KernelRidgeClassifier,
-    LinearRegression,
-    Rescaler,
-    Ridge,
-    SSSLClassifier,
-    Standardizer,
-    UnitNormalizer,
-)
-from bigkernel.kernels import KERNELS, Kernel
 from bigkernel.model import load_model, save_model
 from bigkernel.predictor import score as score_of
 from bigkernel.sweep import processors
-
-_METHODS = {
-    "krr": "kernel ridge regression on Nyström landmarks",
-    "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
-    "ridge": "linear ridge regression",
-    "linear": "least squares",
-}
-
-
-def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is fitted: method, kernel, landmarks, penalties, transforms."""
-    for option in reversed(
-        (
-            click.option(
-                "--method",
-                type=click.Choice(list(_METHODS)),
-                default="krr",
-                show_default=True,
-                help="; ".join(f"{name}: {text}" for name, text in _METHODS.items()) + ".",
-            ),
-            click.option(
-                "--landmarks", type=click.IntRange(1), help="m, for krr and sssl.  [default: 1000 or all rows]"
-            ),
-            click.option("--kernel", type=click.Choice(list(KERNELS)), default="gaussian", show_default=True),
-            click.option("--sigma", type=float, help="Bandwidth of gaussian, length of matern  [from the data]."),
-            click.option("--gamma", type=float, help="Of laplacian, polynomial, sigmoid  [from the data]."),
-            click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
-            click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
-            click.option(
-                "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
-            ),
-            click.option("--alpha", type=float, help="Ridge penalty  [krr, ridge: 1; sssl: 0.4]."),
-            click.option("--components", type=click.IntRange(1), default=120, show_default=True, help="s, of sssl."),
-            click.option(
-                "--eigenfunctions",
-                type=click.Choice(["all", "landmarks"]),
-                default="all",
-                show_default=True,
-                help="Of sssl.",
-            ),
-            click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
-            click.option(
-                "--transform",
-                "transforms",
-                multiple=True,
-                type=click.Choice(["scale", "unit-norm", "standardize"]),
-                help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-                "corpus's own scale.",
-            ),
-            click.option(
-                "--task",
-                type=click.Choice(["auto", "classify", "regress"]),
-                default="auto",
-                show_default=True,
-                help="auto: classify where the corpus has classes.",
-            ),
-            click.option(
-                "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True
-            ),
-            click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def build(corpus: Corpus, options: dict[str, Any]) -> Any:
-    """The estimator (in a Pipeline, where there are transforms) that the options describe."""
-    task = options["task"]
-    if task == "auto":
-        classify = bool(corpus.info.classes) and options["method"] in ("krr", "sssl")
-    else:
-        classify = task == "classify"
-    if "y" not in corpus.columns:
-        raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
-    estimator = _estimator(corpus, options, classify)
-    made = {
-        "scale": lambda: Rescaler(1 / corpus.info.scale),
-        "unit-norm": UnitNormalizer,
-        "standardize": Standardizer,
-    }
-    steps: list[tuple[str, Any]] = [(name, made[name]()) for name in options["transforms"]]
-    if len({name for name, _ in steps}) < len(steps):
-        raise ConfigError("--transform: each may be given once")
-    return Pipeline([*steps, ("model", estimator)]) if steps else estimator
-
-
-def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
-    method = options["method"]
-    if method in ("ridge", "linear"):
-        if classify:
-            raise ConfigError(f"--method {method} regresses on numbers; use krr or sssl to classify")
-        if any(isinstance(label, str) for label in corpus.info.classes):
-            raise DataError(f"{corpus.path}: its labels are text, there are no numbers to regress on")
-        return LinearRegression() if method == "linear" else Ridge(alpha=_or(options["alpha"], 1.0))
-    common = {
-        "kernel": _kernel(options),
-        "n_landmarks": _or(options["landmarks"], min(1000, corpus.n_rows)),
-        "dtype": options["dtype"],
-        "random_state": options["seed"],
-    }
-    if method == "krr":
-        kind: Any = KernelRidgeClassifier if classify else KernelRidge
-        return kind(alpha=_or(options["alpha"], 1.0), fit_intercept=options["intercept"], **common)
-    if options["intercept"]:
-        raise ConfigError("--intercept: sssl has none")
-    kind = SSSLClassifier if classify else SSSL
-    return kind(
-        alpha=_or(options["alpha"], 0.4),
-        n_components=options["components"],
-        eigenfunctions=options["eigenfunctions"],
-        **common,
-    )
-
-
-def _kernel(options: dict[str, Any]) -> Kernel:
-    name = options["kernel"]
-    taken: dict[str, dict[str, Any]] = {
-        "gaussian": {"sigma": options["sigma"]},
-        "matern": {"length_scale": options["sigma"], "nu": float(options["nu"])},
-        "laplacian": {"gamma": options["gamma"]},
-        "polynomial": {"gamma": options["gamma"], "degree": options["degree"], "coef0": options["coef0"]},
-        "sigmoid": {"gamma": options["gamma"], "coef0": options["coef0"]},
-    }
-    params = taken.get(name, {})
-    for width in ("sigma", "gamma"):
-        used = {"sigma": ("gaussian", "matern"), "gamma": ("laplacian", "polynomial", "sigmoid")}[width]
-        if options[width] is not None and name not in used:
-            raise ConfigError(f"--{width}: the {name} kernel has none")
-    return KERNELS[name](**{key: value for key, value in params.items() if value is not None})
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
 
 
 @click.command()

@@ -99,6 +99,7 @@ class RowsEstimator(BaseEstimator):
     """Base of the predicting estimators. A subclass sets what `_features` and `_coefficients` return."""
 
     _semi_supervised = False  # rows without a label (−1, NaN) are kept and shape the model
+    _unlabelled = "drop"  # what a sweep of moments does with them
 
     # -- training input ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ alpha or another number of components need no second sweep of the old ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -20,12 +21,13 @@ from bigkernel import landmarks as choice
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.features import LandmarkMap
+from bigkernel.features import LandmarkMap, centre_of
+from bigkernel.grid import Coordinates, Penalty
 from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening, require_alpha, whiten
-from bigkernel.statistics import Accumulator, MomentStatistic, Targets, add, require_weights
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add, require_weights, uncentred
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -64,8 +66,6 @@ def require_exact(name: str, n: int) -> None:
 
 class LandmarkEstimator(RowsEstimator):
     """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
-
-    _unlabelled = "drop"
 
     @property
     def _exact(self) -> bool:
@@ -141,7 +141,8 @@ class LandmarkEstimator(RowsEstimator):
         return plan_sweep(rows, other._statistic(targets))
 
     def _check_settings(self) -> None:
-        require_alpha(self.alpha)
+        if self.alpha != "gcv":
+            require_alpha(self.alpha)
         if self.dtype not in ("auto", "float32", "float64"):
             raise ConfigError(f"dtype: expected 'auto', 'float32' or 'float64', found {self.dtype!r}")
         if isinstance(self.landmarks, str) and self.landmarks != "uniform":
@@ -180,18 +181,39 @@ class LandmarkEstimator(RowsEstimator):
         return "float32"
 
     def _statistic(self, targets: Targets) -> MomentStatistic:
-        return MomentStatistic(self._features(), targets, self._unlabelled)
+        return MomentStatistic(self._centred(), targets, self._unlabelled)
+
+    def _centred(self) -> LandmarkMap:
+        """The map whose moments are swept: about a point near the mean of its blocks."""
+        return replace(self._features(), shift=centre_of(self.kernel_, self.landmarks_, self.dtype_))
+
+    # -- what a search over a grid asks ------------------------------------------------------------------------------
+
+    def _penalty(self) -> Penalty:
+        """What may differ between candidates that share all moments."""
+        raise TypeError(type(self).__name__)
+
+    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+        """Where the method is ridge, from the moments of all rows."""
+        raise TypeError(type(self).__name__)
+
+    def _adopt(self, statistics: Accumulator) -> Self:
+        """Become the model of these statistics, as after a sweep of one's own."""
+        self.statistics_ = statistics
+        self._finish()
+        return self
 
     def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
-        swept = sweep(rows, self._statistic(targets), what="moments")
+        features = self._centred()
+        swept = sweep(rows, MomentStatistic(features, targets, self._unlabelled), what="moments")
         self.sweep_ = swept.report()
-        return swept.total
+        assert features.shift is not None
+        return uncentred(swept.total, features.shift)
 
     def _finish(self) -> None:
         if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:
             raise DataError("y: no labelled row with a weight above zero")
         self._solve()
-        self.alpha_ = float(self.alpha)
 
     def _whitening(self, *, warn: bool = True) -> Whitening:
         return whiten(self._core(), eps=float(np.finfo(self.dtype_).eps), kernel=self.kernel_.name, warn=warn)
@@ -224,7 +246,6 @@ class LandmarkEstimator(RowsEstimator):
         if weight is not None:
             self.sample_weight_ = weight
         self._solve_exact(self.kernel_(X), Y, labelled, weight)
-        self.alpha_ = float(self.alpha)
 
     # -- prediction --------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
 from bigkernel.features import IdentityMap
+from bigkernel.gcv import best_alpha
+from bigkernel.grid import Coordinates, Penalty
+from bigkernel.rows import Rows
 from bigkernel.solve import identity, nystrom_ridge, require_alpha
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, add
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add
 from bigkernel.sweep import sweep
 
 Array = NDArray[Any]
@@ -36,33 +40,56 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
     def refit(self) -> Self:
         """Solve again from the statistics that are kept, after `set_params(alpha=…)`: no sweep."""
         check_is_fitted(self)
-        require_alpha(self._alpha())
+        self._check_settings()
         self._solve()
         return self
 
-    def _alpha(self) -> float:
+    def _alpha(self) -> float | str:
         return 0.0
+
+    def _check_settings(self) -> None:
+        alpha = self._alpha()
+        if not isinstance(alpha, str):
+            require_alpha(alpha)
+
+    def _penalty(self) -> Penalty:
+        return Penalty(self._alpha(), self.fit_intercept)
+
+    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+        return Coordinates()
+
+    def _adopt(self, statistics: Accumulator) -> Self:
+        """Become the model of these statistics, as after a sweep of one's own."""
+        if not statistics["n"][0] > 0:
+            raise DataError("y: no labelled row with a weight above zero")
+        self.statistics_ = statistics
+        self._solve()
+        return self
+
+    def _start(self, rows: Rows) -> None:
+        # rows are shifted near their mean, so that centring the moments loses no digits
+        self.shift_ = near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1])
+
+    def _statistic(self, targets: Targets) -> MomentStatistic:
+        return MomentStatistic(IdentityMap(self.shift_), targets)
 
     def _add(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Self:
         self._validate_params()
-        require_alpha(self._alpha())
+        self._check_settings()
         rows, targets = self._training(X, y, sample_weight, reset=first)
         if first:
-            # rows are shifted near their mean, so that centring the moments loses no digits
-            self.shift_ = near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1])
-        total = sweep(rows, MomentStatistic(IdentityMap(self.shift_), targets), what="moments").total
-        if not first:
-            total = add(self.statistics_, total)
-        if not total["n"][0] > 0:
-            raise DataError("y: no labelled row with a weight above zero")
-        self.statistics_ = total
-        self._solve()
-        return self
+            self._start(rows)
+        total = sweep(rows, self._statistic(targets), what="moments").total
+        return self._adopt(total if first else add(self.statistics_, total))
 
     def _solve(self) -> None:
         moments = Moments.of(self.statistics_)
         whitening = identity(self.n_features_in_)
-        coef, intercept, error = nystrom_ridge(moments, whitening, self._alpha(), fit_intercept=self.fit_intercept)
+        alpha = self._alpha()
+        if alpha == "gcv":
+            alpha = best_alpha(moments, whitening, fit_intercept=self.fit_intercept)
+        self.alpha_ = float(alpha)
+        coef, intercept, error = nystrom_ridge(moments, whitening, self.alpha_, fit_intercept=self.fit_intercept)
         intercept = intercept - self.shift_ @ coef + self.target_shift_
         self.training_mse_ = error / moments.n
         self.coef_ = coef[:, 0] if self._flat else coef.T
@@ -96,6 +123,7 @@ class LinearRegression(_Linear):
     intercept_ : float or (c,)
     statistics_ : dict of float64 arrays, the moments of the rows
     training_mse_ : (c,)
+    alpha_ : float, the penalty that was used
 
     Examples
     --------
@@ -116,12 +144,13 @@ class Ridge(_Linear):
 
     Parameters
     ----------
-    alpha : float ≥ 0, default 1
+    alpha : float ≥ 0 or "gcv", default 1
+        "gcv": chosen by generalised cross-validation from the statistics of the fit (`alpha_`).
     fit_intercept : bool, default True
 
     Attributes
     ----------
-    coef_, intercept_, statistics_, training_mse_ : as in `LinearRegression`
+    coef_, intercept_, statistics_, training_mse_, alpha_ : as in `LinearRegression`
 
     Examples
     --------
@@ -130,11 +159,14 @@ class Ridge(_Linear):
     array([0.666667])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"alpha": [Real], "fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Real, StrOptions({"gcv"})],
+        "fit_intercept": ["boolean"],
+    }
 
-    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True) -> None:
+    def __init__(self, alpha: float | str = 1.0, *, fit_intercept: bool = True) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
 
-    def _alpha(self) -> float:
-        return float(self.alpha)
+    def _alpha(self) -> float | str:
+        return self.alpha if isinstance(self.alpha, str) else float(self.alpha)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics, require_exact
+from bigkernel.gcv import best_alpha, best_alpha_exact
+from bigkernel.grid import Coordinates, Penalty
 from bigkernel.kernels import Kernel
 from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solve import exact_krr, indefinite_krr, nystrom_ridge
@@ -26,6 +29,7 @@ Array = NDArray[Any]
 class _KernelRidge(LandmarkEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
+        "alpha": [Real, StrOptions({"gcv"})],
         "fit_intercept": ["boolean"],
         "solver": [StrOptions({"auto", "cholesky"})],
     }
@@ -33,7 +37,7 @@ class _KernelRidge(LandmarkEstimator):
     def __init__(
         self,
         kernel: Kernel | str = "rbf",
-        alpha: float = 1.0,
+        alpha: float | str = 1.0,
         *,
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
@@ -58,18 +62,27 @@ class _KernelRidge(LandmarkEstimator):
         self.random_state = random_state
 
     def _solve(self) -> None:
-        whitening = self._whitening()
-        coef, intercept, error = nystrom_ridge(
-            Moments.of(self.statistics_), whitening, self.alpha, fit_intercept=self.fit_intercept
-        )
+        whitening, moments, flag = self._whitening(), Moments.of(self.statistics_), self.fit_intercept
+        self.alpha_ = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
+        coef, intercept, error = nystrom_ridge(moments, whitening, self.alpha_, fit_intercept=flag)
         self.rank_ = whitening.rank
         self.training_mse_ = error / max(float(self.statistics_["n"].sum()), 1e-300)
         self._set_coefficients(coef, intercept)
 
+    def _penalty(self) -> Penalty:
+        return Penalty(self.alpha, self.fit_intercept)
+
+    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+        return Coordinates(self._whitening())
+
     def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
-        self.rank_ = len(K)
+        self.rank_, flag = len(K), self.fit_intercept
+        if self.alpha == "gcv":
+            self.alpha_ = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
+        else:
+            self.alpha_ = float(self.alpha)
         solve = exact_krr if self.kernel_.positive else partial(indefinite_krr, kernel=self.kernel_.name)
-        coef, intercept = solve(K, Y, self.alpha, fit_intercept=self.fit_intercept, weight=weight)
+        coef, intercept = solve(K, Y, self.alpha_, fit_intercept=flag, weight=weight)
         # Y is without its shift here, as is the intercept
         self.training_mse_ = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
         self._set_coefficients(coef, intercept)
@@ -88,8 +101,9 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     kernel : Kernel or name, default "rbf"
         Gaussian(sigma=…), Laplacian, Matern, Linear, Polynomial, Sigmoid; or scikit-learn's names with `gamma`,
         `degree` and `coef0`. A bandwidth that is not given is taken from the data.
-    alpha : float ≥ 0, default 1
-        Ridge penalty; the loss is a sum over rows, as in scikit-learn.
+    alpha : float ≥ 0 or "gcv", default 1
+        Ridge penalty; the loss is a sum over rows, as in scikit-learn. "gcv": chosen by generalised cross-validation
+        from the statistics of the fit (`alpha_`).
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve.
     landmarks : "uniform" or array (m, d)

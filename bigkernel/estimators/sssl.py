@@ -18,6 +18,7 @@ from sklearn.utils.metaestimators import available_if
 
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
+from bigkernel.grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.kernels import Kernel
 from bigkernel.mercer import warn_negative
 from bigkernel.solve import sssl_all, sssl_core
@@ -63,6 +64,7 @@ class _SSSL(LandmarkEstimator):
         self.random_state = random_state
 
     def _solve(self) -> None:
+        self.alpha_ = float(self.alpha)
         labelled = Moments.of(self.statistics_, 1)
         if self.eigenfunctions == "all":
             whitening = self._whitening()
@@ -77,7 +79,15 @@ class _SSSL(LandmarkEstimator):
             self.rank_ = len(core)
         self._set_coefficients(coef, np.zeros(coef.shape[1]))
 
+    def _penalty(self) -> Penalty:
+        return Penalty(self.alpha, n_components=self.n_components)
+
+    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+        whitening = self._whitening() if self.eigenfunctions == "all" else None
+        return sssl_coordinates(everything, self._core(), whitening, n_components)
+
     def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
+        self.alpha_ = float(self.alpha)
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         root = np.ones(len(K)) if weight is None else np.sqrt(weight)
         self._warn_negative(K)

@@ -41,7 +41,23 @@ class SweepEnded:
     seconds: float
 
 
-Event = SweepStarted | SegmentDone | SweepEnded
+@dataclass(frozen=True)
+class Step:
+    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves)."""
+
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for whoever watches: what comes next."""
+
+    text: str
+
+
+Event = SweepStarted | SegmentDone | SweepEnded | Step | Note
 Observer = Callable[[Event], None]
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers", default=())

@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bigkernel.monitor import Event, SegmentDone, SweepEnded, SweepStarted, observe
+from bigkernel.monitor import Event, Note, SegmentDone, Step, SweepEnded, SweepStarted, observe
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5
@@ -40,26 +40,34 @@ class _Bar:
             self._start = self._line = time.monotonic()
         elif isinstance(event, SegmentDone):
             self._rows += event.receipt.rows
-            self._show(event)
+            self._draw(self._rows, self._plan_rows, event.done, event.total, self._rate())
         elif isinstance(event, SweepEnded):
             self._close()
+        elif isinstance(event, Note):
+            self._console.print(event.text, soft_wrap=True, highlight=False, markup=False)
+        elif isinstance(event, Step):
+            if event.done <= 1:
+                self._start = self._line = time.monotonic()
+            self._what = event.what
+            self._draw(event.done, event.total, event.done, event.total, "")
+            if event.done >= event.total:
+                self._close()
 
     def _rate(self) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)
         gflops = self._flops * self._rows / self._plan_rows / seconds / 1e9
         return f"{self._rows / seconds:,.0f} rows/s {gflops:,.0f} GFLOP/s"
 
-    def _show(self, event: SegmentDone) -> None:
+    def _draw(self, completed: int, of: int, done: int, total: int, rate: str) -> None:
+        """`done` of `total` segments or solves, `completed` of `of` in the units of the bar."""
         if time.monotonic() - self._start < _QUIET_SECONDS:
             return
         if not self._console.is_terminal:
-            if time.monotonic() - self._line > _LINE_SECONDS and event.done < event.total:
+            if time.monotonic() - self._line > _LINE_SECONDS and done < total:
                 self._line = time.monotonic()
-                left = (self._line - self._start) * (self._plan_rows - self._rows) / max(1, self._rows)
-                self._console.print(
-                    f"{self._what}: {event.done} of {event.total} segments, {self._rate()}, {left:,.0f} s left",
-                    soft_wrap=True,
-                )
+                left = (self._line - self._start) * (of - completed) / max(1, completed)
+                segments = f" segments, {rate}" if rate else ""
+                self._console.print(f"{self._what}: {done} of {total}{segments}, {left:,.0f} s left", soft_wrap=True)
             return
         if self._progress is None:
             self._progress = Progress(
@@ -75,11 +83,9 @@ class _Bar:
                 expand=True,
             )
             self._progress.start()
-            self._task = self._progress.add_task(self._what, total=self._plan_rows, done="", rate="")
+            self._task = self._progress.add_task(self._what, total=of, done="", rate="")
         assert self._task is not None
-        self._progress.update(
-            self._task, completed=self._rows, done=f"{event.done}/{event.total}", rate=self._rate(), refresh=True
-        )
+        self._progress.update(self._task, completed=completed, done=f"{done}/{total}", rate=rate, refresh=True)
 
     def _close(self) -> None:
         if self._progress is not None:

@@ -1,0 +1,212 @@
+"""`bigkernel tune`: a grid over kernels and penalties on a corpus, as few sweeps as it takes, and the best model."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from bigkernel.cli.describe import build_grid, model_options
+from bigkernel.cli.options import cluster_options, execution, json_option, overwrite_option, plain, show
+from bigkernel.corpus import open_corpus
+from bigkernel.errors import DataError
+from bigkernel.kernels import Kernel
+from bigkernel.model import save_model
+from bigkernel.runs import write_json
+from bigkernel.search import SweepSearchCV
+from bigkernel.search.scoring import SCORES
+
+Array = NDArray[Any]
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@partial(model_options, grid=True)
+@click.option(
+    "--folds",
+    default="5",
+    show_default=True,
+    metavar="N|domains",
+    help="Folds by a hash of the row (of its group, where the corpus has groups), or one domain left out in turn.",
+)
+@click.option(
+    "--scoring", type=click.Choice(list(SCORES)), help="[accuracy for classes, r2 for numbers; both are to be large]"
+)
+@click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted search in --out; refused if the job differs.")
+@click.option("--dry-run", is_flag=True, help="Say which sweeps it takes and what they cost, and stop.")
+@cluster_options
+@overwrite_option
+@json_option
+def tune(
+    corpus: str,
+    folds: str,
+    scoring: str | None,
+    one_standard_error: bool,
+    out: str,
+    resume: bool,
+    dry_run: bool,
+    cluster: str,
+    workers: int | None,
+    memory_limit: str | None,
+    dashboard_port: int,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Search a grid on CORPUS by cross-validation and save the best model.
+
+    --sigma, --gamma, --alpha and --components take a number, numbers with commas between, or FIRST:LAST:COUNT in equal
+    ratios. Every alpha and number of components comes from the same sweep; several bandwidths share one, as far as
+    memory allows. Accuracy takes one sweep more.
+
+    \b
+    bigkernel tune train.corpus --transform unit-norm --landmarks 1000 \\
+        --sigma 0.3:3:10 --alpha 1e-6:1e2:20 --folds 5 --out tuned
+    bigkernel tune train.corpus --sigma 0.2,0.4 --out tuned --dry-run
+
+    \b
+    In --out: results.csv (a line a candidate), results.json, score.png (with
+    bigkernel[plots]) and best.model, which predict and score take.
+    """
+    opened = open_corpus(corpus)
+    estimator, grid = build_grid(opened, options)
+    if folds != "domains" and not folds.isdigit():
+        raise click.BadParameter(f"{folds!r}: expected a number of folds or domains", param_hint="--folds")
+    search = SweepSearchCV(
+        estimator,
+        grid,
+        cv=folds if folds == "domains" else int(folds),
+        scoring=scoring,
+        one_standard_error=one_standard_error,
+        random_state=options["seed"],
+    )
+    target = Path(out)
+    if dry_run:
+        with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
+            planned = search.plan(opened)
+        figures = {
+            "candidates": planned.candidates,
+            "splits": planned.splits,
+            "sweeps": list(planned.sweeps),
+            "flops": planned.flops,
+            "task_bytes": planned.task_bytes,
+        }
+        show(figures, as_json=as_json, title=f"plan: tune on {corpus}")
+        return
+    if (target / "results.json").exists() and not overwrite:
+        raise DataError(f"{out}: holds the results of a search already; choose another directory or give --overwrite")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be made: {error.strerror}") from error
+    run = target / "run"
+    if run.exists() and not resume:
+        if not overwrite:
+            raise DataError(f"{out}: holds a search that was interrupted; give --resume to go on, or --overwrite")
+        shutil.rmtree(run)
+    start = time.perf_counter()
+    with execution(
+        cluster, workers, memory_limit, dashboard_port, run=str(run), resume=resume and run.exists(), quiet=as_json
+    ):
+        search.fit(opened)
+    seconds = time.perf_counter() - start
+    save_model(search.best_estimator_, target / "best.model", overwrite=True)
+    label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
+    drawn = _draw(search, label, target)
+    records = _records(search)
+    _write_csv(target / "results.csv", records)
+    best = records[search.best_index_]
+    figures = {
+        "best": {name: value for name, value in best.items() if name not in ("score", "standard_error", "rank")},
+        label: best["score"],
+        "standard_error": best["standard_error"],
+        "candidates": len(records),
+        "folds": search.n_splits_,
+        "sweeps": len(search.plan_.sweeps),
+        "seconds": seconds,
+        "model": str(target / "best.model"),
+        "picture": drawn,
+    }
+    write_json(target / "results.json", plain({**figures, "results": records}))
+    shutil.rmtree(run, ignore_errors=True)
+    if not as_json:
+        _print_best(records, label)
+    show(figures, as_json=as_json, title=f"tuned on {corpus}")
+
+
+def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
+    """A flat record a candidate: its parameters, score, standard error and rank."""
+    results, records = search.cv_results_, []
+    for i, params in enumerate(results["params"]):
+        record: dict[str, Any] = {}
+        for name, value in params.items():
+            name = name.removeprefix("model__")
+            if isinstance(value, Kernel):
+                record.update({"kernel": value.name, **value.get_params()})
+            else:
+                record[name] = value
+        record |= {
+            "score": float(results["mean_test_score"][i]),
+            "standard_error": float(results["sem_test_score"][i]),
+            "rank": int(results["rank_test_score"][i]),
+        }
+        records.append(record)
+    return records
+
+
+def _write_csv(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
+    shown = sorted(records, key=lambda record: record["rank"])[:10]
+    names = [name for name in shown[0] if name not in ("standard_error", "rank", "score", "kernel")]
+    table = Table(box=None, pad_edge=False, title="the best ten", title_justify="left")
+    for name in (*names, label, "±"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in shown:
+        cells = [f"{record[name]:.4g}" if isinstance(record[name], float) else str(record[name]) for name in names]
+        table.add_row(*cells, f"{record['score']:.5f}", f"{record['standard_error']:.5f}")
+    Console().print(table)
+
+
+def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
+    """score.png: the score over widths and penalties, where both have several values; its path."""
+    try:
+        from bigkernel.cli.pictures import score_map
+    except ImportError:
+        return None
+    cells: dict[tuple[float, float], tuple[float, float]] = {}
+    results = search.cv_results_
+    for i, params in enumerate(results["params"]):
+        kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
+        alpha = next(value for name, value in params.items() if name.endswith("alpha"))
+        width = 0.0 if kernel is None else float(np.mean(next(iter(kernel.get_params().values()))))
+        found = (float(results["mean_test_score"][i]), float(results["sem_test_score"][i]))
+        cells[width, float(alpha)] = max(cells.get((width, float(alpha)), (-np.inf, 0.0)), found)  # over components
+    widths, alphas = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
+    if len(widths) < 2 or len(alphas) < 2:
+        return None
+    mean = np.array([[cells[width, alpha][0] for alpha in alphas] for width in widths])
+    error = np.array([[cells[width, alpha][1] for alpha in alphas] for width in widths])
+    first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
+    path = target / "score.png"
+    name = next(iter(first.get_params()))
+    path.write_bytes(score_map(mean, error, widths, alphas, label=label, width_name=name))
+    return os.fspath(path)

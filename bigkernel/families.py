@@ -1,0 +1,117 @@
+"""Families of kernels that share one computation: several bandwidths from the same distances.
+
+Kernels of the Euclidean distance with one width (Gaussian, Matérn), of the L1 distance (Laplacian) and of the inner
+product (linear, polynomial, sigmoid) each come from one block of distances or products: it is computed once, and each
+kernel takes a scale and its own in-place pass. Shapes: b rows of a block, m landmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.blocks import Bound, strips
+from bigkernel.chunks import Chunk
+from bigkernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, Polynomial, Sigmoid
+
+Array = NDArray[Any]
+
+
+def argument(kernel: Kernel) -> str | None:
+    """What a resolved kernel is a function of, "euclidean", "manhattan" or "inner"; None: of what none shares."""
+    if isinstance(kernel, Gaussian | Matern):
+        return "euclidean" if kernel.widths()[1] is None else None
+    if isinstance(kernel, Laplacian):
+        return "manhattan"
+    return "inner" if isinstance(kernel, Linear | Polynomial | Sigmoid) else None
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkFamily:
+    """φ_k(x) = k(x, Z) for several kernels k of one argument and the same landmarks.
+
+    Attributes
+    ----------
+    kernels : resolved kernels, all of the same `argument`; or one kernel of any kind
+    landmarks : (m, d)
+    dtype : of the blocks
+    shifts : (K, m) subtracted from the rows of each kernel's blocks, or None; see `features.centre_of`
+    """
+
+    kernels: tuple[Kernel, ...]
+    landmarks: Array
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    shifts: Array | None = None
+
+    @property
+    def count(self) -> int:
+        """See `FeatureMap`."""
+        return len(self.kernels)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The landmarks prepared for the shared argument: that of the narrowest kernel."""
+        return self.kernels[int(np.argmax(self._gammas))].bind(self.landmarks, self.dtype)
+
+    @cached_property
+    def scales(self) -> list[float]:
+        """What each kernel multiplies the shared argument by."""
+        return [gamma / max(self._gammas) for gamma in self._gammas]
+
+    @property
+    def _gammas(self) -> list[float]:
+        shared = argument(self.kernels[0]) == "euclidean"
+        return [kernel.widths()[0] if shared else 1.0 for kernel in self.kernels]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("bound", "scales")}
+
+    @property
+    def width(self) -> int:
+        """See `FeatureMap`."""
+        return int(self.landmarks.shape[0])
+
+    @property
+    def flops_per_row(self) -> float:
+        """See `FeatureMap`: the argument is computed once."""
+        return 2.0 * self.landmarks.size
+
+    @property
+    def row_bytes(self) -> int:
+        """See `FeatureMap`: the argument and a block of one kernel."""
+        return (2 * self.width + int(self.landmarks.shape[1]) + 2) * self.dtype.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
+        return self.width * int(self.landmarks.shape[1]) * (3 * 8 + self.dtype.itemsize)
+
+    def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
+        """See `FeatureMap`."""
+        rows = chunk.load(block, self.bound.columns, self.dtype)
+        shared = chunk.work.buffer("argument", (len(rows), self.width), self.dtype)
+        with chunk.work.stage("block"):
+            self.bound.product(rows, shared)
+        for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
+            out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
+            with chunk.work.stage("exp"):
+                out[:, self.width :] = 0  # so that one contiguous pass serves
+                for strip in strips(out):
+                    np.multiply(shared[strip], self.dtype.type(scale), out=out[strip, : self.width])
+                    kernel.finish(out[strip])
+                    if self.shifts is not None:
+                        np.subtract(out[strip, : self.width], self.shifts[place], out=out[strip, : self.width])
+            yield out
+
+
+def gather(kernels: Sequence[Kernel]) -> list[list[int]]:
+    """Positions of kernels that may share a computation, in lists; kernels that share with none stand alone."""
+    families: dict[Any, list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        families.setdefault(argument(kernel) or place, []).append(place)
+    return list(families.values())

@@ -1,0 +1,97 @@
+"""Folds of cross-validation: which fold tests a row, told from the row itself, the same on every worker.
+
+A fold assignment is plain data that looks at a chunk and answers with a number from 0 to count − 1 for each row, or −1
+for rows that no fold tests and every fold trains on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.chunks import Chunk
+from bigkernel.errors import DataError
+
+Array = NDArray[Any]
+
+
+class Folds(Protocol):
+    """Which fold tests which row."""
+
+    @property
+    def count(self) -> int:
+        """How many folds there are."""
+
+    def of(self, chunk: Chunk) -> Array:
+        """(n,) int64: the fold that tests each row of the chunk, −1: none."""
+
+
+@dataclass(frozen=True)
+class HashFolds:
+    """By a hash of the row's number, or of its group, so that all copies of a digit are tested together.
+
+    Attributes
+    ----------
+    count : folds, about equally large where there are many rows (or groups)
+    seed : another seed, another partition
+    by : "row" or "group"
+    """
+
+    count: int
+    seed: int = 0
+    by: Literal["row", "group"] = "row"
+
+    def of(self, chunk: Chunk) -> Array:
+        """See `Folds`."""
+        if self.by == "row":
+            ids = np.arange(chunk.start, chunk.start + len(chunk))
+        elif chunk.group is None:
+            raise DataError("group: the folds keep groups together, and the input has no column of groups")
+        else:
+            ids = np.asarray(chunk.group, np.int64)
+        return (_mixed(ids, self.seed) % np.uint64(self.count)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ColumnFolds:
+    """As the column `fold` of the rows says: folds that were given, or drawn beforehand."""
+
+    count: int
+
+    def of(self, chunk: Chunk) -> Array:
+        """See `Folds`."""
+        assert chunk.fold is not None
+        return np.asarray(chunk.fold, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class DomainFolds:
+    """One domain of `domains` (sorted, (count,)) left out in turn; rows of other domains are trained on always."""
+
+    domains: Array
+
+    @property
+    def count(self) -> int:
+        """See `Folds`."""
+        return len(self.domains)
+
+    def of(self, chunk: Chunk) -> Array:
+        """See `Folds`."""
+        if chunk.domain is None:
+            raise DataError("domain: the folds are domains, and the input has no column of domains")
+        place: Array = np.minimum(np.searchsorted(self.domains, chunk.domain), self.count - 1)
+        return np.where(self.domains[place] == chunk.domain, place, -1)
+
+
+def _mixed(ids: Array, seed: int) -> Array:
+    """SplitMix64 of ids (n,), uint64: neighbouring ids give unrelated numbers (Steele, Lea & Flood, OOPSLA 2014)."""
+    start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
+    with np.errstate(over="ignore"):
+        z: Array = ids.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + start
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z

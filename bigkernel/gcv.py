@@ -1,0 +1,100 @@
+"""Generalised cross-validation from moments alone: what a ridge fit would score on rows that it has not seen.
+
+GCV(α) = (SSE(α)/n) / (1 − tr H(α)/n)², H the matrix that takes targets to fits (Golub, Heath & Wahba 1979). With
+G = VΛVᵀ of centred moments, tr H = Σ Λ/(Λ+α), one more for an intercept. Shapes: r coordinates, c targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+from scipy.optimize import minimize_scalar
+
+from bigkernel.solve import Reduced, Whitening, centre, reduced, weigh
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+_STEPS = 120  # of the coarse search over log α
+
+
+@dataclass(frozen=True, eq=False)
+class Spectral:
+    """A ridge problem in the coordinates of its eigenvectors, null directions left out.
+
+    Attributes
+    ----------
+    values : (r,) eigenvalues of G, above rounding
+    explained : (r,) Σ over the targets of their squared projection on each direction
+    rest : what no direction explains: the squared error of least squares
+    n : rows
+    fixed : degrees of freedom that α does not shrink: 1 with an intercept, else 0
+    """
+
+    values: Array
+    explained: Array
+    rest: float
+    n: float
+    fixed: float
+
+    def gcv(self, alpha: float) -> float:
+        """GCV(α), summed over the targets; infinite where the fit has as many degrees of freedom as rows."""
+        # no difference of nearly equal numbers: SSE = rest + Σ u²(α/(Λ+α))², n − tr H = n − fixed − r + Σ α/(Λ+α)
+        left_out = alpha / np.maximum(self.values + alpha, 1e-300)
+        error = self.rest + float((self.explained * left_out**2).sum())
+        left = (self.n - self.fixed - len(self.values) + float(left_out.sum())) / self.n
+        return error / self.n / left**2 if left > 1e-12 else np.inf
+
+    def best(self) -> float:
+        """The α of least GCV, between r·eps and 10 of the largest eigenvalue."""
+        largest = float(self.values.max(initial=0.0))
+        if not largest > 0:
+            return 1.0
+        low, high = np.log(len(self.values) * np.finfo(np.float64).eps * largest), np.log(10 * largest)
+        grid = np.linspace(low, high, _STEPS)
+        scores = np.array([self.gcv(float(np.exp(step))) for step in grid])
+        place = int(np.argmin(scores))
+        around = (grid[max(place - 1, 0)], grid[min(place + 1, _STEPS - 1)])
+        found = minimize_scalar(lambda step: self.gcv(float(np.exp(step))), bounds=around, method="bounded")
+        return float(np.exp(found.x if found.fun <= scores[place] else grid[place]))
+
+
+def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float) -> Spectral:
+    """Of eigenvalues (r,), ascending, and what they explain of q = Σ w y²; rounding and more than n − fixed are cut."""
+    keep = values > max(len(values), n) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
+    keep[: max(0, len(values) - int(n - fixed))] = False
+    explained = explained[keep]
+    return Spectral(values[keep], explained, max(q - float(explained.sum()), 0.0), n, fixed)
+
+
+def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
+    """The spectral form of centred moments (whitened, for a landmark map) of so many rows."""
+    values, vectors = linalg.eigh(small.G, driver="evd")
+    # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
+    explained = ((vectors.T @ small.C) ** 2).sum(axis=1) / np.maximum(values, 1e-300)
+    return _spectral(values, explained, float(small.q.sum()), rows, float(fit_intercept))
+
+
+def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
+    """The α that GCV chooses for ridge on a whitened map."""
+    small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
+    return of_moments(small, float(moments.rows), fit_intercept=fit_intercept).best()
+
+
+def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None) -> float:
+    """The α that GCV chooses for the exact form, from the kernel matrix (n, n) and targets (n, c)."""
+    scaled, root = weigh(K, weight)
+    target = root[:, None] * Y
+    if fit_intercept:  # without the direction of the constant
+        unit = root / np.linalg.norm(root)
+        half = scaled - np.outer(unit, unit @ scaled)
+        scaled = half - np.outer(half @ unit, unit)
+        target = target - np.outer(unit, unit @ target)
+    values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
+    explained = ((vectors.T @ target) ** 2).sum(axis=1)
+    return _spectral(
+        values, explained, float((target**2).sum()), float(np.count_nonzero(root)), float(fit_intercept)
+    ).best()

@@ -1,0 +1,128 @@
+"""Every candidate of a grid from the fold-wise moments of one sweep: train on the total less a fold, test on the fold.
+
+Moments are first taken to the coordinates in which a method is plain ridge (`Coordinates`): whitened ones for KRR, the
+leading eigenfunctions for SSSL, the rows themselves for ridge regression. Moments add in any coordinates, so each
+fold is rotated once, and candidates (s, α) cost an s×s solve. Shapes: p columns of the map, r coordinates, c targets,
+k candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import gcv
+from bigkernel.solve import Whitening, centre, factorize, positive_part, reduced, top_eigen
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Where a method is ridge: φ' = Bᵀ(Tᵀφ), with a whitening T (p×r) and a basis B (r×s), or without either.
+
+    With `ordered`, the coordinates are ranked and a candidate may take the first s of them.
+    """
+
+    whitening: Whitening | None = None
+    basis: Array | None = None
+    ordered: bool = False
+
+    @property
+    def condition(self) -> float:
+        """Of the whitening, where it is all there is."""
+        return 1.0 if self.whitening is None or self.basis is not None else self.whitening.condition
+
+    def reduce(self, moments: Moments) -> Moments:
+        """The moments in these coordinates."""
+        if self.whitening is not None:
+            moments = reduced(moments, self.whitening)
+        if self.basis is not None:
+            B = self.basis
+            G = B.T @ moments.G @ B
+            moments = replace(moments, G=(G + G.T) / 2, C=B.T @ moments.C, s=B.T @ moments.s)
+        return moments
+
+    def expand(self, w: Array) -> Array:
+        """Coefficients over the columns of the map, (p, c), of weights w (r, c)."""
+        w = w if self.basis is None else self.basis @ w
+        return w if self.whitening is None else self.whitening.expand(w)
+
+
+def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
+    """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
+    if whitening is None:
+        _, V = positive_part(*top_eigen(core, n_components))
+        return Coordinates(basis=V, ordered=True)
+    values, W = positive_part(*top_eigen(whitening.rotate(everything.G), n_components))
+    return Coordinates(whitening, W * np.sqrt(values), ordered=True)
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """What differs between the candidates that share all moments: α (or "gcv"), the intercept, and s (None: all)."""
+
+    alpha: float | str
+    fit_intercept: bool = False
+    n_components: int | None = None
+
+
+def candidates(train: Moments, penalties: Sequence[Penalty], condition: float = 1.0) -> tuple[Array, Array]:
+    """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solve.ridge`."""
+    r, c = train.C.shape
+    weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
+    centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
+    for place, penalty in enumerate(penalties):
+        moments = centred[penalty.fit_intercept]
+        s = r if penalty.n_components is None else min(r, penalty.n_components)
+        part = replace(moments, G=moments.G[:s, :s], C=moments.C[:s])
+        alpha = penalty.alpha
+        if isinstance(alpha, str):
+            alpha = gcv.of_moments(part, float(train.rows), fit_intercept=penalty.fit_intercept).best()
+        w = factorize(part.G, alpha, n_rows=train.rows, condition=condition).solve(part.C)
+        weights[place, :s] = w
+        intercepts[place] = moments.target_mean - moments.mean[:s] @ w
+    return weights, intercepts
+
+
+def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
+    """GCV of every candidate on moments in their coordinates, a mean over the targets."""
+    spectra: dict[tuple[bool, int | None], gcv.Spectral] = {}
+    scores = []
+    for penalty in penalties:
+        key = (penalty.fit_intercept, penalty.n_components)
+        if key not in spectra:
+            small, s = centre(train, fit_intercept=penalty.fit_intercept), penalty.n_components or len(train.G)
+            small = replace(small, G=small.G[:s, :s], C=small.C[:s])
+            spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
+        alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
+        scores.append(spectra[key].gcv(alpha) / train.C.shape[1])
+    return scores
+
+
+def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
+    """Σ w (y − f)² of the tested rows, (k, c), from their moments in the candidates' coordinates."""
+    k, r, c = weights.shape
+    flat = weights.transpose(1, 0, 2).reshape(r, k * c)
+    bent = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
+    # q − 2⟨w,C⟩ + ⟨w,Gw⟩ + nb² − 2bt + 2b⟨s,w⟩
+    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + (weights * bent).sum(axis=1)
+    error += intercepts * (tested.n * intercepts - 2 * tested.t + 2 * np.einsum("r,krc->kc", tested.s, weights))
+    return np.asarray(np.maximum(error, 0))
+
+
+def total_spread(tested: Moments) -> Array:
+    """Σ w (y − mean)² of the tested rows, (c,): what R² divides by; 0 where it is rounding."""
+    spread: Array = tested.q - tested.t**2 / max(float(tested.n), 1e-300)
+    return np.where(spread <= 1e-12 * tested.q, 0, spread)
+
+
+def summed(parts: Sequence[Moments]) -> Moments:
+    """The moments of several groups together."""
+    names = Moments.__dataclass_fields__
+    return Moments(**{name: sum(getattr(part, name) for part in parts) for name in names})

@@ -1,0 +1,80 @@
+"""Candidates that keep no statistics (the exact forms): one fit a candidate and split, as any grid search does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier
+
+from bigkernel.errors import DataError
+from bigkernel.rows import Rows
+from bigkernel.scores import FLOOR
+from bigkernel.search.scoring import Tested
+from bigkernel.search.splits import NOT_USED, Partition
+from bigkernel.search.work import Candidate
+from bigkernel.statistics import Targets
+
+Array = NDArray[Any]
+
+
+def refit_each(
+    members: Sequence[Candidate], X: Array, rows: Rows, targets: Targets, parts: Sequence[Partition]
+) -> Iterator[tuple[Candidate, int, Tested]]:
+    """Judge every candidate on every split by fits of its own.
+
+    Parameters
+    ----------
+    X : as the estimators take it
+    rows, targets : the same with labels, as sweeps take them; classes are numbers there
+    """
+    for partition in parts:
+        chunk = partition.attach(rows).read(0, len(rows))
+        assert chunk.y is not None
+        known, fold = targets.labelled(chunk.y, 0), partition.folds.of(chunk)
+        weight = chunk.weight
+        for number, split in enumerate(partition.splits):
+            test = np.flatnonzero(known & (fold == number))
+            used = fold != NOT_USED
+            for candidate in members:
+                # classes as the numbers that they have in the sweeps
+                shown, train = chunk.y, np.flatnonzero(used & known & (fold != number))
+                weightless = weight is not None and not (weight[test].any() and weight[train].any())
+                if not len(test) or not len(train) or weightless:
+                    raise DataError(
+                        f"cv: split {split} has {len(train)} labelled rows to train on, {len(test)} to test on, "
+                        "or their weights are zero"
+                    )
+                if candidate.last._semi_supervised:  # tested rows stay, without their label
+                    classes = is_classifier(candidate.last)
+                    shown = chunk.y.astype(np.int64 if classes else np.float64)
+                    shown[test] = -1 if classes else np.nan
+                    train = np.flatnonzero(used | ~known)
+                model = clone(candidate.last).fit(X[train], shown[train], None if weight is None else weight[train])
+                yield candidate, split, _test(model, X[test], chunk.y[test], targets, weight, test, split)
+
+
+def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None, test: Array, split: int) -> Tested:
+    values, truth = model._values(X), np.empty((len(X), targets.width))
+    if values.shape != truth.shape:
+        raise DataError(
+            f"cv: split {split} has rows of {values.shape[1]} of the {truth.shape[1]} classes to train on; take "
+            "fewer or stratified folds"
+        )
+    targets.encode(y, truth)
+    if targets.shift is not None:
+        truth += targets.shift
+    w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)[test]
+    sse, n = w @ (truth - values) ** 2, float(w.sum())
+    q, spread = w @ truth**2, w @ (truth - (w @ truth) / n) ** 2
+    tested = Tested(n, float(len(X)), sse, np.where(spread <= 1e-12 * q, 0, spread), q)
+    if targets.classes is None:
+        return tested
+    c, codes = targets.width, truth.argmax(axis=1)
+    counts = np.bincount(codes * c + values.argmax(axis=1), w, minlength=c * c).reshape(c, c)
+    clipped = np.clip(values, FLOOR, 1)
+    loss = -(w @ np.log(clipped[np.arange(len(X)), codes] / clipped.sum(axis=1)))
+    return replace(tested, confusion=counts, loss=float(loss))

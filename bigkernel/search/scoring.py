@@ -1,0 +1,112 @@
+"""What a fold says of a candidate, and the scores that are read from it.
+
+Numbers: n, Σ(y − f)² and the spread Σ(y − mean)² of each target, all from moments. Classes: their confusion matrix and
+log-loss too, which need predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.errors import ConfigError, DataError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """A candidate on the rows of a fold.
+
+    Attributes
+    ----------
+    n, rows : sum of the weights of the rows, and how many weigh more than 0
+    sse, spread, q : (c,) Σ(y − f)², Σ(y − mean)², which is 0 where that is rounding, and Σy²
+    confusion : (c, c), true class by predicted class, or None
+    loss : Σ −log p, or None
+    gcv : generalised cross-validation of the rows that were trained on, or None
+    """
+
+    n: float
+    rows: float
+    sse: Array
+    spread: Array
+    q: Array
+    confusion: Array | None = None
+    loss: float | None = None
+    gcv: float | None = None
+
+
+def _r2(tested: Tested) -> float:
+    if tested.rows < 2:
+        raise DataError("scoring: r2 needs at least two labelled rows in every fold; take neg_mean_squared_error")
+    # as scikit-learn: of a constant target 1 where it is met exactly, else 0
+    flat = tested.spread == 0
+    met = tested.sse <= 1e-12 * np.maximum(tested.q, 1e-300)
+    return float(np.where(flat, met * 1.0, 1 - tested.sse / np.where(flat, 1, tested.spread)).mean())
+
+
+def _confusion(tested: Tested) -> Array:
+    assert tested.confusion is not None
+    return tested.confusion
+
+
+def _accuracy(tested: Tested) -> float:
+    confusion = _confusion(tested)
+    return float(np.trace(confusion) / confusion.sum())
+
+
+def _balanced(tested: Tested) -> float:
+    confusion = _confusion(tested)
+    there = confusion.sum(axis=1) > 0
+    return float((np.diagonal(confusion)[there] / confusion.sum(axis=1)[there]).mean())
+
+
+def _loss(tested: Tested) -> float:
+    assert tested.loss is not None
+    return -tested.loss / float(_confusion(tested).sum())
+
+
+def _gcv(tested: Tested) -> float:
+    assert tested.gcv is not None
+    return -tested.gcv
+
+
+SCORES: dict[str, Callable[[Tested], float]] = {
+    "neg_mean_squared_error": lambda tested: -float((tested.sse / tested.n).mean()),
+    "neg_root_mean_squared_error": lambda tested: -float(np.sqrt(tested.sse / tested.n).mean()),
+    "r2": _r2,
+    "neg_gcv": _gcv,
+    "accuracy": _accuracy,
+    "balanced_accuracy": _balanced,
+    "neg_log_loss": _loss,
+}
+OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
+
+
+def chosen(scoring: Any, *, classifier: bool) -> dict[str, str]:
+    """Names of the wanted scores: {"score": name} for one, {name: name} for several.
+
+    Raises
+    ------
+    ConfigError
+        A score that is not here, or one of classes asked of numbers.
+    """
+    if scoring is None:
+        return {"score": "accuracy" if classifier else "r2"}
+    several = not isinstance(scoring, str)
+    if several and not isinstance(scoring, list | tuple | set):
+        raise ConfigError(f"scoring: expected one of {', '.join(SCORES)}, or a list of them, found {scoring!r}")
+    names: Sequence[Any] = list(scoring) if several else [scoring]
+    for name in names:
+        if name not in SCORES:
+            raise ConfigError(f"scoring: {name!r} is none of {', '.join(SCORES)}")
+        if name in OF_CLASSES and not classifier:
+            raise ConfigError(f"scoring: {name!r} is a score of classes, and the estimator predicts numbers")
+    if not names:
+        raise ConfigError("scoring: expected at least one score, found none")
+    return {name: name for name in names} if several else {"score": names[0]}

@@ -1,0 +1,197 @@
+"""From what a user calls cv to folds that a sweep keeps apart.
+
+Splits whose training rows are all rows but the tested ones share a sweep when no row is tested twice; any other split
+has a sweep of its own. In semi-supervised learning only labelled rows are folded: unlabelled ones shape the basis of
+every fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
+
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.folds import ColumnFolds, DomainFolds, Folds, HashFolds
+from bigkernel.rows import Rows, as_rows
+
+Array = NDArray[Any]
+NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Splits that one sweep serves.
+
+    Attributes
+    ----------
+    folds : which fold tests a row
+    splits : number of the split, in the order of the results, that each fold is
+    column : (n,) the fold of every row, where the folds read it
+    whole : whether every labelled row is in it, so that its moments are those of all of them
+    """
+
+    folds: Folds
+    splits: tuple[int, ...]
+    column: Array | None = None
+    whole: bool = True
+
+    def attach(self, rows: Rows) -> Rows:
+        """The rows with what the folds read."""
+        return rows if self.column is None else as_rows(rows, fold=self.column)
+
+
+def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
+    """Partitions that together make every split of `cv`.
+
+    Parameters
+    ----------
+    cv : see `SweepSearchCV`
+    rows : with their columns y, and group and domain where they have them
+    labelled : (n,) bool, or None: read the labels only where the folds need them
+    classifier : whether y holds classes
+
+    Raises
+    ------
+    ConfigError
+        cv is nothing that we know.
+    DataError
+        Fewer than two folds, groups or domains, or a column that is missing.
+    """
+    if hasattr(cv, "compute"):  # a Dask array
+        cv = np.asarray(cv)
+    if isinstance(cv, str):
+        return [_named(cv, rows, labelled)]
+    if cv is None or (isinstance(cv, int | np.integer) and not isinstance(cv, bool)):
+        return _counted(5 if cv is None else int(cv), rows, labelled, classifier=classifier, seed=seed)
+    if hasattr(cv, "of") and hasattr(cv, "count"):
+        return [Partition(cv, tuple(range(_several(cv.count))))]
+    if hasattr(cv, "split") and not isinstance(cv, type):
+        return _drawn(cv, rows, labelled, classifier=classifier)
+    if isinstance(cv, Iterable) and not isinstance(cv, type):
+        given: Any = cv if hasattr(cv, "dtype") else list(cv)
+        if hasattr(given, "dtype") or (given and isinstance(given[0], Integral)):
+            column = np.asarray(given)
+            if column.ndim == 1 and column.dtype.kind in "iu":
+                return [_column(rows, column)]
+        else:
+            return _drawn(given, rows, labelled, classifier=classifier)
+    raise ConfigError(
+        f"cv: expected a number of folds, 'domains', a splitter, an array of folds or pairs (train, test), found {cv!r}"
+    )
+
+
+def _several(count: int, what: str = "folds") -> int:
+    if count < 2:
+        raise DataError(f"cv: expected at least 2 {what}, found {count}")
+    return count
+
+
+def _named(cv: str, rows: Rows, labelled: Array | None) -> Partition:
+    if cv != "domains":
+        raise ConfigError(f"cv: {cv!r} is unknown; names are 'domains'")
+    domain = rows.column("domain")
+    if domain is None:
+        raise DataError("domain: cv='domains' leaves one out in turn, and the input has no column of domains")
+    domains = np.unique(domain if labelled is None else domain[labelled])
+    _several(len(domains), "domains")
+    return Partition(DomainFolds(domains), tuple(range(len(domains))))
+
+
+def _counted(count: int, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
+    _several(count)
+    grouped = "group" in rows.columns
+    if not rows.in_memory:
+        if grouped:
+            _several(len(np.unique(_required(rows, "group"))), "groups")
+        return [Partition(HashFolds(count, seed, "group" if grouped else "row"), tuple(range(count)))]
+    if grouped:
+        groups = _required(rows, "group")
+        chosen = groups if labelled is None else groups[labelled]
+        if len(np.unique(chosen)) < count:
+            raise DataError(
+                f"cv: {count} folds of whole groups, but the labelled rows have {len(np.unique(chosen))} groups"
+            )
+        splitter: Any = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
+        return _drawn(splitter, rows, labelled, classifier=classifier)
+    return _drawn(check_cv(count, _required(rows, "y"), classifier=classifier), rows, labelled, classifier=classifier)
+
+
+def _required(rows: Rows, name: str) -> Array:
+    values = rows.column(name)
+    if values is None:
+        raise DataError(f"{name}: the folds need this column, and the input has none")
+    return values
+
+
+def _column(rows: Rows, fold: Array) -> Partition:
+    if len(fold) != len(rows):
+        raise DataError(f"cv: expected a fold for each of the {len(rows)} rows, found {len(fold)}")
+    names = np.unique(fold[fold >= 0])
+    _several(len(names))
+    codes = np.where(fold >= 0, np.searchsorted(names, fold), -1)
+    return Partition(ColumnFolds(len(names)), tuple(range(len(names))), codes)
+
+
+def _pair(number: int, pair: Any, n: int) -> tuple[Array, Array]:
+    """Row ids of a given split: to train on, to test on."""
+    try:
+        train, test = (np.asarray(ids) for ids in pair)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"cv: split {number} is not a pair of row ids to train on and to test on") from error
+    for ids in (train, test):
+        if ids.dtype == bool:
+            raise ConfigError(f"cv: split {number}: expected row ids, found a mask; np.flatnonzero makes ids of it")
+        if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n)):
+            raise DataError(f"cv: split {number}: expected row ids from 0 to {n - 1}")
+        if len(np.unique(ids)) < len(ids):
+            raise DataError(f"cv: split {number} names a row twice; weights count rows more than once")
+    return train, test
+
+
+def _drawn(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:
+    """Partitions of a splitter or of given (train, test) pairs: over the labelled rows."""
+    n = len(rows)
+    ids = np.arange(n) if labelled is None else np.flatnonzero(labelled)
+    if hasattr(cv, "split"):
+        y, groups = _required(rows, "y")[ids], rows.column("group")
+        try:
+            pairs = list(cv.split(np.zeros((len(ids), 1)), y, None if groups is None else groups[ids]))
+        except ValueError as error:
+            raise DataError(f"cv: {error}") from error
+        pairs = [(ids[train], ids[test]) for train, test in pairs]
+    else:
+        pairs = [_pair(number, pair, n) for number, pair in enumerate(cv)]
+    if not pairs:
+        raise DataError("cv: it makes no split")
+    all_ids = np.zeros(n, bool)
+    all_ids[ids] = True
+    columns: list[Array] = []
+    members: list[list[int]] = []
+    shared: list[int] = []
+    for number, (train, test) in enumerate(pairs):
+        if not len(test) or not len(train):
+            raise DataError(f"cv: split {number} has {len(train)} rows to train on and {len(test)} to test on")
+        trained, tested = np.zeros(n, bool), np.zeros(n, bool)
+        trained[train], tested[test] = True, True
+        if (trained & tested).any():
+            raise DataError(f"cv: split {number} trains on row {int(np.argmax(trained & tested))}, which it tests")
+        whole = np.array_equal((trained | tested)[ids], all_ids[ids])
+        home = next((i for i in shared if whole and (columns[i][test] == -1).all()), None)
+        if home is None:
+            columns.append(np.full(n, -1) if whole else np.where(trained, -1, NOT_USED))
+            members.append([])
+            home = len(columns) - 1
+            if whole:
+                shared.append(home)
+        columns[home][test] = len(members[home])
+        members[home].append(number)
+    return [
+        Partition(ColumnFolds(len(numbers)), tuple(numbers), column, not (column == NOT_USED).any())
+        for column, numbers in zip(columns, members, strict=True)
+    ]

@@ -1,0 +1,349 @@
+"""Candidates that share their rows, and the sweeps and solves that judge them.
+
+Candidates with the same landmarks whose kernels have a common argument share a sweep; those with the same kernel share
+its moments; what is left, α, the number of components and the intercept, costs a small solve each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from distributed import Client
+from numpy.typing import NDArray
+from sklearn.base import is_classifier
+
+from bigkernel.config import settings
+from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.families import LandmarkFamily, gather
+from bigkernel.features import centre_of
+from bigkernel.grid import candidates, gcv_scores, squared_errors, summed, total_spread
+from bigkernel.monitor import Step, emit
+from bigkernel.rows import Rows
+from bigkernel.scores import GridScores
+from bigkernel.search.scoring import OF_CLASSES, Tested
+from bigkernel.search.splits import Partition
+from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
+from bigkernel.sweep import executor_in_force, plan_sweep, sweep
+
+Array = NDArray[Any]
+
+
+@dataclass(eq=False)
+class Candidate:
+    """One point of the grid: its number, its parameters, and the last step of its model, ready to be solved."""
+
+    index: int
+    params: dict[str, Any]
+    model: Any
+    last: Any
+
+
+@dataclass(eq=False)
+class Sweep:
+    """Kernels that share a sweep, each with its candidates; a linear model is a sweep of one map.
+
+    Attributes
+    ----------
+    members : one list of candidates a kernel
+    """
+
+    members: list[list[Candidate]]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All of them."""
+        return [candidate for one in self.members for candidate in one]
+
+    @property
+    def features(self) -> Any:
+        """The feature map: one block a kernel."""
+        lead = self.members[0][0].last
+        if not isinstance(lead, LandmarkEstimator):
+            return lead._statistic(Targets(1)).features
+        kernels = tuple(one[0].last.kernel_ for one in self.members)
+        return LandmarkFamily(kernels, lead.landmarks_, np.dtype(lead.dtype_))
+
+    def statistic(self, targets: Targets, partition: Partition) -> MomentStatistic:
+        """The moments of all its kernels, by fold."""
+        features = self.features
+        if isinstance(features, LandmarkFamily):
+            shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
+            features = replace(features, shifts=np.stack(shifts))
+        return MomentStatistic(features, targets, self.members[0][0].last._unlabelled, partition.folds)
+
+    def halves(self) -> list[Sweep]:
+        """Two sweeps of half the kernels each."""
+        middle = len(self.members) // 2
+        return [Sweep(self.members[:middle]), Sweep(self.members[middle:])]
+
+
+@dataclass(eq=False)
+class Work:
+    """Rows, what they are fitted to, and the sweeps over them.
+
+    Attributes
+    ----------
+    rows, targets : as an estimator's own fit has them
+    partitions : of the folds
+    sweeps : in the order they run
+    """
+
+    rows: Rows
+    targets: Targets
+    partitions: list[Partition]
+    sweeps: list[Sweep]
+    kept: dict[int, Accumulator] = field(default_factory=dict)
+
+    def run(self, scores: Sequence[str]) -> Iterator[tuple[Candidate, int, Tested]]:
+        """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
+        for one in self.sweeps:
+            for partition in self.partitions:
+                yield from self._judge(one, partition, scores)
+
+    def _judge(
+        self, one: Sweep, partition: Partition, scores: Sequence[str]
+    ) -> Iterator[tuple[Candidate, int, Tested]]:
+        rows, statistic = partition.attach(self.rows), one.statistic(self.targets, partition)
+        total = sweep(rows, statistic, what="tune").total
+        folds, c = partition.folds.count, self.targets.width
+        tested: dict[tuple[int, int], Tested] = {}
+        wide = max(len(members) for members in one.members)
+        classes = [name for name in scores if name in OF_CLASSES]
+        shape = (len(one.members), folds, statistic.features.width, wide * c)
+        weights, intercepts = np.zeros(shape if classes else 0), np.zeros((*shape[:2], shape[3]))
+        for place, members in enumerate(one.members):
+            emit(Step("solve", place + 1, len(one.members)))
+            of_kernel = {
+                name: v[place * statistic.groups : (place + 1) * statistic.groups] for name, v in total.items()
+            }
+            if isinstance(statistic.features, LandmarkFamily):
+                assert statistic.features.shifts is not None
+                of_kernel = uncentred(of_kernel, statistic.features.shifts[place])
+            self._keep(members, of_kernel, partition, statistic)
+            for fold, found in self._solve(
+                members, of_kernel, partition, statistic, expand=bool(classes), gcv="neg_gcv" in scores
+            ):
+                for number, candidate in enumerate(members):
+                    tested[candidate.index, fold] = found.tested[number]
+                if classes:
+                    weights[place, fold, :, : len(members) * c] = found.weights
+                    intercepts[place, fold, : len(members) * c] = found.intercepts
+        if classes:
+            judge = GridScores(
+                one.features, weights, intercepts, partition.folds, self.targets, "neg_log_loss" in classes
+            )
+            counted = sweep(rows, judge, what="scores").total
+            for place, members in enumerate(one.members):
+                for number, candidate in enumerate(members):
+                    for fold in range(folds):
+                        tested[candidate.index, fold] = replace(
+                            tested[candidate.index, fold],
+                            confusion=counted["confusion"][place, fold, number],
+                            loss=float(counted["loss"][place, fold, number]) if judge.with_loss else None,
+                        )
+        by_index = {candidate.index: candidate for candidate in one.candidates}
+        for (index, fold), found_ in tested.items():
+            yield by_index[index], partition.splits[fold], found_
+
+    def _solve(
+        self,
+        members: list[Candidate],
+        total: Accumulator,
+        partition: Partition,
+        statistic: MomentStatistic,
+        *,
+        expand: bool,
+        gcv: bool,
+    ) -> Iterator[tuple[int, Solved]]:
+        c, groups = self.targets.width, range(statistic.groups)
+        by_intercept = {
+            flag: [Moments.of(about, group) for group in groups]
+            for flag, about in ((True, total), (False, without_shifts(total, members[0].last)))
+        }
+        labelled = by_intercept[True][statistic.unlabelled == "keep" :]
+        for number in range(partition.folds.count):
+            self._require_fold(labelled, number, partition.splits[number])
+        solved = {
+            fold: Solved(
+                [None] * len(members),
+                np.zeros((statistic.features.width if expand else 0, len(members) * c)),
+                np.zeros(len(members) * c),
+            )
+            for fold in range(partition.folds.count)
+        }
+        for places in _alike(members):
+            leads = [members[place].last for place in places]
+            penalties = [last._penalty() for last in leads]
+            parts = by_intercept[penalties[0].fit_intercept]
+            coordinates = leads[0]._coordinates(summed(parts), max(p.n_components or 0 for p in penalties))
+            small = [coordinates.reduce(part) for part in parts[statistic.unlabelled == "keep" :]]
+            for fold, out in solved.items():
+                train = summed([part for number, part in enumerate(small) if number != fold])
+                weights, intercepts = candidates(train, penalties, coordinates.condition)
+                errors, spread = squared_errors(small[fold], weights, intercepts), total_spread(small[fold])
+                scores = gcv_scores(train, penalties) if gcv else [None] * len(places)
+                one = small[fold]
+                columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
+                for k, place in enumerate(places):
+                    out.tested[place] = Tested(float(one.n), float(one.rows), errors[k], spread, one.q, gcv=scores[k])
+                if expand:
+                    out.weights[:, columns] = coordinates.expand(weights.transpose(1, 0, 2).reshape(-1, len(columns)))
+                    out.intercepts[columns] = intercepts.ravel()
+        yield from solved.items()
+
+    def _require_fold(self, labelled: list[Moments], fold: int, split: int) -> None:
+        train = summed([part for number, part in enumerate(labelled) if number != fold])
+        for moments, role in ((labelled[fold], "test"), (train, "train on")):
+            if not moments.n > 0:
+                raise DataError(f"cv: split {split} has no labelled row with a weight above zero to {role}")
+        if self.targets.classes is not None and not (train.t > 0).all():
+            raise DataError(
+                f"cv: split {split} has no row of class number {int(np.argmin(train.t))} to train on; take fewer or "
+                "stratified folds"
+            )
+
+    def _keep(
+        self, members: list[Candidate], total: Accumulator, partition: Partition, statistic: MomentStatistic
+    ) -> None:
+        """Keep the moments of all rows, as a fit of its own would have them, if there is room."""
+        size = total["G"][0].nbytes * (1 + (statistic.unlabelled == "keep"))
+        held = sum(one["G"].nbytes for one in self.kept.values())
+        if not partition.whole or held + size > settings().memory_limit_bytes:
+            return
+        if statistic.unlabelled == "keep":
+            first = {name: values[:1] for name, values in total.items()}
+            rest = {name: values[1:].sum(axis=0, keepdims=True) for name, values in total.items()}
+            self.kept[id(members)] = {name: np.concatenate([first[name], rest[name]]) for name in total}
+        else:
+            self.kept[id(members)] = {name: values.sum(axis=0, keepdims=True) for name, values in total.items()}
+
+    def statistics_of(self, candidate: Candidate) -> Accumulator | None:
+        """The moments of all rows as a fit of the candidate would have them, if they were kept."""
+        found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
+        kept = None if found is None else self.kept.get(id(found))
+        if kept is None or candidate.last._penalty().fit_intercept:
+            return kept
+        kept = without_shifts(kept, candidate.last)
+        for name in ("shift_", "target_shift_"):
+            if hasattr(candidate.last, name):
+                setattr(candidate.last, name, np.zeros_like(getattr(candidate.last, name)))
+        return kept
+
+
+@dataclass(eq=False)
+class Solved:
+    """Candidates of one kernel on one fold: what their test says, their coefficients (p, k·c), intercepts (k·c,)."""
+
+    tested: list[Any]
+    weights: Array
+    intercepts: Array
+
+
+def _alike(members: list[Candidate]) -> list[list[int]]:
+    """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
+    groups: dict[Any, list[int]] = {}
+    for place, candidate in enumerate(members):
+        key = (getattr(candidate.last, "eigenfunctions", None), candidate.last._penalty().fit_intercept)
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())
+
+
+def arrange(members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition]) -> list[Sweep]:
+    """Sweeps that serve all members, as few as memory allows."""
+    sweeps = []
+    for group in _same_landmarks(members, rows):
+        lead = group[0].last
+        if not isinstance(lead, LandmarkEstimator):
+            sweeps.append(Sweep([group]))
+            continue
+        kernels: dict[Any, list[Candidate]] = {}
+        for candidate in group:
+            kernels.setdefault((candidate.last.dtype_, _key(candidate.last.kernel_)), []).append(candidate)
+        for dtype in ("float32", "float64"):
+            lists = [one for (name, _), one in kernels.items() if name == dtype]
+            for family in gather([one[0].last.kernel_ for one in lists]):
+                sweeps += _within_memory(Sweep([lists[place] for place in family]), rows, targets, parts)
+    return sweeps
+
+
+def _same_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
+    """Candidates grouped by their landmarks, which are drawn once a group; kernels and dtypes are fixed."""
+    groups: dict[Any, list[Candidate]] = {}
+    for candidate in members:
+        last = candidate.last
+        if not isinstance(last, LandmarkEstimator):
+            groups.setdefault("rows", []).append(candidate)
+            continue
+        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
+        groups.setdefault((given, last.n_landmarks, _seed(last.random_state)), []).append(candidate)
+    for group in groups.values():
+        # rows are shifted where one of them has an intercept; `without_shifts` undoes it for the others
+        group.sort(key=lambda candidate: not getattr(candidate.last, "fit_intercept", False))
+        lead, dtypes = group[0].last, {}
+        lead._start(rows)
+        for candidate in group[1:]:
+            last = candidate.last
+            if not isinstance(last, LandmarkEstimator):
+                last.shift_ = lead.shift_
+                continue
+            last.landmarks_ = lead.landmarks_
+            last.kernel_ = last._kernel().resolve(last.landmarks_)
+            key = (last.dtype, _key(last.kernel_))
+            if key not in dtypes:
+                dtypes[key] = last._compute_dtype(rows)
+            last.dtype_ = dtypes[key]
+    return list(groups.values())
+
+
+def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition]) -> list[Sweep]:
+    """The sweep, or several of fewer kernels where one would not fit the memory of a worker."""
+    if len(one.members) == 1:
+        return [one]
+    wanted, executor = settings(), executor_in_force(rows)
+    limit = wanted.memory_limit_bytes
+    if isinstance(executor, Client):
+        workers = executor.scheduler_info(n_workers=-1)["workers"].values()
+        limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
+    try:
+        for partition in parts:
+            steps = plan_sweep(partition.attach(rows), one.statistic(targets, partition))
+            steps.check(limit, wanted.worker_base_bytes)
+    except PlanTooLarge:
+        return [fit for half in one.halves() for fit in _within_memory(half, rows, targets, parts)]
+    return [one]
+
+
+def without_shifts(total: Accumulator, last: Any) -> Accumulator:
+    """Moments as they would be had rows and targets not been shifted for an intercept."""
+    if hasattr(last, "target_shift_") and last.target_shift_.any():
+        total = unshifted(total, last.target_shift_)
+    if hasattr(last, "shift_") and last.shift_.any():
+        total = uncentred(total, last.shift_)
+    return total
+
+
+def _seed(random_state: Any) -> Any:
+    """Equal for candidates that would draw the same landmarks."""
+    return (
+        random_state if isinstance(random_state, int | np.integer) else repr(random_state and random_state.get_state())
+    )
+
+
+def _key(kernel: Any) -> Any:
+    return kernel.name, tuple((name, np.asarray(value).tobytes()) for name, value in kernel.get_params().items())
+
+
+def prepare(last: Any, proto: Any) -> None:
+    """Give a candidate what the training input set on `proto`."""
+    for name in ("n_features_in_", "feature_names_in_", "classes_", "_flat", "target_shift_"):
+        if hasattr(proto, name):
+            setattr(last, name, getattr(proto, name))
+
+
+def of_classes(last: Any) -> bool:
+    """Whether the estimator predicts classes."""
+    return bool(is_classifier(last))

@@ -1,0 +1,120 @@
+"""What the tests of the search compare with: scikit-learn's GridSearchCV, and loops over refits by the dense oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import dask
+import numpy as np
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from sklearn.model_selection import GridSearchCV
+from threadpoolctl import threadpool_limits
+
+from bigkernel import arrays
+from bigkernel.chunks import Chunk, Workspace
+from bigkernel.search import SweepSearchCV
+from bigkernel.statistics import Accumulator
+
+Array = NDArray[Any]
+STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}
+
+
+def accumulate(
+    statistic: Any, x: Array, *, cuts: Sequence[int] = (), block_rows: int = 16, **columns: Array | None
+) -> Accumulator:
+    """The statistic of rows that come in chunks cut at `cuts`."""
+    total, work = statistic.zero(), Workspace()
+    for a, b in pairwise([0, *sorted(cuts), len(x)]):
+        parts = {name: values[a:b] for name, values in columns.items() if values is not None}
+        statistic.update(total, Chunk(x[a:b], a, **parts, block_rows=block_rows, work=work))
+    return total
+
+
+def split_scores(search: Any, label: str = "score") -> Array:
+    """(candidates, splits)."""
+    return np.array([search.cv_results_[f"split{j}_test_{label}"] for j in range(search.n_splits_)]).T
+
+
+def digest(search: Any) -> str:
+    """Of every score of every split, to the bit."""
+    scores = {name: values for name, values in search.cv_results_.items() if "_test_" in name}
+    return arrays.digest({name: np.ascontiguousarray(values, np.float64) for name, values in scores.items()})
+
+
+def comparable(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters that `==` compares."""
+    return {key: str(value) for key, value in params.items()}
+
+
+def peer(estimator: Any, grid: Any, X: Any, y: Any, *, cv: Any, fit: dict[str, Any] | None = None, **options: Any) -> Any:
+    """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
+    search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
+    with threadpool_limits(1), mock.patch("bigkernel.sweep.threadpool_limits", lambda **_: nullcontext()):
+        return search.fit(X, y, **(fit or {}))
+
+
+def assert_like_peer(
+    estimator: Any,
+    grid: Any,
+    X: Any,
+    y: Any,
+    *,
+    cv: Any,
+    scoring: Any = None,
+    refit: Any = True,
+    new: Any = None,
+    fit: dict[str, Any] | None = None,
+    peer_fit: dict[str, Any] | None = None,
+    peer_cv: Any = None,
+    atol: float = 1e-8,
+    **options: Any,
+) -> SweepSearchCV:
+    """Everything that a user reads of a search equals what GridSearchCV gives; returns the search.
+
+    Parameters
+    ----------
+    fit, peer_fit : further arguments of `fit`; the peer has those of `fit` unless its own are given
+    peer_cv : folds of the peer, where it does not know `cv`
+    new : rows to predict with the best model
+    """
+    with dask.config.set(STEPS):
+        ours = SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, refit=refit, **options).fit(X, y, **(fit or {}))
+    theirs = peer(
+        estimator, grid, X, y, cv=cv if peer_cv is None else peer_cv, scoring=scoring, refit=refit,
+        fit=fit if peer_fit is None else peer_fit,
+    )  # fmt: skip
+
+    assert ours.n_splits_ == theirs.n_splits_
+    assert ours.multimetric_ == theirs.multimetric_
+    labels = ["score"] if scoring is None or isinstance(scoring, str) else list(scoring)
+    assert set(ours.cv_results_) == set(theirs.cv_results_) | {f"sem_test_{label}" for label in labels}
+    assert [comparable(p) for p in ours.cv_results_["params"]] == [comparable(p) for p in theirs.cv_results_["params"]]
+    for label in labels:
+        scores = split_scores(theirs, label)
+        assert_allclose(split_scores(ours, label), scores, rtol=0, atol=atol, err_msg=label)
+        assert_allclose(ours.cv_results_[f"mean_test_{label}"], scores.mean(axis=1), rtol=0, atol=atol)
+        assert_allclose(ours.cv_results_[f"std_test_{label}"], scores.std(axis=1), rtol=0, atol=atol)
+        error = scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1])
+        assert_allclose(ours.cv_results_[f"sem_test_{label}"], error, rtol=0, atol=atol)
+        assert_array_equal(ours.cv_results_[f"rank_test_{label}"], theirs.cv_results_[f"rank_test_{label}"])
+        assert ours.cv_results_[f"rank_test_{label}"].dtype == theirs.cv_results_[f"rank_test_{label}"].dtype
+    for name in (name for name in theirs.cv_results_ if name.startswith("param_")):
+        assert_array_equal(ours.cv_results_[name].mask, theirs.cv_results_[name].mask)
+        found, wanted = ours.cv_results_[name].compressed(), theirs.cv_results_[name].compressed()
+        assert list(map(str, found.tolist())) == list(map(str, wanted.tolist()))
+    if refit or not ours.multimetric_:
+        assert ours.best_index_ == theirs.best_index_
+        assert comparable(ours.best_params_) == comparable(theirs.best_params_)
+        assert abs(ours.best_score_ - theirs.best_score_) <= atol
+    if refit and new is not None:
+        found, wanted = ours.predict(new), theirs.predict(new)
+        if wanted.dtype.kind == "f":
+            assert_allclose(found, wanted, rtol=0, atol=10 * atol)
+        else:
+            assert_array_equal(found, wanted)
+    return ours

@@ -1,0 +1,186 @@
+"""scikit-learn's manners: clone, parameters, repr, tags, pickling, fitted or not; the plan; and what observers see."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import check_is_fitted
+
+import bigkernel
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Ridge, SSSLClassifier, SweepSearchCV, UnitNormalizer
+from bigkernel.monitor import Note, Step, SweepStarted, observe
+from bigkernel.search import SearchPlan
+
+rng = np.random.default_rng(77)
+N = 60
+X = rng.normal(size=(N, 3))
+Z = X[:8] + 0.03
+y = np.sin(X[:, 0])
+LABELS = np.arange(N) % 3
+MODEL = KernelRidge(Gaussian(1.2), landmarks=Z)
+CLASSIFIER = KernelRidgeClassifier(Gaussian(1.2), landmarks=Z)
+GRID = {"alpha": [0.1, 1.0], "kernel__sigma": [0.8, 1.6]}
+
+
+def test_parameters_are_kept_as_given_and_cloned():
+    search = SweepSearchCV(MODEL, GRID, cv=3, scoring="r2", refit=False, one_standard_error=True, random_state=4)
+    params = search.get_params(deep=False)
+    assert params == {
+        "estimator": MODEL, "param_grid": GRID, "cv": 3, "scoring": "r2", "refit": False, "one_standard_error": True,
+        "random_state": 4,
+    }  # fmt: skip
+    assert search.get_params()["estimator__kernel__sigma"] == 1.2
+    again = clone(search.fit(X, y))
+    assert again.get_params(deep=False).keys() == params.keys()
+    assert again.estimator is not MODEL
+    assert not hasattr(again, "cv_results_")
+    search.set_params(estimator__kernel=Laplacian(0.5), cv=4, param_grid={"alpha": [1.0]})
+    assert search.fit(X, y).n_splits_ == 4
+    assert MODEL.kernel == Laplacian(0.5)
+    MODEL.set_params(kernel=Gaussian(1.2))
+
+
+def test_fitting_changes_neither_the_estimator_nor_the_grid():
+    grid = {"kernel": [Gaussian(1.0), Gaussian("scale")], "kernel__sigma": [0.5, 2.0], "alpha": [1.0]}
+    model = KernelRidge(Gaussian(7.0), n_landmarks=6, random_state=0)
+    SweepSearchCV(model, grid, cv=3).fit(X, y)
+    assert [kernel.sigma for kernel in grid["kernel"]] == [1.0, "scale"]
+    assert model.kernel.sigma == 7.0
+    assert [name for name in vars(model) if name.endswith("_")] == []
+
+
+def test_repr_names_the_estimator_and_the_plan_its_sweeps():
+    search = SweepSearchCV(MODEL, GRID, cv=3)
+    assert "SweepSearchCV(" in repr(search)
+    assert "KernelRidge" in repr(search)
+    plan = search.plan(X, y)
+    assert isinstance(plan, SearchPlan)
+    assert str(plan).startswith("4 candidates, 3 splits: 1 sweeps, 0 fits")
+    assert not hasattr(search, "cv_results_")
+
+
+@pytest.mark.parametrize("model", [CLASSIFIER, SSSLClassifier(landmarks=Z), make_pipeline(UnitNormalizer(), CLASSIFIER)])
+def test_a_search_of_classifiers_is_one(model):
+    search = SweepSearchCV(model, {})
+    assert is_classifier(search)
+    assert not is_regressor(search)
+    assert hasattr(search, "decision_function")
+
+
+@pytest.mark.parametrize("model", [MODEL, Ridge(), make_pipeline(UnitNormalizer(), MODEL)])
+def test_a_search_of_regressors_is_one(model):
+    search = SweepSearchCV(model, {})
+    assert is_regressor(search)
+    assert not is_classifier(search)
+    assert not hasattr(search, "decision_function")
+
+
+def test_it_says_that_it_is_not_fitted():
+    search = SweepSearchCV(CLASSIFIER, GRID)
+    for method in ("predict", "decision_function", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(search, method)(X, *([LABELS] if method == "score" else []))
+    with pytest.raises(NotFittedError):
+        check_is_fitted(search)
+    search.plan(X, LABELS)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(search)
+    check_is_fitted(search.fit(X, LABELS))
+    without = SweepSearchCV(CLASSIFIER, GRID, refit=False).fit(X, LABELS)
+    with pytest.raises((NotFittedError, AttributeError)):
+        without.predict(X)
+
+
+def test_it_survives_a_pickle():
+    search = pickle.loads(pickle.dumps(SweepSearchCV(CLASSIFIER, GRID, cv=3).fit(X, LABELS)))
+    again = pickle.loads(pickle.dumps(search))
+    assert_array_equal(again.predict(X), search.predict(X))
+    assert_array_equal(again.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"])
+    assert str(again.plan_) == str(search.plan_)
+    assert again.classes_.tolist() == [0, 1, 2]
+
+
+def test_two_fits_give_the_same_bits_and_the_second_forgets_the_first():
+    search = SweepSearchCV(CLASSIFIER, GRID, cv=3).fit(X, LABELS)
+    first = search.cv_results_["mean_test_score"]
+    assert_array_equal(search.fit(X, LABELS).cv_results_["mean_test_score"], first)
+    search.set_params(refit=False, cv=4).fit(X[:, :2], LABELS)
+    assert search.n_features_in_ == 2
+    assert search.n_splits_ == 4
+    assert "split3_test_score" in search.cv_results_
+    assert not hasattr(search, "best_estimator_")
+
+
+def test_it_may_be_nested():
+    scores = cross_val_score(SweepSearchCV(MODEL, GRID, cv=3), X, y, cv=KFold(3))
+    wanted = [
+        SweepSearchCV(MODEL, GRID, cv=3).fit(X[train], y[train]).score(X[test], y[test]) for train, test in KFold(3).split(X)
+    ]
+    assert_allclose(scores, wanted)
+
+
+def test_frames_bring_the_names_of_their_columns():
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    for model in (MODEL, KernelRidge(Gaussian(1.2)), make_pipeline(UnitNormalizer(), MODEL)):
+        search = SweepSearchCV(model, {}, cv=3).fit(frame, pd.Series(y, index=range(100, 160)))
+        assert search.feature_names_in_.tolist() == ["a", "b", "c"]
+        assert_allclose(search.predict(frame), SweepSearchCV(model, {}, cv=3).fit(X, y).predict(X))
+        assert search.n_features_in_ == 3
+
+
+@pytest.mark.parametrize("model", [MODEL, KernelRidge(Gaussian(1.2))], ids=["landmarks", "exact"])
+def test_lists_are_rows_too(model):
+    search = SweepSearchCV(model, {}, cv=3).fit(X.tolist(), y.tolist())
+    assert_allclose(search.predict(X.tolist()), SweepSearchCV(model, {}, cv=3).fit(X, y).predict(X))
+    assert search.n_features_in_ == 3
+
+
+def test_results_make_a_table():
+    search = SweepSearchCV(MODEL, {"alpha": [0.1, 1.0], "kernel": [Gaussian(1.0)], "landmarks": [Z, Z[:4]]}, cv=3).fit(X, y)
+    table = pd.DataFrame(search.cv_results_)
+    assert len(table) == 4
+    assert table["param_alpha"].tolist() == [0.1, 0.1, 1.0, 1.0]
+    assert table["params"][3]["landmarks"] is search.param_grid["landmarks"][1]
+    assert (table["mean_fit_time"] > 0).all()
+    assert_allclose(table["mean_test_score"], table[[f"split{j}_test_score" for j in range(3)]].mean(axis=1))
+
+
+def test_every_sweep_is_announced_and_none_else_runs():
+    grid = [
+        {"kernel": [Gaussian(1.0), Gaussian(2.0), Laplacian(0.3)], "alpha": [0.1, 1.0]},
+        {"landmarks": [Z[:5]], "alpha": [1.0]},
+    ]
+    seen = []
+    with observe(seen.append):
+        search = SweepSearchCV(CLASSIFIER, grid, cv=3, scoring=["accuracy", "r2"], refit="r2").fit(X, LABELS)
+    started = [event.what for event in seen if isinstance(event, SweepStarted)]
+    assert started == ["tune", "scores"] * 3
+    assert len(search.plan_.sweeps) == 6
+    (note,) = [event.text for event in seen if isinstance(event, Note)]
+    assert note == str(search.plan_) == str(SweepSearchCV(CLASSIFIER, grid, cv=3, scoring=["accuracy", "r2"], refit="r2").plan(X, LABELS))  # fmt: skip
+    steps = [(event.what, event.done, event.total) for event in seen if isinstance(event, Step)]
+    assert steps == [("solve", 1, 2), ("solve", 2, 2), ("solve", 1, 1), ("solve", 1, 1)]
+    kinds = [type(event) for event in seen]
+    assert kinds.index(Note) < kinds.index(SweepStarted)
+
+
+def test_the_plan_counts_flops_and_memory():
+    one = SweepSearchCV(MODEL, {"alpha": [1.0]}, cv=3).plan(X, y)
+    many = SweepSearchCV(MODEL, {"alpha": np.geomspace(1e-3, 1, 50)}, cv=3).plan(X, y)
+    assert (many.flops, many.task_bytes) == (one.flops, one.task_bytes)
+    wide = SweepSearchCV(MODEL, {"kernel__sigma": [0.5, 1.0, 2.0, 4.0]}, cv=3).plan(X, y)
+    assert one.flops < wide.flops < 4 * one.flops  # distances once
+    assert wide.task_bytes > one.task_bytes
+
+
+def test_the_door_is_open():
+    assert bigkernel.SweepSearchCV is SweepSearchCV
+    assert "SweepSearchCV" in dir(bigkernel)

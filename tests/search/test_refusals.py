@@ -1,0 +1,301 @@
+"""What cannot be searched is refused by name, before anything is swept where it can be known before."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import sklearn.linear_model
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Ridge,
+    SSSLClassifier,
+    Standardizer,
+    SweepSearchCV,
+)
+from bigkernel.errors import BigKernelError, ConfigError, DataError
+from bigkernel.folds import HashFolds
+from bigkernel.monitor import SweepStarted, observe
+
+rng = np.random.default_rng(404)
+N = 60
+X = rng.normal(size=(N, 3))
+Z = X[:8]
+y = np.sin(X[:, 0])
+LABELS = np.arange(N) % 3
+MODEL = KernelRidge(Gaussian(1.2), landmarks=Z)
+CLASSIFIER = KernelRidgeClassifier(Gaussian(1.2), landmarks=Z)
+GRID = {"alpha": [0.1, 1.0]}
+
+
+def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=None, **options):
+    """The search is refused with this error, and (unless `swept`) before its first sweep."""
+    seen = []
+    search = SweepSearchCV(model, grid, **options)
+    with observe(seen.append), pytest.raises(error, match=match) as caught:
+        search.fit(X, y, **(fit or {}))
+    assert isinstance(caught.value, BigKernelError)
+    assert isinstance(caught.value, ValueError)  # what scikit-learn raises
+    assert not hasattr(search, "best_estimator_")
+    if not swept:
+        assert not [event for event in seen if isinstance(event, SweepStarted)]
+
+
+# ---------------------------------------------------------------- the grid
+
+
+@pytest.mark.parametrize(
+    "grid, match",
+    [
+        ([], "no candidate"),
+        ({"alpha": []}, "alpha.*non-empty"),
+        (None, "dict or a list"),
+        ({"alpha": 1.0}, "alpha.*needs to be a list"),
+        ({"alhpa": [1.0]}, "Invalid parameter 'alhpa'"),
+        ({"kernel__gamma": [1.0]}, "no parameter 'gamma'; it has .*sigma"),
+        ([{"alpha": [1.0]}, {"sigma": [1.0]}], "Invalid parameter 'sigma'"),
+    ],
+    ids=["empty", "no value", "none", "a number", "unknown", "unknown of the kernel", "unknown in the second"],
+)
+def test_grids(grid, match):
+    refuse(ConfigError, f"param_grid: .*{match}", grid=grid)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
+def test_penalties_that_are_none(alpha):
+    refuse(ConfigError, "alpha: expected a finite number of at least 0", grid={"alpha": [1.0, alpha]})
+    refuse(ConfigError, "alpha: expected a finite number of at least 0", Ridge(), {"alpha": [1.0, alpha]})
+
+
+@pytest.mark.parametrize("values", [{"alpha": ["x"]}, {"alpha": [None]}, {"kernel": ["rbff"]}, {"n_landmarks": [0]}, {"gamma": [-1.0]}])
+def test_values_that_the_estimator_refuses(values):
+    search = SweepSearchCV(MODEL, values)
+    with pytest.raises(ValueError, match=f"{next(iter(values))}"):
+        search.fit(X, y)
+
+
+def test_bandwidths_that_are_none():
+    refuse(ConfigError, "gaussian kernel: expected a finite sigma above 0", grid={"kernel__sigma": [1.0, 0.0]})
+    refuse(ConfigError, r"expected sigma of shape \(3,\)", grid={"kernel__sigma": [np.ones(2)]})
+    refuse(DataError, "float32.*error of .* bandwidths", KernelRidge(Gaussian(1.0), landmarks=Z, dtype="float32"),
+           {"kernel__sigma": [1.0, 1e-6]}, swept=True)  # fmt: skip
+
+
+def test_classifiers_and_regressors_in_one_grid():
+    refuse(ConfigError, "classifiers and regressors", Pipeline([("m", MODEL)]), {"m": [CLASSIFIER, MODEL]}, y=LABELS)
+
+
+# ---------------------------------------------------------------- the estimator
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        sklearn.linear_model.Ridge(),
+        make_pipeline(Standardizer(), sklearn.linear_model.Ridge()),
+        TransformedTargetRegressor(MODEL),
+        Standardizer(),
+        make_pipeline(Standardizer()),
+        SweepSearchCV(MODEL, GRID),
+        KernelRidge,
+        None,
+        "ridge",
+    ],
+    ids=["foreign", "foreign at the end", "wrapped", "transform", "transforms", "search", "class", "none", "text"],
+)
+def test_estimators_that_are_not_ours(model):
+    refuse(ConfigError, "estimator", model, {})
+
+
+def test_the_exact_form_of_rows_that_are_not_in_memory():
+    lazy = da.from_array(X, chunks=(20, 3)), da.from_array(y, chunks=20)
+    refuse(ConfigError, "n_landmarks.*exact.*rows in memory", KernelRidge(Gaussian(1.0)), X=lazy[0], y=lazy[1])
+    refuse(ConfigError, "n_landmarks.*exact.*rows in memory", KernelRidge(Gaussian(1.0)), {"n_landmarks": [5, None]},
+           X=lazy[0], y=lazy[1])  # fmt: skip
+
+
+def test_more_landmarks_than_rows():
+    refuse(DataError, "n_landmarks=61: expected from 1 to .* 60", KernelRidge(), {"n_landmarks": [5, N + 1]})
+    refuse(DataError, r"landmarks: expected an array of shape \(m, 3\)", KernelRidge(landmarks=Z[:, :2]))
+
+
+# ---------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize("scoring", ["mse", "roc_auc", ["r2", "mse"], "", [], {"r2": "r2"}, len, 3, [["r2"]], [None]])
+def test_scores_that_are_unknown(scoring):
+    refuse(ConfigError, "scoring: ", scoring=scoring)
+
+
+@pytest.mark.parametrize("score", ["accuracy", "balanced_accuracy", "neg_log_loss"])
+def test_scores_of_classes_asked_of_numbers(score):
+    refuse(ConfigError, f"scoring: '{score}' is a score of classes", scoring=score)
+
+
+@pytest.mark.parametrize("refit", [True, "accuracy", "score"])
+def test_several_scores_without_the_one_that_chooses(refit):
+    refuse(ConfigError, "refit: .*r2, neg_mean_squared_error", scoring=["r2", "neg_mean_squared_error"], refit=refit)
+
+
+def test_a_function_that_chooses():
+    refuse(ConfigError, "refit: expected True, False or the name of a score", refit=lambda results: 0)
+
+
+def test_gcv_of_the_exact_form():
+    refuse(ConfigError, "neg_gcv.*set n_landmarks", KernelRidge(Gaussian(1.0)), scoring="neg_gcv")
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("model", [MODEL, KernelRidge(Gaussian(1.2)), Ridge()], ids=["landmarks", "exact", "ridge"])
+def test_scores_that_are_not_finite(model):
+    refuse(
+        DataError, r"scoring: neg_mean_squared_error of candidate \{'alpha': 0.1\} on split 0 is (-inf|nan)", model,
+        y=y * 1e200, scoring="neg_mean_squared_error", swept=True,
+    )  # fmt: skip
+
+
+def test_r2_of_folds_of_one_row():
+    for model in (MODEL, KernelRidge(Gaussian(1.2))):
+        refuse(DataError, "r2 needs at least two .*neg_mean_squared_error", model, cv=LeaveOneOut(), swept=True)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("model", [MODEL, KernelRidge(Gaussian(1.2))], ids=["landmarks", "exact"])
+def test_r2_of_a_fold_of_equal_targets_is_nought_as_scikit_learn_has_it(model, fit_intercept):
+    steps = np.repeat([0.1, 0.2, 0.7], 20)
+    search = SweepSearchCV(model.set_params(fit_intercept=fit_intercept), GRID, cv=KFold(3)).fit(X, steps)
+    assert [search.cv_results_[f"split{j}_test_score"].tolist() for j in range(3)] == [[0, 0]] * 3
+    model.set_params(fit_intercept=False)
+
+
+def test_r2_of_a_constant_that_is_met_is_one():
+    search = SweepSearchCV(Ridge(), GRID, cv=KFold(3)).fit(X, np.full(N, 0.1))
+    assert search.cv_results_["mean_test_score"].tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------- folds
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], [1.5] * N, 3j, {0: 1}],
+    ids=["object", "float", "bool", "name", "class", "matrix", "floats", "names", "list of floats", "complex", "dict"],
+)
+def test_folds_that_are_nothing(cv):
+    refuse((ConfigError, DataError), "cv: ", cv=cv)
+
+
+@pytest.mark.parametrize("cv", [1, 0, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), HashFolds(1), [0] * N])
+def test_fewer_than_two_folds(cv):
+    refuse(DataError, "cv: expected at least 2 folds, found", cv=cv)
+
+
+def test_folds_that_do_not_fit_the_rows():
+    refuse(DataError, "cv: expected a fold for each of the 60 rows, found 5", cv=np.arange(5))
+    refuse(DataError, "cv: .*n_splits=61.*n_samples=60", cv=N + 1)
+    refuse(DataError, "cv: it makes no split", cv=[])
+    refuse(DataError, "cv: split 0 .*0 to 59", cv=[(np.arange(10), [N])])
+    refuse(DataError, "cv: split 0 .*0 to 59", cv=[(np.arange(10), [-1])])
+    refuse(DataError, "cv: split 1 .*0 to 59", cv=[([0, 1], [2, 3]), (np.arange(10.0), [20])])
+    refuse(DataError, "cv: split 0 trains on row 5, which it tests", cv=[(np.arange(10), np.arange(5, 20))])
+    refuse(DataError, "cv: split 0 names a row twice", cv=[(np.r_[:10, :10], np.arange(20, 40))])
+    refuse(DataError, "cv: split 0 has 10 rows to train on and 0 to test on", cv=[(np.arange(10), [])])
+    refuse(DataError, "cv: split 0 has 0 rows to train on and 10 to test on", cv=[([], np.arange(10))])
+    refuse(ConfigError, "cv: split 0", cv=[(np.arange(10), np.arange(10, 20), np.arange(20, 30))])
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])
+def test_seeds_of_folds_that_are_no_number(seed):
+    refuse(ConfigError, "random_state: expected an integer", X=da.from_array(X, chunks=(20, 3)), random_state=seed)
+
+
+def test_columns_that_are_missing_or_have_one_value():
+    refuse(DataError, "domain: .*no column of domains", cv="domains")
+    refuse(DataError, "cv: expected at least 2 domains, found 1", cv="domains", fit={"sample_domain": np.ones(N)})
+    refuse(DataError, "cv: .*groups", cv=GroupKFold(3))
+    refuse(DataError, "cv: 3 folds of whole groups, but the labelled rows have 1 group", cv=3, fit={"groups": np.ones(N)})
+    refuse(DataError, "cv: 3 folds of whole groups, .* 2 groups", cv=3, fit={"groups": np.arange(N) % 2})
+    refuse(DataError, "group: the folds keep groups together", cv=HashFolds(3, by="group"), swept=True)
+    refuse(DataError, "group: expected 60 values", fit={"groups": np.ones(7)})
+    refuse(DataError, "domain: expected 60 values", cv="domains", fit={"sample_domain": np.ones((N, 2))})
+    refuse(DataError, "group: expected numbers", fit={"groups": np.array(["a", "b"] * (N // 2))})
+
+
+def test_one_group_of_lazy_rows():
+    lazy = da.from_array(X, chunks=(20, 3)), da.from_array(y, chunks=20)
+    refuse(DataError, "cv: expected at least 2 groups, found 1", X=lazy[0], y=lazy[1], cv=3, fit={"groups": np.ones(N)})
+
+
+@pytest.mark.parametrize(
+    "model", [CLASSIFIER, KernelRidgeClassifier(Gaussian(1.2)), SSSLClassifier(landmarks=Z), SSSLClassifier()],
+    ids=["landmarks", "exact", "sssl", "sssl exact"],
+)  # fmt: skip
+def test_folds_with_a_missing_class(model):
+    refuse(DataError, "cv: split 0 has .*class.*(fewer or|stratified)", model, y=np.sort(LABELS), cv=KFold(3), swept=True)
+
+
+def test_folds_that_leave_one_class(model=KernelRidgeClassifier(Gaussian(1.2))):
+    two = (np.arange(N) < 30) * 1
+    refuse(DataError, "class", model, y=two, cv=KFold(2), swept=True)
+    refuse(DataError, "class", CLASSIFIER, y=two, cv=KFold(2), swept=True)
+
+
+@pytest.mark.parametrize("settings", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
+def test_folds_without_labelled_rows(settings):
+    model, half = SSSL(Gaussian(1.2), **settings), np.where(np.arange(N) < 30, y, np.nan)
+    refuse(DataError, "cv: split 2 has .*labelled row", model, y=half, cv=np.arange(N) // 15, swept=True)
+    refuse(DataError, "cv: split 0 has .*labelled row", model, y=half, cv=np.arange(N) // 30, swept=True)
+    refuse(DataError, "cv: .*n_samples=0", model, y=np.full(N, np.nan), cv=3)
+    refuse(DataError, "cv: .*n_samples=1", model, y=np.where(np.arange(N) == 7, y, np.nan), cv=3)
+
+
+@pytest.mark.parametrize("settings", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
+def test_folds_whose_rows_have_no_weight(settings):
+    model = KernelRidge(Gaussian(1.2), **settings)
+    light = (np.arange(N) >= 20) * 1.0
+    refuse(DataError, "cv: split 0 has .*weight.* to test", model, cv=KFold(3), fit={"sample_weight": light}, swept=True)
+    refuse(DataError, "cv: split 0 has .*weight.* to train on", model, cv=KFold(3), fit={"sample_weight": 1 - light}, swept=True)
+
+
+# ---------------------------------------------------------------- rows and targets
+
+
+@pytest.mark.parametrize(
+    "X, y, match",
+    [
+        (np.where(X > 1.5, np.nan, X), y, "Input X contains NaN"),
+        (X, np.where(y > 0.9, np.nan, y), "Input y contains NaN"),
+        (X, None, "requires y"),
+        (X, y[:5], r"inconsistent numbers of samples: \[60, 5\]"),
+        (X[:, 0], y, "Expected 2D array"),
+        (X[:0], y[:0], "0 sample"),
+    ],
+    ids=["nan", "nan in y", "no y", "short y", "a vector", "no rows"],
+)
+@pytest.mark.parametrize("model", [MODEL, KernelRidge(Gaussian(1.2))], ids=["landmarks", "exact"])
+def test_rows_and_targets(model, X, y, match):
+    refuse(DataError, match, model, X=X, y=y)
+
+
+@pytest.mark.parametrize("weight", [-np.ones(N), np.zeros(N), np.full(N, np.nan), np.ones(3)])
+@pytest.mark.parametrize("model", [MODEL, KernelRidge(Gaussian(1.2))], ids=["landmarks", "exact"])
+def test_weights(model, weight):
+    refuse(DataError, "sample_weight", model, fit={"sample_weight": weight})
+
+
+def test_one_class():
+    refuse(DataError, "at least 2 classes", CLASSIFIER, y=np.ones(N), cv=StratifiedKFold(3))
+
+
+def test_a_refused_search_may_be_mended_and_fitted():
+    search = SweepSearchCV(MODEL, {"alpha": []})
+    with pytest.raises(ConfigError):
+        search.fit(X, y)
+    assert search.set_params(param_grid=GRID).fit(X, y).best_params_["alpha"] in GRID["alpha"]

@@ -1,0 +1,429 @@
+"""SweepSearchCV against GridSearchCV over the same folds, landmarks and candidates, cell by cell."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import reference
+from numpy.testing import assert_allclose, assert_array_equal
+from peers import assert_like_peer, comparable, peer, split_scores
+from sklearn.base import clone
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    LinearRegression,
+    Matern,
+    Polynomial,
+    Rescaler,
+    Ridge,
+    Sigmoid,
+    Standardizer,
+    SweepSearchCV,
+    UnitNormalizer,
+)
+
+rng = np.random.default_rng(19930117)
+N, D, M = 96, 4, 12
+X = rng.normal(size=(N, D))
+NEW = rng.normal(size=(20, D))
+Z = X[rng.permutation(N)[:M]] + 0.03  # a row that is a landmark costs Matérn 1/2 half the digits
+Y = np.column_stack([np.sin(X[:, 0]) + 2, X[:, 1] * X[:, 2]]) + 0.1 * rng.normal(size=(N, 2))
+y = Y[:, 0]
+LABELS = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 0] + 0.5 * rng.normal(size=N), [-0.4, 0.5])]
+WEIGHT = rng.uniform(0.2, 3, N)
+NUMBERS = ["neg_mean_squared_error", "neg_root_mean_squared_error", "r2"]
+FOLDS = KFold(3, shuffle=True, random_state=1)
+KERNELS = {
+    "gaussian": Gaussian(1.4),
+    "lengths": Gaussian(np.array([0.8, 1.0, 1.5, 2.0])),
+    "laplacian": Laplacian(0.3),
+    "matern 1/2": Matern(2.0, nu=0.5),
+    "matern 3/2": Matern(2.0, nu=1.5),
+    "matern 5/2": Matern(1.5, nu=2.5),
+    "linear": Linear(),
+    "polynomial": Polynomial(2, 0.4, 1.5),
+    "sigmoid": Sigmoid(0.05, 0.2),
+}
+ORACLES = {
+    "gaussian": lambda A, B: reference.gaussian(A, B, 1.4),
+    "lengths": lambda A, B: reference.gaussian(A, B, np.array([0.8, 1.0, 1.5, 2.0])),
+    "laplacian": lambda A, B: reference.laplacian(A, B, 0.3),
+    "matern 1/2": lambda A, B: reference.matern(A, B, 2.0, 0.5),
+    "matern 3/2": lambda A, B: reference.matern(A, B, 2.0, 1.5),
+    "matern 5/2": lambda A, B: reference.matern(A, B, 1.5, 2.5),
+    "linear": reference.linear,
+    "polynomial": lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5),
+    "sigmoid": lambda A, B: reference.sigmoid(A, B, 0.05, 0.2),
+}
+# the linear kernel of four features has rank 4, the sigmoid is not positive: both say so
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+GIVEN = KernelRidge(Gaussian(1.4), landmarks=Z)
+CLASSIFIER = KernelRidgeClassifier(Gaussian(1.4), landmarks=Z)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@legitimate
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
+    alphas, flags = [1e-2, 1.0, 30.0], [False, True]
+    search = SweepSearchCV(
+        KernelRidge(KERNELS[name], landmarks=Z), {"alpha": alphas, "fit_intercept": flags}, cv=FOLDS, scoring=NUMBERS,
+        refit="r2",
+    ).fit(X, Y)  # fmt: skip
+    B, core = ORACLES[name](X, Z), ORACLES[name](Z, Z)
+    cells = [(alpha, flag) for alpha in alphas for flag in flags]
+    for j, (train, test) in enumerate(FOLDS.split(X)):
+        for i, (alpha, flag) in enumerate(cells):
+            coef, b = reference.nystrom_krr(B[train], core, Y[train], alpha, flag)
+            squares = (Y[test] - B[test] @ coef - b) ** 2
+            r2 = np.mean(1 - squares.sum(0) / ((Y[test] - Y[test].mean(0)) ** 2).sum(0))
+            wanted = [-squares.mean(), -np.sqrt(squares.mean(0)).mean(), r2]
+            found = [search.cv_results_[f"split{j}_test_{label}"][i] for label in NUMBERS]
+            # the distance of a landmark to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+            assert_allclose(found, wanted, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
+
+
+@legitimate
+def test_all_kinds_of_kernels_in_one_grid():
+    grid = {"kernel": list(KERNELS.values()), "alpha": [0.01, 1.0], "fit_intercept": [True, False]}
+    search = assert_like_peer(KernelRidge(landmarks=Z), grid, X, y, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
+    # euclidean, L1, inner product, and lengths of its own
+    assert len(search.plan_.sweeps) == 4
+    assert search.plan_.candidates == 36
+
+
+@pytest.mark.parametrize(
+    "target, scoring", [(y, None), (Y, "r2"), (Y, "neg_mean_squared_error"), (y, "neg_root_mean_squared_error")]
+)
+def test_one_score_and_its_best_model(target, scoring):
+    grid = {"alpha": [1e-3, 0.1, 10.0], "kernel__sigma": [0.7, 1.4]}
+    search = assert_like_peer(GIVEN, grid, X, target, cv=FOLDS, scoring=scoring, new=NEW)
+    assert search.best_estimator_.alpha_ == search.best_params_["alpha"]
+    assert search.best_estimator_.kernel_.sigma == search.best_params_["kernel__sigma"]
+
+
+def test_a_list_of_grids_with_parameters_of_their_own():
+    grid = [
+        {"kernel": ["rbf", "laplacian"], "gamma": [0.1, 0.4], "alpha": [0.1, 1.0]},
+        {"kernel": ["poly"], "degree": [2], "gamma": [0.2], "coef0": [0.5, 1.0]},
+        {"kernel": [Matern(2.0)], "fit_intercept": [True, False]},
+    ]
+    search = assert_like_peer(KernelRidge(landmarks=Z), grid, X, y, cv=FOLDS, scoring=["r2"], refit="r2", new=NEW)
+    assert search.cv_results_["param_degree"].mask.tolist() == [True] * 8 + [False] * 2 + [True] * 2
+
+
+@pytest.mark.parametrize("grid", [{}, {"alpha": [0.3]}, [{"alpha": [0.3]}], {"alpha": np.array([0.3])}], ids=["nothing", "dict", "list", "array"])
+def test_a_single_candidate_is_first(grid):
+    search = assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
+    assert search.best_index_ == 0
+    assert search.cv_results_["rank_test_score"].tolist() == [1]
+
+
+def test_landmarks_may_be_candidates():
+    grid = {"landmarks": [Z[:5], Z, X[40:60].tolist()], "alpha": [0.1, 1.0], "kernel__sigma": [1.0, 2.0]}
+    search = assert_like_peer(KernelRidge(Gaussian(1.0)), grid, X, y, cv=FOLDS, new=NEW)
+    assert len(search.plan_.sweeps) == 3
+    assert len(search.best_estimator_.landmarks_) == len(search.best_params_["landmarks"])
+
+
+@pytest.mark.parametrize("seed", [0, np.int64(7), np.random.RandomState(3), None])
+def test_numbers_of_landmarks_are_drawn_once_from_all_rows(seed):
+    grid = {"n_landmarks": [6, M], "alpha": [0.1, 1.0]}
+    model = KernelRidge(Gaussian(1.4), random_state=seed)
+    if seed is None:
+        np.random.seed(5)  # noqa: NPY002, what None means in scikit-learn
+    state = np.random.get_state()  # noqa: NPY002
+    search = SweepSearchCV(model, grid, cv=FOLDS).fit(X, y)
+    if seed is None:
+        np.random.set_state(state)  # noqa: NPY002
+    scores = []
+    for m in grid["n_landmarks"]:
+        drawn = KernelRidge(Gaussian(1.4), n_landmarks=m, random_state=copy.deepcopy(seed)).fit(X, y).landmarks_
+        theirs = peer(KernelRidge(Gaussian(1.4), landmarks=drawn), {"alpha": grid["alpha"]}, X, y, cv=FOLDS)
+        scores.append(split_scores(theirs))
+    by_alpha = np.concatenate([np.array(scores)[:, 0], np.array(scores)[:, 1]])  # the grid varies n_landmarks first
+    assert_allclose(split_scores(search), by_alpha, rtol=0, atol=1e-8)
+
+
+def test_a_generator_of_the_caller_is_left_as_it_was():
+    state = np.random.RandomState(3)
+    before = state.get_state()[1].copy()
+    model = KernelRidge(Gaussian(1.4), n_landmarks=6, random_state=state)
+    first = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
+    assert_array_equal(state.get_state()[1], before)
+    assert_array_equal(split_scores(first), split_scores(SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+def test_targets_far_from_zero_with_and_without_an_intercept(offset):
+    grid = {"fit_intercept": [True, False], "alpha": [0.1, 1.0]}
+    search = SweepSearchCV(GIVEN, grid, cv=FOLDS, scoring="neg_mean_squared_error").fit(X, y + offset)
+    theirs = peer(GIVEN, grid, X, y + offset, cv=FOLDS, scoring="neg_mean_squared_error")
+    assert_allclose(split_scores(search), split_scores(theirs), rtol=1e-8)
+    assert_allclose(search.predict(NEW), theirs.predict(NEW), rtol=1e-11)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
+def test_rows_far_from_zero_with_and_without_an_intercept(offset):
+    grid = {"fit_intercept": [True, False], "alpha": [0.1, 1.0]}
+    search = SweepSearchCV(Ridge(), grid, cv=FOLDS, scoring="neg_mean_squared_error").fit(X + offset, y)
+    theirs = peer(Ridge(), grid, X + offset, y, cv=FOLDS, scoring="neg_mean_squared_error")
+    found, wanted = split_scores(search), split_scores(theirs)
+    assert_allclose(found[::2], wanted[::2], rtol=1e-9)
+    # without an intercept the offset is the signal, and squares of it are what is summed
+    assert_allclose(found[1::2], wanted[1::2], rtol=max(1e-9, 1e-14 * offset**2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dtypes_may_be_candidates(dtype):
+    grid = {"dtype": [dtype, "float64"], "alpha": [0.1, 1.0], "kernel__sigma": [0.7, 1.4]}
+    search = SweepSearchCV(GIVEN, grid, cv=FOLDS).fit(X, y)
+    theirs = peer(GIVEN, grid, X, y, cv=FOLDS)
+    single = np.array([params["dtype"] == "float32" for params in search.cv_results_["params"]])
+    assert_allclose(split_scores(search)[~single], split_scores(theirs)[~single], rtol=0, atol=1e-8)
+    assert_allclose(split_scores(search), split_scores(theirs), rtol=1e-5, atol=1e-5)
+    assert len(search.plan_.sweeps) == 1 + single.any()
+
+
+def test_rows_of_float32_are_computed_in_float32_as_the_estimator_does():
+    search = assert_like_peer(
+        GIVEN, {"alpha": [0.1, 1.0], "kernel__sigma": [0.7, 1.4]}, X.astype("f4"), y, cv=FOLDS, new=NEW.astype("f4"),
+        atol=1e-4,
+    )  # fmt: skip
+    assert search.best_estimator_.dtype_ == "float32"
+
+
+@pytest.mark.parametrize("model", [Ridge(), LinearRegression()], ids=["ridge", "least squares"])
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+def test_linear_models(model, target):
+    grid = {"fit_intercept": [True, False]} | ({"alpha": [0.1, 1.0, 50.0]} if isinstance(model, Ridge) else {})
+    search = assert_like_peer(model, grid, X + 1, target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
+    assert len(search.plan_.sweeps) == 1
+
+
+# ---------------------------------------------------------------- classes
+
+
+@pytest.mark.parametrize("kernels", [["gaussian"], ["gaussian", "laplacian", "matern 3/2", "lengths"]])
+def test_classes_with_the_scores_that_need_predictions(kernels):
+    grid = {"kernel": [KERNELS[name] for name in kernels], "alpha": [1e-3, 1.0], "fit_intercept": [False, True]}
+    search = assert_like_peer(
+        CLASSIFIER, grid, X, LABELS, cv=StratifiedKFold(4), scoring=["accuracy", "balanced_accuracy"],
+        refit="balanced_accuracy", new=NEW,
+    )  # fmt: skip
+    assert search.classes_.tolist() == ["ape", "bee", "cat"]
+    assert_allclose(search.decision_function(NEW), search.best_estimator_.decision_function(NEW))
+
+
+@pytest.mark.parametrize("labels", [np.where(X[:, 0] > 0, 1, -1), X[:, 1] > 0.2, LABELS, np.digitize(X[:, 0], [0.0]) * 1.0], ids=["minus one", "bool", "text", "float"])
+def test_labels_of_every_kind_and_the_folds_of_a_number(labels):
+    search = assert_like_peer(CLASSIFIER, {"alpha": [1e-3, 1.0, 100.0]}, X, labels, cv=3, new=NEW)
+    assert search.predict(NEW).dtype == labels.dtype
+
+
+def test_numbers_of_classes_are_those_of_their_one_hot_targets():
+    grid = {"alpha": [0.01, 1.0]}
+    search = SweepSearchCV(CLASSIFIER, grid, cv=StratifiedKFold(3), scoring=NUMBERS, refit="r2").fit(X, LABELS)
+    hot = (LABELS[:, None] == np.unique(LABELS)) * 1.0
+    pairs = list(StratifiedKFold(3).split(X, LABELS))
+    theirs = peer(GIVEN, grid, X, hot, cv=pairs, scoring=NUMBERS, refit="r2")
+    for label in NUMBERS:
+        assert_allclose(split_scores(search, label), split_scores(theirs, label), rtol=0, atol=1e-8)
+
+
+# ---------------------------------------------------------------- pipelines
+
+
+def test_pipelines_of_row_wise_transforms():
+    model = make_pipeline(Rescaler(0.5), UnitNormalizer(), GIVEN)
+    grid = {"kernelridge__alpha": [0.01, 1.0], "kernelridge__kernel__sigma": [0.4, 1.0], "rescaler__factor": [1.0, -2.0]}
+    search = assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
+    assert len(search.plan_.sweeps) == 2  # one a factor
+    assert [name for name, _ in search.best_estimator_.steps] == ["rescaler", "unitnormalizer", "kernelridge"]
+
+
+def test_transforms_that_learn_are_fitted_on_all_rows():
+    model = make_pipeline(Standardizer(), Ridge())
+    search = SweepSearchCV(model, {"ridge__alpha": [0.1, 1.0, 10.0]}, cv=FOLDS).fit(X * 7 + 3, y)
+    scaled = (X - X.mean(0)) / X.std(0)
+    theirs = peer(Ridge(), {"alpha": [0.1, 1.0, 10.0]}, scaled, y, cv=FOLDS)
+    assert_allclose(split_scores(search), split_scores(theirs), rtol=0, atol=1e-8)
+    assert_allclose(search.best_estimator_["standardizer"].mean_, X.mean(0) * 7 + 3)
+
+
+def test_steps_may_be_candidates():
+    model = Pipeline([("map", "passthrough"), ("model", Ridge())])
+    grid = {"map": ["passthrough", UnitNormalizer(), Rescaler(3.0)], "model__alpha": [0.1, 1.0]}
+    search = assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
+    assert len(search.plan_.sweeps) == 3
+
+
+def test_models_may_be_candidates():
+    model = Pipeline([("map", UnitNormalizer()), ("model", Ridge())])
+    grid = [{"model": [Ridge()], "model__alpha": [0.1, 1.0]}, {"model": [GIVEN], "model__alpha": [0.1, 1.0]}]
+    assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
+
+
+def test_a_pipeline_of_one_step():
+    assert_like_peer(Pipeline([("model", GIVEN)]), {"model__alpha": [0.1, 1.0]}, X, y, cv=FOLDS, new=NEW)
+
+
+# ---------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [WEIGHT, np.where(np.arange(N) % 5, WEIGHT, 0)], ids=["", "some zero"])
+def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
+    alphas, B, core = [0.01, 1.0], reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
+    model = KernelRidge(Gaussian(1.4), landmarks=Z, fit_intercept=fit_intercept)
+    search = SweepSearchCV(model, {"alpha": alphas}, cv=FOLDS, scoring=NUMBERS, refit="r2")
+    search.fit(X, Y, sample_weight=weight)
+    for j, (train, test) in enumerate(FOLDS.split(X)):
+        for i, alpha in enumerate(alphas):
+            coef, b = reference.nystrom_krr(B[train], core, Y[train], alpha, fit_intercept, weight[train])
+            squares = (Y[test] - B[test] @ coef - b) ** 2
+            mse = np.average(squares, axis=0, weights=weight[test])
+            spread = np.average((Y[test] - np.average(Y[test], axis=0, weights=weight[test])) ** 2, axis=0, weights=weight[test])
+            wanted = [-mse.mean(), -np.sqrt(mse).mean(), np.mean(1 - mse / spread)]
+            found = [search.cv_results_[f"split{j}_test_{label}"][i] for label in NUMBERS]
+            assert_allclose(found, wanted, rtol=0, atol=1e-8)
+    wanted = KernelRidge(
+        Gaussian(1.4), landmarks=Z, fit_intercept=fit_intercept, alpha=search.best_params_["alpha"]
+    ).fit(X, Y, sample_weight=weight)
+    assert_allclose(search.predict(NEW), wanted.predict(NEW), atol=1e-8)
+
+
+@pytest.mark.parametrize("model", [CLASSIFIER, KernelRidgeClassifier(Gaussian(1.4))], ids=["landmarks", "exact"])
+def test_weights_count_in_the_scores_of_classes(model):
+    alphas, scoring = [0.01, 1.0], ["accuracy", "balanced_accuracy"]
+    search = SweepSearchCV(model, {"alpha": alphas}, cv=StratifiedKFold(3), scoring=scoring, refit="accuracy")
+    search.fit(X, LABELS, sample_weight=WEIGHT)
+    for j, (train, test) in enumerate(StratifiedKFold(3).split(X, LABELS)):
+        for i, alpha in enumerate(alphas):
+            fitted = clone(model).set_params(alpha=alpha).fit(X[train], LABELS[train], sample_weight=WEIGHT[train])
+            found = fitted.predict(X[test])
+            for label, score in zip(scoring, (accuracy_score, balanced_accuracy_score), strict=True):
+                wanted = score(LABELS[test], found, sample_weight=WEIGHT[test])
+                assert_allclose(search.cv_results_[f"split{j}_test_{label}"][i], wanted, rtol=1e-12, err_msg=label)
+
+
+def test_weights_reach_the_last_step_of_a_pipeline():
+    model, grid = make_pipeline(UnitNormalizer(), GIVEN), {"kernelridge__alpha": [0.01, 1.0]}
+    search = SweepSearchCV(model, grid, cv=FOLDS).fit(X, y, sample_weight=WEIGHT)
+    units = X / np.linalg.norm(X, axis=1, keepdims=True)
+    wanted = SweepSearchCV(GIVEN, {"alpha": [0.01, 1.0]}, cv=FOLDS).fit(units, y, sample_weight=WEIGHT)
+    assert_allclose(split_scores(search), split_scores(wanted), rtol=1e-10)
+    assert_allclose(search.predict(NEW), wanted.predict(NEW / np.linalg.norm(NEW, axis=1, keepdims=True)), rtol=1e-9)
+
+
+# ---------------------------------------------------------------- exact forms
+
+
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+def test_the_exact_form_is_refitted(target):
+    grid = {"alpha": [0.01, 1.0], "kernel": ["rbf", Laplacian(0.3)], "fit_intercept": [False, True]}
+    search = assert_like_peer(KernelRidge(gamma=0.3), grid, X, target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
+    assert search.plan_.refits == 8 * 3
+    assert search.plan_.sweeps == ()
+
+
+def test_the_exact_classifier_is_refitted():
+    assert_like_peer(
+        KernelRidgeClassifier(Gaussian(1.4)), {"alpha": [1e-3, 1.0]}, X, LABELS, cv=3, new=NEW,
+        scoring=["accuracy", "balanced_accuracy"], refit="accuracy",
+    )  # fmt: skip
+
+
+def test_exact_and_landmark_forms_in_one_grid():
+    grid = {"landmarks": ["uniform", Z], "alpha": [0.01, 1.0], "fit_intercept": [True, False]}
+    search = assert_like_peer(KernelRidge(Gaussian(1.4)), grid, X, y + 10, cv=FOLDS, new=NEW)
+    assert search.plan_.refits == 4 * 3
+    assert len(search.plan_.sweeps) == 1
+
+
+# ---------------------------------------------------------------- ranks, and the choice
+
+
+def test_equal_candidates_share_the_lowest_rank():
+    search = assert_like_peer(GIVEN, {"alpha": [10.0, 0.1, 0.1, 1000.0, 0.1]}, X, y, cv=FOLDS, new=NEW)
+    assert search.cv_results_["rank_test_score"].tolist() == [4, 1, 1, 5, 1]
+    assert search.best_index_ == 1
+
+
+def test_without_refit_there_is_a_best_candidate_and_no_model():
+    search = assert_like_peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=FOLDS, refit=False)
+    assert not hasattr(search, "best_estimator_")
+    several = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS, scoring=NUMBERS, refit=False).fit(X, y)
+    assert not hasattr(several, "best_index_")
+
+
+@pytest.mark.parametrize("refit", NUMBERS)
+def test_refit_names_the_score_that_chooses(refit):
+    grid = {"alpha": [1e-4, 0.1, 1.0, 100.0], "kernel__sigma": [0.5, 3.0]}
+    assert_like_peer(GIVEN, grid, X, Y * [1, 50], cv=FOLDS, scoring=NUMBERS, refit=refit, new=NEW, atol=1e-6)
+
+
+def test_a_name_of_refit_is_ignored_where_there_is_one_score():
+    assert_like_peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=FOLDS, scoring="r2", refit="r2", new=NEW)
+
+
+def test_within_one_standard_error_the_simplest_candidate_is_taken():
+    grid = {"alpha": [1e-4, 1e-3, 1e-2, 0.1, 100.0], "kernel__sigma": [1.0, 1.4, 2.0]}
+    noisy = X[:, 0] + 2 * rng.normal(size=N)
+    search = SweepSearchCV(GIVEN, grid, cv=FOLDS, one_standard_error=True).fit(X, noisy)
+    mean, error = search.cv_results_["mean_test_score"], search.cv_results_["sem_test_score"]
+    best = int(np.argmax(mean))
+    near = [i for i in range(len(mean)) if mean[i] >= mean[best] - error[best]]
+    params = search.cv_results_["params"]
+    wanted = max(near, key=lambda i: (params[i]["alpha"], params[i]["kernel__sigma"]))
+    assert wanted != best
+    assert params[wanted]["alpha"] >= params[best]["alpha"]
+    assert search.best_index_ == wanted
+    assert search.best_score_ == mean[wanted]
+    assert comparable(search.best_params_) == comparable(params[wanted])
+    assert search.best_estimator_.alpha_ == params[wanted]["alpha"]
+
+
+def test_alpha_chosen_by_gcv_may_stand_among_the_candidates():
+    grid = {"alpha": ["gcv", 0.1, 1.0], "fit_intercept": [False, True]}
+    search = assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
+    simple = SweepSearchCV(GIVEN, grid, cv=FOLDS, one_standard_error=True).fit(X, y)
+    assert simple.best_score_ >= search.best_score_ - search.cv_results_["sem_test_score"][search.best_index_]
+
+
+def test_the_best_model_keeps_its_moments_and_goes_on():
+    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
+    alone = KernelRidge(Gaussian(1.4), landmarks=Z, alpha=search.best_params_["alpha"]).fit(X, y)
+    for name, values in alone.statistics_.items():
+        assert_allclose(search.best_estimator_.statistics_[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
+    more = search.best_estimator_.partial_fit(NEW, np.ones(20)).set_params(alpha=5.0).refit()
+    both = KernelRidge(Gaussian(1.4), landmarks=Z, alpha=5.0).fit(np.r_[X, NEW], np.r_[y, np.ones(20)])
+    assert_allclose(more.predict(NEW), both.predict(NEW), atol=1e-9)
+
+
+def test_scores_of_the_search_are_those_of_its_best_model():
+    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
+    assert search.score(NEW, np.sin(NEW[:, 0])) == search.best_estimator_.score(NEW, np.sin(NEW[:, 0]))
+    found = SweepSearchCV(CLASSIFIER, {"alpha": [0.1, 1.0]}, cv=3, scoring="balanced_accuracy").fit(X, LABELS)
+    pairs = StratifiedKFold(3).split(X, LABELS)
+    wanted = [
+        balanced_accuracy_score(
+            LABELS[test],
+            KernelRidgeClassifier(Gaussian(1.4), landmarks=Z, alpha=found.best_params_["alpha"])
+            .fit(X[train], LABELS[train])
+            .predict(X[test]),
+        )
+        for train, test in pairs
+    ]
+    assert_allclose(split_scores(found)[found.best_index_], wanted)

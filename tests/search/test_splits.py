@@ -1,0 +1,281 @@
+"""Folds of every kind: which rows each split trains on and tests, how many sweeps that takes, and the scores of refits."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import reference
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from peers import assert_like_peer, split_scores
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    LeaveOneGroupOut,
+    LeaveOneOut,
+    LeavePOut,
+    PredefinedSplit,
+    RepeatedKFold,
+    RepeatedStratifiedKFold,
+    ShuffleSplit,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV
+from bigkernel.folds import ColumnFolds, DomainFolds, HashFolds
+from bigkernel.rows import as_rows
+from bigkernel.search.splits import partitions
+
+rng = np.random.default_rng(1974)
+N, D = 60, 3
+X = rng.normal(size=(N, D))
+Z = X[:8] + 0.03
+y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=N)
+LABELS = rng.permutation(np.repeat([4, 7, 9], [30, 18, 12]))
+GROUPS = rng.integers(0, 11, N) * 3 - 5
+MODEL = KernelRidge(Gaussian(1.2), landmarks=Z)
+CLASSIFIER = KernelRidgeClassifier(Gaussian(1.2), landmarks=Z)
+GRID = {"alpha": [0.05, 1.0]}
+EVERY = np.arange(N)
+SPLITTERS = {
+    # splits in one sweep: those that test no row twice and train on all others
+    "k": (KFold(4), 1),
+    "shuffled": (KFold(4, shuffle=True, random_state=3), 1),
+    "repeated": (RepeatedKFold(n_splits=3, n_repeats=2, random_state=0), 2),
+    "overlapping": (ShuffleSplit(4, test_size=0.4, random_state=0), 4),
+    "sparse": (ShuffleSplit(3, test_size=0.02, random_state=0), 2),
+    "not covering": (ShuffleSplit(3, test_size=0.3, train_size=0.4, random_state=0), 3),
+    "in time": (TimeSeriesSplit(3), 3),
+    "predefined": (PredefinedSplit(np.where(EVERY % 4 == 3, -1, EVERY % 4)), 1),
+}
+
+
+def splits_of(parts, rows):
+    """(train, test) row ids of every split, in its order, read from the folds."""
+    found = {}
+    for part in parts:
+        fold = part.folds.of(part.attach(rows).read(0, len(rows)))
+        for number, split in enumerate(part.splits):
+            test, train = fold == number, (fold != number) & (fold >= -1)
+            found[split] = (np.flatnonzero(train), np.flatnonzero(test))
+    assert sorted(found) == list(range(len(found)))
+    return [found[split] for split in sorted(found)]
+
+
+def assert_splits(parts, rows, wanted):
+    found, wanted = splits_of(parts, rows), list(wanted)
+    assert len(found) == len(wanted)
+    for (train, test), (other_train, other_test) in zip(found, wanted, strict=True):
+        assert_array_equal(train, np.sort(other_train))
+        assert_array_equal(test, np.sort(other_test))
+        assert not set(train) & set(test)
+
+
+# ---------------------------------------------------------------- which rows
+
+
+@pytest.mark.parametrize("cv, sweeps", SPLITTERS.values(), ids=SPLITTERS)
+def test_a_splitter_is_followed_row_by_row(cv, sweeps):
+    rows = as_rows(X, y)
+    parts = partitions(cv, rows, None, classifier=False, seed=0)
+    assert_splits(parts, rows, cv.split(X, y))
+    assert len(parts) == sweeps
+    for part in parts:
+        tested = np.concatenate([test for _, test in splits_of([type(part)(part.folds, tuple(range(part.folds.count)), part.column)], rows)])  # fmt: skip
+        assert len(tested) == len(np.unique(tested))
+
+
+@pytest.mark.parametrize("cv, sweeps", SPLITTERS.values(), ids=SPLITTERS)
+@pytest.mark.parametrize("pairs", [False, True], ids=["splitter", "pairs"])
+def test_scores_of_a_splitter_are_those_of_refits(cv, sweeps, pairs):
+    given = list(cv.split(X, y)) if pairs else cv
+    search = assert_like_peer(
+        MODEL, GRID, X, y, cv=given, scoring="neg_mean_squared_error", new=X[:5], atol=1e-8
+    )  # fmt: skip
+    assert len(search.plan_.sweeps) == sweeps
+
+
+def test_a_generator_of_pairs_serves_once():
+    found = SweepSearchCV(MODEL, GRID, cv=KFold(3).split(X)).fit(X, y)
+    assert_allclose(split_scores(found), split_scores(SweepSearchCV(MODEL, GRID, cv=KFold(3)).fit(X, y)))
+
+
+@pytest.mark.parametrize("count", [2, 5, None])
+def test_a_number_means_the_folds_of_scikit_learn(count):
+    rows, k = as_rows(X, y), count or 5
+    assert_splits(partitions(count, rows, None, classifier=False, seed=9), rows, KFold(k).split(X))
+    rows = as_rows(X, LABELS)
+    assert_splits(partitions(count, rows, None, classifier=True, seed=9), rows, StratifiedKFold(k).split(X, LABELS))
+
+
+def test_a_number_keeps_groups_together_and_classes_even():
+    rows = as_rows(X, y, group=GROUPS)
+    assert_splits(partitions(4, rows, None, classifier=False, seed=0), rows, GroupKFold(4).split(X, y, GROUPS))
+    rows = as_rows(X, LABELS, group=GROUPS)
+    wanted = StratifiedGroupKFold(4).split(X, LABELS, GROUPS)
+    assert_splits(partitions(4, rows, None, classifier=True, seed=0), rows, wanted)
+
+
+@pytest.mark.parametrize("cv", [GroupKFold(3), LeaveOneGroupOut()])
+def test_splitters_of_groups_are_given_them(cv):
+    search = assert_like_peer(MODEL, GRID, X, y, cv=cv, scoring="neg_mean_squared_error", fit={"groups": GROUPS}, new=X[:5])
+    assert len(search.plan_.sweeps) == 1
+
+
+def test_repeated_stratified_folds_of_classes():
+    cv = RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=1)
+    search = assert_like_peer(CLASSIFIER, GRID, X, LABELS, cv=cv, new=X[:5])
+    assert len(search.plan_.sweeps) == 4  # moments and counts, twice
+
+
+def test_one_row_is_left_out_in_one_sweep():
+    few = slice(0, 20)
+    search = assert_like_peer(MODEL, GRID, X[few], y[few], cv=LeaveOneOut(), scoring="neg_mean_squared_error", new=X[:5])
+    assert search.n_splits_ == 20
+    assert len(search.plan_.sweeps) == 1
+    # the shortcut of a linear smoother: residual / (1 − h)
+    B = reference.gaussian(X[few], Z, 1.2)
+    coef, _ = reference.nystrom_krr(B, reference.gaussian(Z, Z, 1.2), np.eye(20), 0.05)
+    H = B @ coef
+    wanted = ((y[few] - H @ y[few]) / (1 - np.diagonal(H))) ** 2
+    assert_allclose(-split_scores(search)[0], wanted, rtol=1e-7)
+
+
+def test_pairs_of_rows_left_out_are_packed_into_few_sweeps():
+    cv, few = LeavePOut(2), slice(0, 6)
+    rows = as_rows(X[few], y[few])
+    parts = partitions(cv, rows, None, classifier=False, seed=0)
+    assert_splits(parts, rows, cv.split(X[few]))
+    assert len(parts) < cv.get_n_splits(X[few])
+
+
+# ---------------------------------------------------------------- folds by row
+
+
+NUMBERS = np.array([7, 7, 2, -1, 100, 2] * 10)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [NUMBERS, NUMBERS.tolist(), NUMBERS.astype(np.int8), pd.Series(NUMBERS), da.from_array(NUMBERS, chunks=7)],
+    ids=["array", "list", "int8", "series", "dask"],
+)
+def test_a_column_of_folds_names_the_fold_that_tests_a_row(given):
+    rows = as_rows(X, y)
+    wanted = [(np.flatnonzero(NUMBERS != name), np.flatnonzero(NUMBERS == name)) for name in (2, 7, 100)]
+    assert_splits(partitions(given, rows, None, classifier=False, seed=0), rows, wanted)
+    assert_like_peer(MODEL, GRID, X, y, cv=given, peer_cv=wanted, new=X[:5])
+
+
+def test_domains_are_left_out_in_turn():
+    domain = np.array([3, -2, 40])[EVERY % 3]
+    wanted = LeaveOneGroupOut().split(X, y, domain)
+    search = assert_like_peer(
+        MODEL, GRID, X, y, cv="domains", peer_cv=list(wanted), fit={"sample_domain": domain}, peer_fit={}, new=X[:5]
+    )
+    assert search.n_splits_ == 3
+
+
+@pytest.mark.parametrize("folds", [HashFolds(4, 1), HashFolds(3, by="group"), DomainFolds(np.unique(GROUPS))])
+def test_folds_as_plain_data_are_taken(folds):
+    columns = {"group": GROUPS, "domain": GROUPS}
+    fold = folds.of(as_rows(X, **columns).read(0, N))
+    pairs = [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in range(folds.count)]
+    assert_like_peer(
+        MODEL, GRID, X, y, cv=folds, peer_cv=pairs, scoring="neg_mean_squared_error", new=X[:5],
+        fit={"groups": GROUPS, "sample_domain": GROUPS}, peer_fit={},
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- what is not in memory
+
+
+def lazy(kind, make_corpus, chunk_rows, **columns):
+    if kind == "corpus":
+        return make_corpus(X, chunk_rows=chunk_rows, name=f"{chunk_rows}", **columns), {}
+    chunked = {
+        name: da.from_array(values, chunks=chunk_rows)
+        if kind == "dask"
+        else zarr.array(values, chunks=(chunk_rows,), dtype=values.dtype)
+        for name, values in columns.items()
+    }
+    rows = da.from_array(X, chunks=(chunk_rows, D)) if kind == "dask" else zarr.array(X, chunks=(chunk_rows, D))
+    return rows, {{"group": "groups", "domain": "sample_domain"}.get(name, name): v for name, v in chunked.items()}
+
+
+@pytest.mark.parametrize("kind", ["dask", "zarr", "corpus"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind, grouped, make_corpus):
+    groups = EVERY // 2 * 1000  # two copies of each
+    columns = {"y": y} | ({"group": groups} if grouped else {})
+    fold = HashFolds(3, 5, "group" if grouped else "row").of(as_rows(X, group=groups).read(0, N))
+    wanted = SweepSearchCV(MODEL, GRID, cv=fold, scoring="neg_mean_squared_error").fit(X, y)
+    for chunk_rows in (7, 60):
+        rows, options = lazy(kind, make_corpus, chunk_rows, **columns)
+        search = SweepSearchCV(MODEL, GRID, cv=3, scoring="neg_mean_squared_error", random_state=5).fit(rows, **options)
+        assert_allclose(split_scores(search), split_scores(wanted), rtol=0, atol=1e-8)
+        assert_allclose(search.predict(X[:5]), wanted.predict(X[:5]), atol=1e-8)
+    if grouped:
+        tested = [set(groups[fold == number]) for number in range(3)]
+        assert all(not tested[i] & tested[j] for i in range(3) for j in range(i))
+
+
+@pytest.mark.parametrize("kind", ["dask", "zarr", "corpus"])
+def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
+    rows, options = lazy(kind, make_corpus, 7, y=y, domain=EVERY % 4)
+    wanted = SweepSearchCV(MODEL, GRID, cv=EVERY % 4).fit(X, y)
+    for cv in ("domains", EVERY % 4, [(np.flatnonzero(EVERY % 4 != i), np.flatnonzero(EVERY % 4 == i)) for i in range(4)]):
+        search = SweepSearchCV(MODEL, GRID, cv=cv).fit(rows, **options)
+        assert_allclose(split_scores(search), split_scores(wanted), rtol=0, atol=1e-8)
+    shuffled = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(rows, **options)
+    in_memory = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(X, y)
+    assert_allclose(split_scores(shuffled), split_scores(in_memory), rtol=0, atol=1e-8)
+
+
+def test_named_classes_of_a_corpus(make_corpus):
+    corpus = make_corpus(X, classes=("four", "nine", "seven"), y=np.searchsorted([4, 7, 9], LABELS).astype("i1"))
+    names = np.array(["four", "nine", "seven"])[np.searchsorted([4, 7, 9], LABELS)]
+    cv = StratifiedKFold(3)
+    search = SweepSearchCV(CLASSIFIER, GRID, cv=cv, scoring=["accuracy", "neg_log_loss"], refit="accuracy").fit(corpus)
+    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=cv, scoring=["accuracy", "neg_log_loss"], refit="accuracy").fit(X, names)
+    for label in ("accuracy", "neg_log_loss"):
+        assert_allclose(split_scores(search, label), split_scores(wanted, label), atol=1e-8)
+    assert search.classes_.tolist() == ["four", "nine", "seven"]
+    assert_array_equal(search.predict(X), wanted.predict(X))
+
+
+def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corpus):
+    codes = np.where(EVERY % 5, LABELS, -1)
+    corpus, known = make_corpus(X, classes=(4, 7, 9), y=codes.astype("i1")), codes != -1
+    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(X[known], codes[known])
+    search = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(corpus)
+    assert_array_equal(split_scores(search), split_scores(wanted))
+    fold = np.arange(N) % 3
+    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])
+    assert_array_equal(split_scores(SweepSearchCV(CLASSIFIER, GRID, cv=fold).fit(corpus)), split_scores(wanted))
+
+
+def test_a_corpus_brings_its_weights_and_they_may_be_replaced(make_corpus):
+    weight = rng.uniform(0.2, 2, N)
+    corpus = make_corpus(X, y=y, weight=weight)
+    search = SweepSearchCV(MODEL, GRID, cv=KFold(3)).fit(corpus)
+    assert_allclose(split_scores(search), split_scores(SweepSearchCV(MODEL, GRID, cv=KFold(3)).fit(X, y, sample_weight=weight)), atol=1e-8)  # fmt: skip
+    other = SweepSearchCV(MODEL, GRID, cv=KFold(3)).fit(corpus, sample_weight=np.ones(N))
+    assert_allclose(split_scores(other), split_scores(SweepSearchCV(MODEL, GRID, cv=KFold(3)).fit(X, y)), atol=1e-8)
+
+
+# ---------------------------------------------------------------- what cannot be folded is in test_refusals
+
+
+def test_a_column_of_folds_says_which_splits_it_serves():
+    rows = as_rows(X, y)
+    (part,) = partitions(NUMBERS, rows, None, classifier=False, seed=0)
+    assert part.folds == ColumnFolds(3)
+    assert part.splits == (0, 1, 2)
+    assert part.whole
+    apart = partitions(TimeSeriesSplit(3), rows, None, classifier=False, seed=0)
+    assert [one.whole for one in apart] == [False, False, True]

@@ -1,0 +1,172 @@
+"""Folds: the same for a row wherever it is read, balanced, unrelated to one another, and kept apart in the moments."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from peers import accumulate
+
+from bigkernel.chunks import Chunk, Workspace
+from bigkernel.errors import DataError
+from bigkernel.features import LandmarkMap
+from bigkernel.folds import ColumnFolds, DomainFolds, HashFolds
+from bigkernel.kernels import Gaussian
+from bigkernel.rows import as_rows
+from bigkernel.statistics import Moments, MomentStatistic, Targets
+
+rng = np.random.default_rng(2014)
+MASK = 2**64 - 1
+
+
+def splitmix(key: int, seed: int) -> int:
+    """SplitMix64 (Steele, Lea & Flood 2014) of one key, in whole numbers."""
+    z = (key * 0xD1342543DE82EF95 + (seed + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def folds_of(folds, n, start=0, **columns):
+    return folds.of(Chunk(np.empty((n, 0)), start, **columns))
+
+
+# ---------------------------------------------------------------- by a hash
+
+
+@given(start=st.integers(0, 2**45), seed=st.integers(-(2**70), 2**70), count=st.integers(2, 1000))
+def test_the_fold_of_a_row_is_the_hash_of_its_number(start, seed, count):
+    found = folds_of(HashFolds(count, seed), 5, start)
+    assert found.dtype == np.int64
+    assert found.tolist() == [splitmix(key, seed) % count for key in range(start, start + 5)]
+
+
+@given(keys=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8), seed=st.integers(0, 9))
+def test_the_fold_of_a_group_is_the_hash_of_its_number(keys, seed):
+    found = folds_of(HashFolds(7, seed, "group"), len(keys), group=np.array(keys, np.int64))
+    assert found.tolist() == [splitmix(key & MASK, seed) % 7 for key in keys]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.float64])
+def test_groups_are_numbers_whatever_their_dtype(dtype):
+    groups = np.array([0, 1, 5, 100, 5])
+    found = folds_of(HashFolds(5, by="group"), 5, group=groups.astype(dtype))
+    assert_array_equal(found, folds_of(HashFolds(5, by="group"), 5, group=groups))
+    assert found[2] == found[4]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 8, 60_000, 2**20])
+@pytest.mark.parametrize("count", [2, 5, 10])
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_folds_are_balanced_for_groups_of_any_stride(stride, count, seed):
+    n = 20_000
+    found = folds_of(HashFolds(count, seed, "group"), n, group=np.arange(n) * stride)
+    sizes = np.bincount(found, minlength=count)
+    assert len(sizes) == count
+    # five standard deviations of a fair draw
+    assert np.abs(sizes - n / count).max() < 5 * np.sqrt(n / count)
+
+
+@pytest.mark.parametrize("a, b", [(0, 1), (0, -1), (1, 2**32), (5, 7)])
+def test_seeds_give_unrelated_folds_and_neighbours_too(a, b):
+    n, count = 40_000, 5
+    first, second = (folds_of(HashFolds(count, seed), n) for seed in (a, b))
+    for left, right in ((first, second), (first[:-1], first[1:]), (first[:-2], second[2:])):
+        pairs = np.bincount(left * count + right, minlength=count**2)
+        expected = len(left) / count**2
+        # chi-squared of 24 degrees of freedom: 60 has a probability of 1e-4
+        assert ((pairs - expected) ** 2 / expected).sum() < 60
+
+
+def test_a_fold_is_the_same_in_every_chunking_of_every_kind_of_input(make_corpus):
+    n = 103
+    X, group = rng.normal(size=(n, 3)), rng.integers(0, 40, n)
+    for by in ("row", "group"):
+        wanted = folds_of(HashFolds(4, 3, by), n, group=group)
+        inputs = [
+            as_rows(X, group=group),
+            *(as_rows(make_corpus(X, group=group, name=f"{by}{rows}", chunk_rows=rows)) for rows in (1, 25, 200)),
+            as_rows(zarr.array(X, chunks=(17, 3)), group=zarr.array(group, chunks=(9,))),
+            as_rows(da.from_array(X, chunks=((50, 3, 50), (3,))), group=da.from_array(group, chunks=(29,))),
+        ]
+        for rows, step in itertools.product(inputs, (7, 103)):
+            bounds = sorted({*range(0, n, step), n})
+            chunks = rows.chunks(bounds, 8, Workspace())
+            assert_array_equal(np.concatenate([HashFolds(4, 3, by).of(chunk) for chunk in chunks]), wanted)
+
+
+def test_groups_are_needed_where_they_are_asked_for():
+    with pytest.raises(DataError, match=r"group: the folds keep groups together.*no column of groups"):
+        folds_of(HashFolds(3, by="group"), 4)
+
+
+# ---------------------------------------------------------------- by a column
+
+
+def test_given_folds_are_taken_as_they_are():
+    fold = np.array([2, -1, 0, 1, 2], np.int8)
+    found = folds_of(ColumnFolds(3), 5, fold=fold)
+    assert found.dtype == np.int64
+    assert_array_equal(found, fold)
+
+
+def test_domains_are_left_out_in_turn_and_others_never():
+    folds = DomainFolds(np.array([3, 7, 20]))
+    assert folds.count == 3
+    found = folds_of(folds, 6, domain=np.array([20, 3, 7, 5, 99, -1]))
+    assert_array_equal(found, [2, 0, 1, -1, -1, -1])
+    with pytest.raises(DataError, match=r"domain: the folds are domains.*no column of domains"):
+        folds_of(folds, 6)
+
+
+@pytest.mark.parametrize("folds", [HashFolds(4, 3), HashFolds(4, 3, "group"), ColumnFolds(4), DomainFolds(np.arange(4))])
+def test_folds_travel_as_plain_data(folds):
+    columns = {name: np.arange(20) % 4 for name in ("group", "fold", "domain")}
+    assert_array_equal(folds_of(pickle.loads(pickle.dumps(folds)), 20, **columns), folds_of(folds, 20, **columns))
+
+
+# ---------------------------------------------------------------- in the moments
+
+
+@given(
+    cuts=st.lists(st.integers(0, 60), max_size=5), block_rows=st.integers(1, 70), count=st.integers(2, 5),
+    unlabelled=st.sampled_from(["drop", "keep"]), weighted=st.booleans(), seed=st.integers(0, 20),
+)  # fmt: skip
+def test_moments_of_each_fold_are_those_of_its_rows(cuts, block_rows, count, unlabelled, weighted, seed):
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(60, 3)), rng.normal(size=(5, 3))
+    y = np.where(rng.uniform(size=60) > 0.25, rng.normal(size=60), np.nan)
+    weight = rng.uniform(0, 2, 60) if weighted else None
+    fold = rng.integers(-2, count, 60)  # −1: every fold trains on it; −2: nobody sees it
+    statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), Z, np.dtype(np.float64)), Targets(1), unlabelled, ColumnFolds(count))
+    total = accumulate(statistic, X, y=y, weight=weight, fold=fold, cuts=cuts, block_rows=block_rows)
+    known = ~np.isnan(y)
+    parts = [~known] if unlabelled == "keep" else []
+    parts += [known & (fold == number) for number in (*range(count), -1)]
+    assert statistic.groups == len(parts) == len(total["n"])
+    B, target = reference.gaussian(X, Z, 1.0), np.where(known, y, 0)
+    for group, there in enumerate(parts):
+        dense = reference.moments(B[there], target[there], None if weight is None else weight[there])
+        found = Moments.of(total, group)
+        for name, wanted in dense.items():
+            assert_allclose(getattr(found, name), wanted, rtol=1e-11, atol=1e-11, err_msg=name)
+        assert found.rows == (there if weight is None else there & (weight > 0)).sum()
+
+
+def test_folds_add_up_to_the_moments_without_them():
+    X, y, Z = rng.normal(size=(80, 3)), rng.integers(0, 3, 80), rng.normal(size=(6, 3))
+    features, targets = LandmarkMap(Gaussian(1.0), Z, np.dtype(np.float64)), Targets(3, np.arange(3))
+    whole = accumulate(MomentStatistic(features, targets), X, y=y, cuts=(30,))
+    apart = accumulate(MomentStatistic(features, targets, folds=HashFolds(4)), X, y=y, cuts=(30,))
+    for name, values in whole.items():
+        assert apart[name].shape[0] == 5
+        assert_allclose(apart[name].sum(axis=0), values[0], rtol=1e-12, err_msg=name)
+    assert apart["rows"][-1] == 0  # every row is tested by some fold

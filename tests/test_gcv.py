@@ -1,0 +1,279 @@
+"""GCV against dense hat matrices, the alpha that it chooses in every estimator, and problems where it has nothing to say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+from sklearn.model_selection import KFold
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, load_model, save_model
+from bigkernel.errors import ConfigError
+from bigkernel.gcv import Spectral, best_alpha, best_alpha_exact, of_moments
+from bigkernel.solve import Reduced, centre, identity
+from bigkernel.statistics import Moments
+
+SIGMA = 1.0
+rng = np.random.default_rng(1979)
+N, M = 120, 25
+X = rng.normal(size=(N, 2))
+NEW = rng.normal(size=(30, 2))
+Z = X[:M] + 0.02
+Y = np.column_stack([np.sin(2 * X[:, 0]) + 3, X[:, 1] ** 2]) + 0.3 * rng.normal(size=(N, 2))
+y = Y[:, 0]
+WEIGHT = rng.uniform(0.2, 3, N)
+WEIGHTS = pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+INTERCEPT = pytest.mark.parametrize("fit_intercept", [False, True])
+
+
+def dense(H, Y, weight=None):
+    """(Σ w (y − f)² / n) / (1 − tr H / n)², summed over the targets."""
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    w = np.ones(len(Y)) if weight is None else weight
+    return (w[:, None] * (Y - H @ Y) ** 2).sum() / len(Y) / (1 - np.trace(H) / len(Y)) ** 2
+
+
+def linear_hat(Phi, alpha, fit_intercept=False, weight=None):
+    """The matrix that takes targets to fits."""
+    coef, b = reference.ridge(Phi, np.eye(len(Phi)), alpha, fit_intercept, weight)
+    return Phi @ coef + b
+
+
+def exact_hat(K, alpha, fit_intercept=False, weight=None):
+    if weight is not None and fit_intercept:  # rows of positive weight: the same problem through a square root of K
+        values, vectors = reference.positive_eigenpairs(K)
+        return linear_hat(vectors * np.sqrt(values), alpha, True, weight)
+    if fit_intercept:
+        a, b = reference.krr_exact_intercept(K, np.eye(len(K)), alpha)
+        return K @ a + b
+    return K @ reference.krr_exact(K, np.eye(len(K)), alpha, weight)
+
+
+def moments_of(Phi, Y, weight=None):
+    found = reference.moments(Phi, Y, weight)
+    return Moments(rows=float(len(Phi)), **found)
+
+
+def nystrom_features(sigma=SIGMA, points=Z, rows=X):
+    return reference.gaussian(rows, points, sigma) @ reference.whitening(reference.gaussian(points, points, sigma))
+
+
+def assert_least(gcv, chosen, low, high, slack=1e-6):
+    """`chosen` scores no worse than any alpha of a fine grid."""
+    values = [gcv(alpha) for alpha in np.geomspace(low, high, 25)]
+    assert gcv(chosen) <= min(values) * (1 + slack)
+
+
+# ---------------------------------------------------------------- the score
+
+
+@WEIGHTS
+@INTERCEPT
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 10.0, 1e4])
+def test_the_spectral_score_is_that_of_the_dense_hat_matrix(weight, fit_intercept, alpha):
+    Phi = nystrom_features()
+    small = centre(moments_of(Phi, Y, weight), fit_intercept=fit_intercept)
+    spectral = of_moments(small, float(N), fit_intercept=fit_intercept)
+    wanted = dense(linear_hat(Phi, alpha, fit_intercept, weight), Y, weight)
+    assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-8)
+
+
+@INTERCEPT
+@pytest.mark.parametrize("n", [10, 25, 26, 30])
+def test_few_rows_leave_no_false_minimum(fit_intercept, n):
+    # as many rows as directions: SSE and n − tr H both vanish with alpha, their quotient does not
+    Phi, few = nystrom_features(rows=X[:n]), y[:n]
+    spectral = of_moments(centre(moments_of(Phi, few), fit_intercept=fit_intercept), float(n), fit_intercept=fit_intercept)
+    for alpha in (1e-6, 1e-4, 1e-2, 1.0):
+        wanted = dense(linear_hat(Phi, alpha, fit_intercept), few)
+        assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-3)
+    assert_least(lambda alpha: dense(linear_hat(Phi, alpha, fit_intercept), few), spectral.best(), 1e-6, 1e3, 1e-3)
+
+
+def test_a_fit_with_no_freedom_left_scores_infinity():
+    whole = Spectral(np.ones(3), np.ones(3), 0.0, 3.0, 1.0)
+    assert whole.gcv(0.0) == np.inf
+
+
+# ---------------------------------------------------------------- what it chooses
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize("sigma", [0.3, 1.0])
+@pytest.mark.parametrize("n, m", [(60, 60), (60, 45), (90, 60), (120, 25), (45, 60)])
+@INTERCEPT
+def test_landmark_form_takes_the_alpha_of_least_dense_gcv(sigma, n, m, fit_intercept):
+    rows, target = X[:n], y[:n]
+    points = np.vstack([X, NEW])[:m] + 0.02
+    model = KernelRidge(Gaussian(sigma), alpha="gcv", landmarks=points, fit_intercept=fit_intercept).fit(rows, target)
+    Phi = nystrom_features(sigma, points, rows)
+    assert_least(lambda alpha: dense(linear_hat(Phi, alpha, fit_intercept), target), model.alpha_, 1e-4, 1e3, 5e-3)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
+@INTERCEPT
+@WEIGHTS
+def test_exact_form_takes_the_alpha_of_least_dense_gcv(sigma, fit_intercept, weight):
+    rows, target, weight = X[:50], (Y if sigma == 1 else y)[:50], None if weight is None else weight[:50]
+    model = KernelRidge(Gaussian(sigma), alpha="gcv", fit_intercept=fit_intercept)
+    model.fit(rows, target, sample_weight=weight)
+    K = reference.gaussian(rows, rows, sigma)
+    assert_least(
+        lambda alpha: dense(exact_hat(K, alpha, fit_intercept, weight), target, weight), model.alpha_, 1e-7, 1e3, 1e-4
+    )
+
+
+@WEIGHTS
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+def test_landmark_form_with_weights_and_many_targets(weight, target):
+    model = KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z).fit(X, target, sample_weight=weight)
+    Phi = nystrom_features()
+    assert_least(lambda alpha: dense(linear_hat(Phi, alpha, False, weight), target, weight), model.alpha_, 1e-6, 1e4)
+    fixed = KernelRidge(Gaussian(SIGMA), alpha=model.alpha_, landmarks=Z).fit(X, target, sample_weight=weight)
+    assert_allclose(model.predict(NEW), fixed.predict(NEW), rtol=1e-12)
+
+
+@INTERCEPT
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+def test_ridge_takes_the_alpha_of_least_dense_gcv(fit_intercept, target):
+    wide = np.column_stack([X, X**2, X**3, rng.normal(size=(N, 20))]) + 1
+    model = Ridge("gcv", fit_intercept=fit_intercept).fit(wide, target)
+    assert_least(lambda alpha: dense(linear_hat(wide, alpha, fit_intercept), target), model.alpha_, 1e-4, 1e6)
+    assert_allclose(model.predict(wide), Ridge(model.alpha_, fit_intercept=fit_intercept).fit(wide, target).predict(wide))
+
+
+def test_offsets_of_rows_and_targets_do_not_move_alpha_where_there_is_an_intercept():
+    there = Ridge("gcv").fit(X + 1e5, y + 1e6).alpha_
+    assert_allclose(there, Ridge("gcv").fit(X, y).alpha_, rtol=1e-4)
+    kernel = KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z, fit_intercept=True)
+    assert_allclose(kernel.fit(X, y + 1e6).alpha_, kernel.fit(X, y).alpha_, rtol=1e-4)
+
+
+def test_classes_are_judged_by_their_one_hot_targets():
+    labels = np.array(["a", "b", "c"])[np.digitize(y, [2.5, 3.5])]
+    hot = (labels[:, None] == np.unique(labels)) * 1.0
+    for settings in ({"landmarks": Z}, {}):
+        model = KernelRidgeClassifier(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, labels)
+        assert_allclose(model.alpha_, KernelRidge(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, hot).alpha_, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z), KernelRidge(Gaussian(SIGMA), alpha="gcv"), Ridge("gcv")],
+    ids=["landmarks", "exact", "ridge"],
+)
+@INTERCEPT
+def test_rows_of_no_weight_are_as_if_absent(model, fit_intercept):
+    weight = np.where(np.arange(N) % 3, WEIGHT, 0)
+    there = weight > 0
+    model = clone(model).set_params(fit_intercept=fit_intercept)
+    weighted = model.fit(X, y, sample_weight=weight).alpha_
+    assert_allclose(weighted, model.fit(X[there], y[there], sample_weight=weight[there]).alpha_, rtol=1e-5)
+
+
+def test_noise_makes_for_more_penalty():
+    quiet, loud = np.sin(X[:, 0]), np.sin(X[:, 0]) + 3 * rng.normal(size=N)
+    for settings in ({"landmarks": Z}, {}):
+        model = KernelRidge(Gaussian(SIGMA), alpha="gcv", **settings)
+        assert model.fit(X, loud).alpha_ > 100 * model.fit(X, quiet).alpha_
+
+
+# ---------------------------------------------------------------- nothing to choose from
+
+
+@pytest.mark.parametrize("settings", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
+@pytest.mark.parametrize("constant", [0.0, 0.1, -1e6])
+def test_constant_targets_are_predicted_as_they_are(settings, constant):
+    model = KernelRidge(Gaussian(SIGMA), alpha="gcv", fit_intercept=True, **settings).fit(X, np.full(N, constant))
+    assert np.isfinite(model.alpha_)
+    assert model.alpha_ >= 0
+    assert_allclose(model.predict(NEW), constant, rtol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
+@INTERCEPT
+def test_targets_without_noise_are_met(settings, fit_intercept):
+    target = reference.gaussian(X, Z[:3], SIGMA) @ [1.0, -2.0, 0.5]
+    model = KernelRidge(Gaussian(SIGMA), alpha="gcv", fit_intercept=fit_intercept, **settings).fit(X, target)
+    assert model.alpha_ < 1e-2
+    assert_allclose(model.predict(X), target, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@INTERCEPT
+@pytest.mark.parametrize("settings", [{"landmarks": Z}, {"landmarks": Z[:1]}, {}], ids=["landmarks", "one", "exact"])
+def test_very_few_rows(n, fit_intercept, settings):
+    model = KernelRidge(Gaussian(SIGMA), alpha="gcv", fit_intercept=fit_intercept, **settings).fit(X[:n], y[:n])
+    assert 0 <= model.alpha_ < np.inf
+    assert np.isfinite(model.predict(NEW)).all()
+
+
+def test_features_of_zeros_leave_any_alpha():
+    zero = Moments(N * 1.0, N * 1.0, np.zeros((3, 3)), np.zeros((3, 1)), np.zeros(3), np.zeros(1), np.ones(1))
+    assert best_alpha(zero, identity(3), fit_intercept=True) == 1.0
+    assert best_alpha_exact(np.zeros((4, 4)), np.ones((4, 1)), fit_intercept=False) == 1.0
+    nothing = Reduced(4.0, np.zeros((0, 0)), np.zeros((0, 1)), np.ones(1), np.zeros(0), np.zeros(1))
+    assert of_moments(nothing, 4.0, fit_intercept=False).best() == 1.0
+
+
+# ---------------------------------------------------------------- life of a model
+
+
+def test_alpha_is_stored_and_the_word_too(tmp_path):
+    for model in (KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z), Ridge("gcv")):
+        save_model(model.fit(X, y), tmp_path / type(model).__name__)
+        again = load_model(tmp_path / type(model).__name__)
+        assert (again.alpha, again.alpha_) == ("gcv", model.alpha_)
+        assert_allclose(again.predict(NEW), model.predict(NEW), rtol=1e-13)
+        assert_allclose(again.partial_fit(NEW, np.ones(30)).alpha_, model.partial_fit(NEW, np.ones(30)).alpha_)
+
+
+@pytest.mark.parametrize("model", [KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z), Ridge("gcv")])
+def test_more_rows_choose_anew_as_one_fit_would(model):
+    whole = model.fit(X, y)
+    alpha, values = whole.alpha_, whole.predict(NEW)
+    parts = model.fit(X[:40], y[:40])
+    assert parts.alpha_ != alpha
+    parts.partial_fit(X[40:], y[40:])
+    assert_allclose(parts.alpha_, alpha, rtol=1e-4)
+    assert_allclose(parts.predict(NEW), values, rtol=1e-4)
+
+
+def test_refit_goes_from_a_number_to_gcv_and_back():
+    model = KernelRidge(Gaussian(SIGMA), alpha=2.0, landmarks=Z).fit(X, y)
+    assert model.alpha_ == 2.0
+    chosen = KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z).fit(X, y).alpha_
+    assert_allclose(model.set_params(alpha="gcv").refit().alpha_, chosen)
+    assert model.set_params(alpha=2.0).refit().alpha_ == 2.0
+    assert model.fit_report()["alpha"] == 2.0
+
+
+def test_a_word_that_is_none_is_refused():
+    for model in (KernelRidge(alpha="loo"), KernelRidge(alpha="loo", landmarks=Z), Ridge("loo")):
+        with pytest.raises((ConfigError, ValueError), match="'alpha' parameter|alpha: expected"):
+            model.fit(X, y)
+
+
+# ---------------------------------------------------------------- as a score of a search
+
+
+@INTERCEPT
+def test_the_score_of_a_search_is_gcv_of_the_rows_trained_on(fit_intercept):
+    model = KernelRidge(Gaussian(0.5), landmarks=Z[:12], fit_intercept=fit_intercept)
+    alphas, folds, Phi = [0.01, 0.3, 5.0], KFold(3), nystrom_features(0.5, Z[:12])
+    search = SweepSearchCV(model, {"alpha": alphas}, cv=folds, scoring="neg_gcv").fit(X, Y)
+    for j, (train, _) in enumerate(folds.split(X)):
+        wanted = [-dense(linear_hat(Phi[train], alpha, fit_intercept), Y[train]) / 2 for alpha in alphas]
+        assert_allclose(search.cv_results_[f"split{j}_test_score"], wanted, rtol=1e-8)
+
+
+def test_alpha_chosen_by_gcv_in_a_search_is_that_of_each_fold():
+    model = KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z)
+    search = SweepSearchCV(model, {"kernel__sigma": [0.5, 1.0]}, cv=KFold(3), scoring="neg_mean_squared_error").fit(X, y)
+    for j, (train, test) in enumerate(KFold(3).split(X)):
+        for i, sigma in enumerate([0.5, 1.0]):
+            alone = KernelRidge(Gaussian(sigma), alpha="gcv", landmarks=Z).fit(X[train], y[train])
+            wanted = -np.mean((y[test] - alone.predict(X[test])) ** 2)
+            assert_allclose(search.cv_results_[f"split{j}_test_score"][i], wanted, rtol=1e-5)

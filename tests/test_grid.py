@@ -1,0 +1,160 @@
+"""Candidates from moments against ridge on the rows themselves: coordinates, weights, errors, whatever the penalty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.grid import Coordinates, Penalty, candidates, squared_errors, sssl_coordinates, summed, total_spread
+from bigkernel.solve import whiten
+from bigkernel.statistics import Moments
+
+rng = np.random.default_rng(31)
+N, P, C = 70, 6, 2
+PHI = rng.normal(size=(N, P)) @ np.diag([3, 2, 1, 1, 0.5, 0.2]) + 0.5
+Y = PHI @ rng.normal(size=(P, C)) + rng.normal(size=(N, C)) + 2
+WEIGHT = np.where(rng.uniform(size=N) > 0.1, rng.uniform(0, 2, N), 0)
+X = rng.normal(size=(N, 3))
+Z = X[:12] + 0.02
+B, CORE = reference.gaussian(X, Z, 0.8), reference.gaussian(Z, Z, 0.8)
+
+
+def moments_of(Phi, Y, weight=None):
+    return Moments(rows=float(len(Phi)), **reference.moments(Phi, Y, weight))
+
+
+def squares(values, Y, weight=None):
+    return ((1.0 if weight is None else weight[:, None]) * (Y - values) ** 2).sum(axis=0)
+
+
+# ---------------------------------------------------------------- candidates
+
+
+PENALTIES = [
+    Penalty(alpha, flag, s) for alpha in (1e-3, 1.0, 1e3) for flag in (False, True) for s in (None, 1, 3, P, 50)
+]
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+def test_every_candidate_is_ridge_on_its_first_coordinates(weight):
+    weights, intercepts = candidates(moments_of(PHI, Y, weight), PENALTIES)
+    assert (weights.shape, intercepts.shape) == ((len(PENALTIES), P, C), (len(PENALTIES), C))
+    for place, penalty in enumerate(PENALTIES):
+        s = min(P, penalty.n_components or P)
+        coef, b = reference.ridge(PHI[:, :s], Y, penalty.alpha, penalty.fit_intercept, weight)
+        assert_allclose(weights[place, :s], coef, rtol=1e-9, atol=1e-10)
+        assert_array_equal(weights[place, s:], 0)
+        assert_allclose(intercepts[place], b, rtol=1e-9, atol=1e-10)
+
+
+def test_a_candidate_does_not_depend_on_its_neighbours():
+    alone = [candidates(moments_of(PHI, Y), [penalty]) for penalty in PENALTIES]
+    weights, intercepts = candidates(moments_of(PHI, Y), PENALTIES)
+    for place, (w, b) in enumerate(alone):
+        assert_array_equal(weights[place], w[0])
+        assert_array_equal(intercepts[place], b[0])
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_without_a_penalty_dependent_columns_give_the_least_norm(fit_intercept):
+    twice = np.hstack([PHI[:, :2], PHI[:, :2]])
+    weights, intercepts = candidates(moments_of(twice, Y), [Penalty(0.0, fit_intercept)])
+    coef, b = reference.ridge(twice, Y, 0.0, fit_intercept)
+    assert_allclose(weights[0], coef, rtol=1e-8, atol=1e-9)
+    assert_allclose(intercepts[0], b, rtol=1e-8, atol=1e-9)
+
+
+def test_no_coordinates_leave_the_mean_or_nothing():
+    empty = moments_of(np.zeros((N, 0)), Y)
+    weights, intercepts = candidates(empty, [Penalty(1.0, True), Penalty(1.0, False)])
+    assert weights.shape == (2, 0, C)
+    assert_allclose(intercepts, [Y.mean(axis=0), [0, 0]])
+    assert_allclose(squared_errors(empty, weights, intercepts), [squares(Y.mean(axis=0), Y), squares(0, Y)], rtol=1e-12)
+
+
+# ---------------------------------------------------------------- errors
+
+
+@given(seed=st.integers(0, 99), k=st.integers(1, 4), n=st.integers(0, 40), c=st.integers(1, 3), weighted=st.booleans())
+def test_errors_of_any_weights_are_those_of_the_residuals(seed, k, n, c, weighted):
+    rng = np.random.default_rng(seed)
+    Phi, Y = rng.normal(size=(n, P)), rng.normal(size=(n, c)) + 1
+    weight = rng.uniform(0, 2, n) if weighted else None
+    weights, intercepts = rng.normal(size=(k, P, c)), rng.normal(size=(k, c))
+    tested = moments_of(Phi, Y, weight)
+    found = squared_errors(tested, weights, intercepts)
+    wanted = np.array([squares(Phi @ w + b, Y, weight) for w, b in zip(weights, intercepts, strict=True)]).reshape(k, c)
+    assert found.shape == (k, c)
+    assert_allclose(found, wanted, rtol=1e-10, atol=1e-11 * max(1.0, float(np.max(tested.q, initial=0))))
+    w = np.ones(n) if weight is None else weight
+    mean = w @ Y / max(w.sum(), 1e-300)
+    assert_allclose(total_spread(tested), squares(mean, Y, weight), rtol=1e-9, atol=1e-11)
+
+
+def test_a_fit_without_error_has_none_and_not_less():
+    w = rng.normal(size=(P, C))
+    found = squared_errors(moments_of(PHI, PHI @ w + 7), w[None], np.full((1, C), 7.0))
+    assert (found >= 0).all()
+    assert found.max() < 1e-9
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1 / 3, -1e9])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+def test_constant_targets_have_no_spread_at_all(constant, weight):
+    assert_array_equal(total_spread(moments_of(PHI, np.full((N, 1), constant), weight)), 0)
+
+
+def test_what_hardly_varies_still_does():
+    target = 10 + 1e-3 * rng.normal(size=(N, 1))
+    assert_allclose(total_spread(moments_of(PHI, target)), N * target.var(), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- coordinates
+
+
+FORMS = {
+    "rows": (Coordinates(), lambda: PHI),
+    "whitened": (Coordinates(whiten(CORE)), lambda: B),
+    "basis": (Coordinates(basis=rng.normal(size=(P, 4))), lambda: PHI),
+    "whitened, with a basis": (Coordinates(whiten(CORE), rng.normal(size=(12, 5))), lambda: B),
+}
+
+
+@pytest.mark.parametrize("coordinates, rows", FORMS.values(), ids=FORMS)
+def test_reducing_moments_is_reducing_rows(coordinates, rows):
+    Phi = rows()
+    size = coordinates.reduce(moments_of(Phi, Y)).G.shape[0]
+    T = coordinates.expand(np.eye(size))  # what takes the columns of the map to coordinates
+    found, dense = coordinates.reduce(moments_of(Phi, Y, WEIGHT)), moments_of(Phi @ T, Y, WEIGHT)
+    for name in ("G", "C", "s", "t", "q", "n", "rows"):
+        wanted = getattr(dense, name)
+        assert_allclose(getattr(found, name), wanted, rtol=1e-8, atol=1e-8 * np.max(np.abs(wanted)), err_msg=name)
+    if coordinates != Coordinates():
+        assert_array_equal(found.G, found.G.T)
+
+
+def test_reduced_parts_add_up():
+    coordinates = Coordinates(whiten(CORE))
+    parts = [moments_of(B[part], Y[part]) for part in np.array_split(np.arange(N), 4)]
+    whole, together = coordinates.reduce(moments_of(B, Y)), summed([coordinates.reduce(part) for part in parts])
+    for name in ("rows", "n", "G", "C", "s", "t", "q"):
+        assert_allclose(getattr(together, name), getattr(whole, name), rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("s", [1, 4, 12, 40])
+@pytest.mark.parametrize("form", ["all", "landmarks"])
+def test_candidates_of_eigenfunctions_are_sssl(form, s):
+    labelled = np.arange(N) % 3 == 0
+    everything, part = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
+    # ordered: one basis of the most components serves the smaller ones
+    coordinates = sssl_coordinates(everything, CORE, whiten(CORE) if form == "all" else None, 12)
+    weights, intercepts = candidates(coordinates.reduce(part), [Penalty(0.3, n_components=s)])
+    assert_array_equal(intercepts, 0)
+    oracle = reference.sssl_all(B, CORE, labelled, Y[labelled], s, 0.3) if form == "all" else reference.sssl_landmarks(
+        CORE, B[labelled].T, Y[labelled], s, 0.3
+    )  # fmt: skip
+    assert_allclose(B @ coordinates.expand(weights[0]), B @ oracle, atol=1e-8)
