@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 
-from bigkernel import Gaussian, Ridge
+from bigkernel import Gaussian, Ridge, SweepSearchCV
 from bigkernel.solve import exact_krr
 from pipelines.usps_mnist_fits import Setting, one_hot, sssl, steps, with_ones
 
@@ -21,7 +20,8 @@ N_FOLDS = 5
 # of equal accuracies the first wins, hence the smoothest first
 RR_ALPHAS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0001)
 KRR_SIGMAS, KRR_ALPHAS = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.06), (1.0, 0.1, 0.01, 0.001)
-SSSL_SIGMAS, SSSL_COMPONENTS, SSSL_ALPHAS = (0.7, 0.5, 0.31, 0.2), (50, 100, 200, 400), (1.0, 0.1, 0.01, 0.001)
+SSSL_COMPONENTS, SSSL_ALPHAS = (50, 100, 150, 200, 300, 400), (10.0, 1.0, 0.1, 0.01, 0.001)
+SSSL_SIGMAS = (1.0, 0.7, 0.5, 0.4, 0.31, 0.2)
 
 
 @dataclass(frozen=True)
@@ -79,41 +79,34 @@ def cross_validate_krr(X: Array, labels: Array, parts: Folds, after: Callable[[]
 
 
 def cross_validate_sssl(
-    source: Array,
-    labels: Array,
-    target: Array,
-    parts: Folds,
-    setting: Setting,
-    landmarks: Array | str,
-    draw: int,
-    after: Callable[[], None],
+    source: Array, labels: Array, target: Array, parts: Folds, setting: Setting, landmarks: Array | str, draw: int
 ) -> list[Chosen]:
-    """SSSL_m for every s and λ: one sweep a fold, then a solve for each of them.
+    """SSSL_m for every s, σ and λ, from one sweep for the statistics of all folds and one for the predictions.
 
-    Target rows and held-out source rows are unlabelled rows: they shape the basis, their labels are not passed.
+    Target rows and held-out source rows are unlabelled rows: they shape the basis; held-out labels only measure.
 
     Parameters
     ----------
-    setting : form, kind of landmarks, m and σ
+    setting : form, kind of landmarks and m
     landmarks, draw : the landmarks themselves, or "uniform" to draw them with this seed
-    after : called behind every fold
     """
-    rows = np.concatenate([source, target])
-    grid = list(product(sorted({min(s, setting.m) for s in SSSL_COMPONENTS}), SSSL_ALPHAS))
-    right = np.zeros(len(grid))
-    model = sssl(setting, landmarks, draw)
-    for train, held_out in parts:
-        y = np.full(len(rows), -1)
-        y[train] = labels[train]
-        model.fit(rows, y)
-        for place, (s, alpha) in enumerate(grid):
-            predicted = model.set_params(n_components=s, alpha=alpha).refit().predict(source[held_out])
-            right[place] += np.sum(predicted == labels[held_out])
-        after()
-    return [
-        Chosen("SSSL_m", 100 * count / len(labels), alpha, setting.sigma, setting.landmarks, s)
-        for (s, alpha), count in zip(grid, right, strict=True)
+    fold = np.full(len(source) + len(target), -1)
+    for number, (_, held_out) in enumerate(parts):
+        fold[held_out] = number
+    grid = {
+        "n_components": sorted({min(s, setting.m) for s in SSSL_COMPONENTS}),
+        "kernel": [Gaussian(sigma) for sigma in SSSL_SIGMAS],
+        "alpha": list(SSSL_ALPHAS),
+    }
+    search = SweepSearchCV(sssl(setting, landmarks, draw), grid, cv=fold, scoring="accuracy", refit=False)
+    search.fit(np.concatenate([source, target]), np.concatenate([labels, np.full(len(target), -1)]))
+    sizes = np.bincount(fold[: len(labels)])
+    shares = np.stack([search.cv_results_[f"split{number}_test_score"] for number in range(len(parts))])
+    found = [
+        Chosen("SSSL_m", 100 * share, one["alpha"], one["kernel"].sigma, setting.landmarks, one["n_components"])
+        for one, share in zip(search.cv_results_["params"], sizes @ shares / len(labels), strict=True)
     ]
+    return sorted(found, key=lambda one: (one.s or 0, -(one.sigma or 0), -one.alpha))
 
 
 def whole_grid(
@@ -127,13 +120,12 @@ def whole_grid(
     seed : of the folds and of uniform landmarks
     """
     parts = folds(labels, seed)
-    cases = list(product(landmarks.items(), SSSL_SIGMAS))
-    count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(cases) * len(parts)
+    count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(landmarks)
     with steps("cross-validation", count, len(source) + len(target), quiet=quiet) as after:
         found = cross_validate_rr(source, labels, parts) + cross_validate_krr(source, labels, parts, after)
-        for (kind, chosen), sigma in cases:
-            setting = Setting("all", kind, m, sigma=sigma)
-            found += cross_validate_sssl(source, labels, target, parts, setting, chosen, seed, after)
+        for kind, chosen in landmarks.items():
+            found += cross_validate_sssl(source, labels, target, parts, Setting("all", kind, m), chosen, seed)
+            after()
     return found
 
 
