@@ -328,7 +328,7 @@ class MomentStatistic:
                 weighted, weight, counted = values, float(len(rows)), len(rows)
                 if chunk.weight is not None:
                     w = _weights(chunk, block)
-                    weighted, weight, counted = values * w[:, None], float(w.sum()), np.count_nonzero(w)
+                    weighted, weight, counted = values * w[:, None], float(w.sum()), int(np.count_nonzero(w))
                     rows *= np.sqrt(w).astype(rows.dtype)[:, None]
                 at = place * self.groups + group
                 total["rows"][at] += counted

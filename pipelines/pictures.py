@@ -200,10 +200,7 @@ def drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure,
 
 def digit(ax: Axes, image: Array, paper: Paper) -> None:
     ax.imshow(image, cmap=paper.digits, vmin=0, vmax=255, interpolation="nearest")
-    ax.set_xticks([])
-    ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set(edgecolor=paper.line, linewidth=0.8)
+    _frame(ax, paper)
 
 
 def bare(ax: Axes, paper: Paper) -> None:
@@ -213,3 +210,61 @@ def bare(ax: Axes, paper: Paper) -> None:
     ax.tick_params(length=0)
     ax.grid(axis="x", color=paper.line, linewidth=0.8)
     ax.set_axisbelow(True)
+
+
+def signed_sheet(
+    images: Array, row_titles: Sequence[str], column_titles: Sequence[str], *, paper: Paper = LIGHT
+) -> bytes:
+    """Images of numbers of either sign (r, c, h, w): red above zero, blue below, the paper at zero.
+
+    The images of a column share one scale, which is the same on both sides of zero.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    r, c = images.shape[:2]
+    signed = LinearSegmentedColormap.from_list("signed", [STAGES[0], paper.ground, WRONG])
+    with drawing(6.4, 0.25 + 5.4 / c * r, paper) as (figure, png):
+        axes = figure.subplots(r, c, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
+        for j in range(c):
+            top = max(float(np.abs(images[:, j]).max()), 1e-300)
+            for i in range(r):
+                axes[i, j].imshow(images[i, j], cmap=signed, vmin=-top, vmax=top, interpolation="nearest")
+                _frame(axes[i, j], paper)
+            axes[0, j].set_title(column_titles[j], pad=4)
+        for i in range(r):
+            axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
+    return png.getvalue()
+
+
+def grouped_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
+    """Digits in groups side by side, each group (r, c, h, w) under its name, the rows beside their titles."""
+    places: list[tuple[str, Array, int] | None] = []
+    for name, images in groups.items():
+        places += [None] * bool(places) + [(name, images, j) for j in range(images.shape[1])]
+    widths = [0.25 if place is None else 1.0 for place in places]
+    r = len(row_titles)
+    with drawing(6.4, 0.25 + 5.6 / sum(widths) * r, paper) as (figure, png):
+        grid = {"width_ratios": widths, "wspace": 0.08, "hspace": 0.08}
+        # room for the names above, which are wider than one image and so no titles
+        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.25 / figure.get_figheight()))
+        axes = figure.subplots(r, len(places), squeeze=False, gridspec_kw=grid)
+        for i, j in np.ndindex(axes.shape):
+            place = places[j]
+            if place is None:
+                axes[i, j].axis("off")
+                continue
+            name, images, k = place
+            digit(axes[i, j], images[i, k], paper)
+            if i == 0 and k == 0:
+                above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+                axes[i, j].annotate(name, (0, 1), (0, 4), **above).set_in_layout(False)
+        for i in range(r):
+            axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
+    return png.getvalue()
+
+
+def _frame(ax: Axes, paper: Paper) -> None:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set(edgecolor=paper.line, linewidth=0.8)

@@ -1,0 +1,142 @@
+"""Hyper-parameters of RR, KRR and SSSL_m chosen on the labelled source alone; no label of the target comes in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedKFold
+
+from bigkernel import Gaussian, Ridge
+from bigkernel.solve import exact_krr
+from pipelines.usps_mnist_fits import Setting, one_hot, sssl, steps, with_ones
+
+Array = NDArray[Any]
+Folds = Sequence[tuple[Array, Array]]
+N_FOLDS = 5
+# of equal accuracies the first wins, hence the smoothest first
+RR_ALPHAS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0001)
+KRR_SIGMAS, KRR_ALPHAS = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.06), (1.0, 0.1, 0.01, 0.001)
+SSSL_SIGMAS, SSSL_COMPONENTS, SSSL_ALPHAS = (0.7, 0.5, 0.31, 0.2), (50, 100, 200, 400), (1.0, 0.1, 0.01, 0.001)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A point of a grid and its accuracy, %, on held-out source rows."""
+
+    method: str
+    accuracy: float | None
+    alpha: float
+    sigma: float | None = None
+    landmarks: str = ""
+    s: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The values."""
+        values = {"σ": self.sigma, "s": self.s, "λ": self.alpha}
+        parts = [f"{name} {value:g}" for name, value in values.items() if value is not None]
+        return " ".join([self.landmarks, *parts]).strip()
+
+
+def folds(labels: Array, seed: int) -> Folds:
+    """Row ids to fit and held-out ones, five times, classes in proportion."""
+    splitter = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
+    return list(splitter.split(np.zeros(len(labels)), labels))
+
+
+def cross_validate_rr(X: Array, labels: Array, parts: Folds) -> list[Chosen]:
+    """RR for every λ: one sweep a fold, then a solve for each λ."""
+    right = np.zeros(len(RR_ALPHAS))
+    for train, held_out in parts:
+        model = Ridge(fit_intercept=False).fit(with_ones(X[train]), one_hot(labels[train]))
+        for place, alpha in enumerate(RR_ALPHAS):
+            values = model.set_params(alpha=alpha).refit().predict(with_ones(X[held_out]))
+            right[place] += np.sum(values.argmax(axis=1) == labels[held_out])
+    found = zip(RR_ALPHAS, right, strict=True)
+    return [Chosen("RR", 100 * count / len(labels), alpha) for alpha, count in found]
+
+
+def cross_validate_krr(X: Array, labels: Array, parts: Folds, after: Callable[[], None]) -> list[Chosen]:
+    """Exact KRR for every σ and λ, all folds from one inverse of K + λI; `after` is called behind each of these."""
+    Y, found = one_hot(labels), []
+    for sigma in KRR_SIGMAS:
+        K = Gaussian(sigma)(X)
+        for alpha in KRR_ALPHAS:
+            # H = (K + λI)⁻¹; fitted to the rows t alone, KRR gives the rows h the values −H_hh⁻¹H_htY_t
+            H = exact_krr(K, np.eye(len(K)), alpha)[0]
+            right = 0
+            for train, h in parts:
+                values = -np.linalg.solve(H[np.ix_(h, h)], H[np.ix_(h, train)] @ Y[train])
+                right += int(np.sum(values.argmax(axis=1) == labels[h]))
+            found.append(Chosen("KRR", 100 * right / len(labels), alpha, sigma))
+            after()
+    return found
+
+
+def cross_validate_sssl(
+    source: Array,
+    labels: Array,
+    target: Array,
+    parts: Folds,
+    setting: Setting,
+    landmarks: Array | str,
+    draw: int,
+    after: Callable[[], None],
+) -> list[Chosen]:
+    """SSSL_m for every s and λ: one sweep a fold, then a solve for each of them.
+
+    Target rows and held-out source rows are unlabelled rows: they shape the basis, their labels are not passed.
+
+    Parameters
+    ----------
+    setting : form, kind of landmarks, m and σ
+    landmarks, draw : the landmarks themselves, or "uniform" to draw them with this seed
+    after : called behind every fold
+    """
+    rows = np.concatenate([source, target])
+    grid = list(product(sorted({min(s, setting.m) for s in SSSL_COMPONENTS}), SSSL_ALPHAS))
+    right = np.zeros(len(grid))
+    model = sssl(setting, landmarks, draw)
+    for train, held_out in parts:
+        y = np.full(len(rows), -1)
+        y[train] = labels[train]
+        model.fit(rows, y)
+        for place, (s, alpha) in enumerate(grid):
+            predicted = model.set_params(n_components=s, alpha=alpha).refit().predict(source[held_out])
+            right[place] += np.sum(predicted == labels[held_out])
+        after()
+    return [
+        Chosen("SSSL_m", 100 * count / len(labels), alpha, setting.sigma, setting.landmarks, s)
+        for (s, alpha), count in zip(grid, right, strict=True)
+    ]
+
+
+def whole_grid(
+    source: Array, labels: Array, target: Array, landmarks: Mapping[str, Array | str], m: int, seed: int, *, quiet: bool
+) -> list[Chosen]:
+    """Every point of the grids of RR, KRR and SSSL_m with eigenfunctions of all rows.
+
+    Parameters
+    ----------
+    landmarks : of draw `seed`, by kind
+    seed : of the folds and of uniform landmarks
+    """
+    parts = folds(labels, seed)
+    cases = list(product(landmarks.items(), SSSL_SIGMAS))
+    count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(cases) * len(parts)
+    with steps("cross-validation", count, len(source) + len(target), quiet=quiet) as after:
+        found = cross_validate_rr(source, labels, parts) + cross_validate_krr(source, labels, parts, after)
+        for (kind, chosen), sigma in cases:
+            setting = Setting("all", kind, m, sigma=sigma)
+            found += cross_validate_sssl(source, labels, target, parts, setting, chosen, seed, after)
+    return found
+
+
+def best(found: Sequence[Chosen], method: str) -> Chosen:
+    """What of the grid of a method is most accurate on held-out rows; the first of equals."""
+    return max((one for one in found if one.method == method), key=lambda one: one.accuracy or 0.0)

@@ -1,0 +1,417 @@
+"""The USPS–MNIST experiment: its methods against dense oracles, no label of the target in any choice, its output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from click.testing import CliRunner
+from matplotlib.image import imread
+from rich.console import Console
+from scipy.io import savemat
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.preprocessing import normalize
+
+from bigkernel import SSSLClassifier
+from pipelines import pictures, usps_mnist, usps_mnist_choice, usps_mnist_fits, usps_mnist_page
+from pipelines.__main__ import main
+from pipelines.experiments import Report
+from pipelines.report import Table
+from pipelines.usps_mnist_fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
+
+N_SOURCE, N_TARGET = 150, 170
+GAMMA = 1 / (2 * 0.31**2)
+
+
+def nothing() -> None:
+    """After a fit."""
+
+
+def made_pair(seed: int = 5) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Blurred noise, ten prototypes for either set that share half of it; labels 1 to 10 as the files have them."""
+    rng = np.random.default_rng(seed)
+    common, made = rng.uniform(0, 1, (10, 256)), {}
+    for name, n in (("USPS_1800", N_SOURCE), ("MNIST_2000", N_TARGET)):
+        labels = np.arange(n) % 10
+        prototypes = common + 0.5 * rng.uniform(0, 1, (10, 256))
+        made[name] = np.clip(prototypes[labels] + 0.35 * rng.standard_normal((n, 256)), 0, None), labels + 1
+    return made
+
+
+def write_pair(directory: Path) -> Path:
+    for name, (fts, labels) in made_pair().items():
+        savemat(directory / f"digits16_{name}.mat", {"fts": fts, "labels": labels[:, None].astype(np.uint8)})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair.read(write_pair(tmp_path_factory.mktemp("pair")))
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grids of few points, and few numbers of landmarks."""
+    for name, values in (("KRR_SIGMAS", (0.5, 0.2)), ("KRR_ALPHAS", (0.1, 0.01)), ("SSSL_SIGMAS", (0.5, 0.31))):
+        monkeypatch.setattr(usps_mnist_choice, name, values)
+    monkeypatch.setattr(usps_mnist, "COUNTS", (20, 60, 800))
+
+
+@pytest.fixture(scope="module")
+def real(data_dir: Path) -> Pair:
+    if not (data_dir / "digits16_USPS_1800.mat").is_file():
+        pytest.skip("the digit pair is not in the data directory")
+    return Pair.read(data_dir)
+
+
+def percent(pair: Pair, values_source: np.ndarray, values_target: np.ndarray) -> list[float]:
+    return [
+        100 * float(np.mean(values.argmax(axis=1) == y))
+        for values, y in ((values_source, pair.source_labels), (values_target, pair.target_labels))
+    ]
+
+
+def accuracies(fit: Fit) -> list[float]:
+    return [fit.source, fit.target]
+
+
+def test_the_pair_is_read_with_unit_rows_labels_from_zero_and_an_unlabelled_target(small: Pair) -> None:
+    (fts, labels), (target, _) = made_pair().values()
+    np.testing.assert_allclose(small.rows, normalize(np.concatenate([fts, target])))
+    np.testing.assert_array_equal(small.source_labels, labels - 1)
+    np.testing.assert_array_equal(small.labels, np.concatenate([labels - 1, np.full(N_TARGET, -1)]))
+
+
+def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real: Pair) -> None:
+    X, y, Y = real.source, real.source_labels, np.eye(10)[real.source_labels]
+    lr, rr, krr = (
+        accuracies(usps_mnist_fits.judge(real, fit))
+        for fit in (
+            lambda: usps_mnist_fits.lr(X, y),
+            lambda: usps_mnist_fits.rr(X, y, 1.0),
+            lambda: usps_mnist_fits.krr(X, y, 0.06, 1.0),
+        )
+    )
+    assert round(lr[0], 2) == 95.17
+    ones, ones_target = (np.insert(rows, 0, 1, axis=1) for rows in (X, real.target))
+    w = np.linalg.lstsq(ones, Y, rcond=None)[0]
+    assert lr == percent(real, ones @ w, ones_target @ w)
+    w = np.linalg.solve(ones.T @ ones + np.eye(257), ones.T @ Y)
+    assert rr == percent(real, ones @ w, ones_target @ w)
+    oracle = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.06**2), alpha=1.0).fit(X, Y)
+    assert krr == percent(real, oracle.predict(X), oracle.predict(real.target))
+    assert krr[0] == 100
+
+
+def test_sssl_n_on_the_real_digits_is_not_below_what_the_seed_prints(real: Pair) -> None:
+    source, target = accuracies(usps_mnist_fits.judge(real, lambda: usps_mnist_fits.sssl_exact(real)))
+    assert source >= 94.61
+    assert target >= 45.0
+
+
+def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_m(real: Pair) -> None:
+    draws = Draws(real, range(30, 33))
+    setting = usps_mnist_fits.table_settings(400)[-1]
+    fits = draws.fits([setting], nothing)[setting]
+    source, target = usps_mnist_page.SEED["SSSL_m"][:2]
+    assert usps_mnist_page.mean(fits, "source") >= source
+    assert usps_mnist_page.mean(fits, "target") >= target
+    Z = draws.landmarks(HALVES, 400, 30)[0]
+    B = rbf_kernel(real.rows, Z, gamma=GAMMA)
+    labelled, Y = real.labels != -1, np.eye(10)[real.source_labels]
+    coef = reference.sssl_all(B, rbf_kernel(Z, gamma=GAMMA), labelled, Y, setting.s, 0.4)
+    assert accuracies(fits[0]) == percent(real, B[labelled] @ coef, B[~labelled] @ coef)
+
+
+@pytest.mark.parametrize("kind", [KMEANS, HALVES])
+@pytest.mark.parametrize("form", ["landmarks", "all"])
+def test_both_forms_of_sssl_m_and_sssl_n_are_those_of_the_oracle(small: Pair, kind: str, form: str) -> None:
+    draws, setting = Draws(small, [4]), Setting(form, kind, 41, s=23)
+    found = accuracies(draws.fit(setting, 4))
+    labelled, Y = small.labels != -1, np.eye(10)[small.source_labels]
+    Z = draws.landmarks(kind, 41, 4)[0]
+    assert isinstance(Z, np.ndarray)
+    assert Z.shape == (41, 256)
+    B, core = rbf_kernel(small.rows, Z, gamma=GAMMA), rbf_kernel(Z, gamma=GAMMA)
+    coef = (
+        reference.sssl_all(B, core, labelled, Y, 23, 0.4)
+        if form == "all"
+        else reference.sssl_landmarks(core, B[labelled].T, Y, 23, 0.4)
+    )
+    assert found == percent(small, B[labelled] @ coef, B[~labelled] @ coef)
+    K = rbf_kernel(small.rows, gamma=GAMMA)
+    coef = reference.sssl_exact(K, labelled, Y, 120, 0.4)
+    exact = accuracies(usps_mnist_fits.judge(small, lambda: usps_mnist_fits.sssl_exact(small)))
+    assert exact == percent(small, K[labelled] @ coef, K[~labelled] @ coef)
+
+
+def test_halves_are_centres_of_one_set_each(small: Pair) -> None:
+    Z = usps_mnist_fits.choose_landmarks(small.source, small.target, HALVES, 21, 0)
+    other = usps_mnist_fits.choose_landmarks(small.source, small.target[::-1] ** 2, HALVES, 21, 0)
+    np.testing.assert_array_equal(Z[:10], other[:10])
+    assert (Z[10:] != other[10:]).any(axis=1).all()
+
+
+def test_a_draw_is_fitted_once_and_counts_the_seconds_of_its_landmarks(
+    small: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[Any] = []
+    original = usps_mnist_fits.choose_landmarks
+
+    def slow(*args: Any) -> Any:
+        kinds.append(args[2:])
+        return original(*args)
+
+    monkeypatch.setattr(usps_mnist_fits, "choose_landmarks", slow)
+    monkeypatch.setattr(usps_mnist_fits, "timed", lambda f, *args: (f(*args), 10.0))
+    draws, after = Draws(small, [0, 1]), []
+    settings = [Setting("all", KMEANS, 20), Setting("landmarks", KMEANS, 20)]
+    for _ in range(2):
+        found = draws.fits(settings, lambda: after.append(1))
+        assert [[fit.seconds for fit in found[setting]] for setting in settings] == [[20.0, 20.0]] * 2
+    assert kinds == [(KMEANS, 20, 0), (KMEANS, 20, 1)]
+    assert len(after) == 8
+
+
+# ---------------------------------------------------------------- chosen without target labels
+
+
+def test_folds_hold_out_every_row_once_and_keep_proportions(small: Pair) -> None:
+    parts = usps_mnist_choice.folds(small.source_labels, 3)
+    assert len(parts) == 5
+    np.testing.assert_array_equal(np.sort(np.concatenate([h for _, h in parts])), np.arange(N_SOURCE))
+    for train, held_out in parts:
+        assert not set(train) & set(held_out)
+        assert np.bincount(small.source_labels[held_out]).tolist() == [3] * 10
+
+
+def test_cross_validation_of_rr_and_krr_is_that_of_fits_without_the_held_out_rows(small: Pair) -> None:
+    X, y = small.source, small.source_labels
+    parts = usps_mnist_choice.folds(y, 0)
+    for one in usps_mnist_choice.cross_validate_krr(X, y, parts, nothing)[::5]:
+        model = KernelRidge(kernel="rbf", gamma=1 / (2 * one.sigma**2), alpha=one.alpha)
+        right = sum(np.sum(model.fit(X[t], np.eye(10)[y[t]]).predict(X[h]).argmax(1) == y[h]) for t, h in parts)
+        assert one.accuracy == pytest.approx(100 * right / N_SOURCE)
+    ones = np.insert(X, 0, 1, axis=1)
+    for one in usps_mnist_choice.cross_validate_rr(X, y, parts):
+        right = 0
+        for t, h in parts:
+            w = np.linalg.solve(ones[t].T @ ones[t] + one.alpha * np.eye(257), ones[t].T @ np.eye(10)[y[t]])
+            right += np.sum((ones[h] @ w).argmax(axis=1) == y[h])
+        assert one.accuracy == pytest.approx(100 * right / N_SOURCE)
+
+
+def test_cross_validation_of_sssl_keeps_held_out_rows_and_not_their_labels(
+    small: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[np.ndarray] = []
+
+    class Watched(SSSLClassifier):
+        def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Watched:
+            np.testing.assert_array_equal(X, small.rows)
+            told.append(y.copy())
+            return super().fit(X, y, sample_weight)
+
+    monkeypatch.setattr(usps_mnist_fits, "SSSLClassifier", Watched)
+    y, parts = small.source_labels, usps_mnist_choice.folds(small.source_labels, 0)
+    Z = usps_mnist_fits.choose_landmarks(small.source, small.target, KMEANS, 60, 0)
+    setting = Setting("all", KMEANS, 60, sigma=0.5)
+    found = usps_mnist_choice.cross_validate_sssl(small.source, y, small.target, parts, setting, Z, 0, nothing)
+    assert len(told) == 5  # one sweep a fold
+    for given, (train, _) in zip(told, parts, strict=True):
+        expected = np.full(N_SOURCE + N_TARGET, -1)
+        expected[train] = y[train]
+        np.testing.assert_array_equal(given, expected)
+    assert sorted({(one.s, one.alpha) for one in found}) == [(s, a) for s in (50, 60) for a in (0.001, 0.01, 0.1, 1.0)]
+    B, core = rbf_kernel(small.rows, Z, gamma=2.0), rbf_kernel(Z, gamma=2.0)
+    for one in found[::3]:
+        right = 0
+        for train, held_out in parts:
+            labelled = np.isin(np.arange(len(B)), train)
+            coef = reference.sssl_all(B, core, labelled, np.eye(10)[y[np.sort(train)]], one.s, one.alpha)
+            right += np.sum((B[held_out] @ coef).argmax(axis=1) == y[held_out])
+        assert one.accuracy == pytest.approx(100 * right / N_SOURCE)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_what_is_chosen_does_not_depend_on_target_labels(small: Pair, tmp_path: Path) -> None:
+    poisoned = replace(small, target_labels=(small.target_labels + 1) % 10)
+    chosen = []
+    for number, pair in enumerate((small, poisoned)):
+        report = Report(tmp_path / str(number), "", "", quiet=True)
+        fits: Any = {name: [Fit(1.0, 1.0, 1.0)] for name in ("RR", "KRR", "SSSL_N")}
+        fits |= {setting: [Fit(1.0, 1.0, 1.0)] for setting in usps_mnist_fits.table_settings(40)}
+        usps_mnist.without_target_labels(report, Draws(pair, [0]), 40, 0, fits, quiet=True)
+        chosen.append(report.results["chosen"])
+    for before, after in zip(*chosen, strict=True):
+        assert [before[key] for key in ("chosen", "cv", "source")] == [after[key] for key in ("chosen", "cv", "source")]
+        assert before["target"] != after["target"]
+    grid = [(tmp_path / str(number) / "grid.csv").read_text() for number in range(2)]
+    assert grid[0] == grid[1]
+    assert max(row["cv"] for row in chosen[0] if row["method"] == "KRR") == pytest.approx(
+        max(float(row["accuracy"]) for row in csv.DictReader(io.StringIO(grid[0])) if row["method"] == "KRR")
+    )
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def made_fits(m: int, target: float, sssl_seconds: float) -> Any:
+    fits: Any = {name: [Fit(100.0, 34.85, 0.2)] for name in ("LR", "RR", "KRR")}
+    fits["SSSL_N"] = [Fit(95.0, 45.0, seconds) for seconds in (2.0, 3.0, 900.0)]
+    for setting in usps_mnist_fits.table_settings(m):
+        fits[setting] = [Fit(95.0, target + shift, sssl_seconds) for shift in (-1.0, 1.0)]
+    return fits
+
+
+def test_the_verdict_compares_medians_and_both_accuracies() -> None:
+    found = usps_mnist_page.verdict(made_fits(400, 42.33, 0.1), 400)
+    assert found["speedup"] == pytest.approx({"landmarks": 30.0, "all": 30.0})
+    assert len(found["reached"]) == 6
+    assert usps_mnist_page.verdict(made_fits(400, 42.32, 0.1), 400)["reached"] == []
+
+
+def test_the_page_says_when_a_requirement_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usps_mnist_page.as_the_seed(Report(tmp_path, "", ""), made_fits(400, 40.0, 0.5), 400)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No form of SSSL_m here reaches both of the 94.81 and 42.33 %" in text
+    assert "6.0 (“eq. 8”) and 6.0 (“all”) times as fast" in text
+    assert "29 is required, which neither reaches" in text
+
+
+def test_the_widest_first_table_fits_eighty_columns() -> None:
+    fits = made_fits(800, 52.0, 1234.5)
+    records = [usps_mnist_page.record("KRR", fits["KRR"])]
+    records += [usps_mnist_page.record("SSSL_m", fits[one], one) for one in usps_mnist_fits.table_settings(800)]
+    out = io.StringIO()
+    Table(usps_mnist_page.FITTED, records).print(Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2 + len(records)
+    assert "…" not in out.getvalue()
+    assert max(map(len, lines)) <= 80
+
+
+def test_eigenvectors_are_those_of_the_kernel_matrix_and_give_the_eigenfunctions_at_the_rows(small: Pair) -> None:
+    K = rbf_kernel(small.rows, gamma=GAMMA)
+    values, V = usps_mnist.eigenvectors(small.rows, 0.31, 4)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(K)[:-5:-1], rtol=1e-8)
+    # ψ_j at the rows: K v_j/√σ_j = √σ_j v_j
+    np.testing.assert_allclose(K @ V / np.sqrt(values), np.sqrt(values) * V, atol=1e-8)
+    assert (V.max(axis=0) >= -V.min(axis=0)).all()
+    assert (V[:, 0] > 0).all()
+
+
+def test_images_have_their_brightest_pixel_at_255(small: Pair) -> None:
+    images = usps_mnist_page.images(small.source[:6].reshape(2, 3, 256))
+    assert images.shape == (2, 3, 16, 16)
+    np.testing.assert_allclose(images.max(axis=(2, 3)), 255)
+    np.testing.assert_allclose(images[1, 2].ravel() / 255, small.source[5] / small.source[5].max())
+
+
+def test_signed_images_share_a_scale_in_their_column_and_are_paper_at_zero() -> None:
+    # columns: full and half positive; full negative and zero
+    images = np.zeros((2, 2, 4, 4))
+    images[:, 0] = np.array([2.0, 1.0])[:, None, None]
+    images[0, 1] = -7.0
+    picture = imread(io.BytesIO(pictures.signed_sheet(images, ["a", "b"], ["1", "2"])))[..., :3]
+    height, width = picture.shape[:2]
+    assert (width, height) == (1280, round(200 * (0.25 + 5.4)))
+    across, down = [int(width * x) for x in (0.3, 0.77)], [int(height * y) for y in (0.3, 0.77)]
+    colours = [[255 * picture[y, x] for x in across] for y in down]
+    positive, negative = (
+        np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) for colour in (pictures.WRONG, pictures.STAGES[0])
+    )
+    np.testing.assert_allclose(colours[0], [positive, negative], atol=0.6)
+    np.testing.assert_allclose(colours[1], [(positive + 255) / 2, [255, 255, 255]], atol=2)
+
+
+def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns() -> None:
+    groups = {"one long name": np.full((2, 3, 8, 8), 255.0), "two": np.full((2, 3, 8, 8), 255.0)}
+    picture = imread(io.BytesIO(pictures.grouped_sheet(groups, ["r", "s"])))[..., :3]
+    assert picture.shape[:2] == (round(200 * (0.25 + 2 * 5.6 / 6.25)), 1280)
+    # black squares of one width, with a wider gap between the groups
+    black = (picture[int(picture.shape[0] * 0.4)].max(axis=1) < 0.1).astype(int)
+    edges = np.flatnonzero(np.diff(black))
+    widths, gaps = np.diff(edges)[::2], np.diff(edges)[1::2]
+    assert len(widths) == 6
+    assert np.ptp(widths) <= 4
+    assert gaps.argmax() == 2
+    assert np.ptp(np.delete(gaps, 2)) <= 4
+
+
+@pytest.mark.usefixtures("coarse")
+def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--data", str(write_pair(tmp_path)), "--landmarks", "40", "--repeats", "2", "--out", str(out), "--json"]
+    done = CliRunner().invoke(main, ["usps-mnist", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert json.loads((out / "results.json").read_text()) == results
+    assert [row["method"] for row in results["seed"]] == ["LR", "RR", "KRR", "SSSL_N"] + ["SSSL_m"] * 6
+    assert [row["method"] for row in results["chosen"]] == ["RR", "KRR", "SSSL_m", "SSSL_N"]
+    assert results["seed"][3]["seed_target"] == 44.30
+    assert set(results["speedup"]) == {"landmarks", "all"}
+    with open(out / "curves.csv", encoding="utf-8") as file:
+        points = [(row["eigenfunctions"], row["landmarks"], int(row["m"])) for row in csv.DictReader(file)]
+    lines = [("landmarks", UNIFORM), ("all", UNIFORM), ("all", KMEANS), ("all", HALVES)]
+    assert points == [(*line, m) for m in (20, 40, 60) for line in lines]
+    names = ["digits", "extremes", "seconds", "source", "target", "weighted"]
+    assert sorted(path.stem for path in out.glob("*.png")) == names
+    assert sorted(path.stem for path in out.glob("*.csv")) == ["chosen", "curves", "grid", "seed"]
+    page = (out / "report.html").read_text()
+    assert page.count("<img") == 6
+    assert 'src="http' not in page
+
+
+def test_without_json_every_line_fits_eighty_columns(
+    small: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, draws = Report(tmp_path, "", ""), Draws(small, [0, 1])
+    fits = usps_mnist.as_the_seed(report, draws, 40, 2, quiet=True)
+    chosen = usps_mnist_choice.Chosen("SSSL_m", 100.0, 0.001, 0.31, HALVES, 400)
+    krr = usps_mnist_choice.Chosen("KRR", 100.0, 0.001, 0.35)
+    results = [(krr, fits["KRR"]), (chosen, [Fit(88.88, 77.77, 1.0), Fit(66.66, 44.44, 1.0)])]
+    usps_mnist_page.without_target_labels(report, results, [chosen], fits, 40)
+    lines = capsys.readouterr().out.splitlines()
+    assert any("k-means ½ σ 0.31 s 400 λ 0.001" in line for line in lines)
+    assert any("77.77 ± " in line or "61.11" in line for line in lines)
+    assert not any("…" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("missing", ["digits16_USPS_1800.mat", "digits16_MNIST_2000.mat"])
+def test_a_missing_file_is_a_data_error(tmp_path: Path, missing: str) -> None:
+    (write_pair(tmp_path) / missing).unlink()
+    done = CliRunner().invoke(main, ["usps-mnist", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 3
+    assert missing in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_landmarks_than_either_set_has_are_refused_before_any_fit(tmp_path: Path) -> None:
+    options = [
+        "--data",
+        str(write_pair(tmp_path)),
+        "--landmarks",
+        str(2 * N_SOURCE + 1),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(main, ["usps-mnist", *options])
+    assert done.exit_code == 3
+    assert "n_landmarks=301" in done.stderr
+
+
+def test_help_teaches(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["usps-mnist", "--help"])
+    assert done.exit_code == 0
+    for words in ("digits16_USPS_1800.mat", "--landmarks", "--repeats", "cross-validation", "report.html"):
+        assert words in done.output
