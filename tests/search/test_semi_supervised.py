@@ -1,4 +1,4 @@
-"""The search over SSSL: labelled rows are folded, tested ones stay without their labels, unlabelled ones stay always."""
+"""The search over SSSL: labelled rows are folded, tested ones stay without labels, unlabelled ones always."""
 
 from __future__ import annotations
 
