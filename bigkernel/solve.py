@@ -227,8 +227,8 @@ def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float =
             return Factor(lower=lower)
         if info and penalised:
             warnings.warn(
-                f"the moments have negative eigenvalues beyond alpha = {alpha:.3g}, which is rounding: take a larger alpha "
-                "or dtype='float64'",
+                f"the moments have negative eigenvalues beyond alpha = {alpha:.3g}, which is rounding: take a "
+                "larger alpha or dtype='float64'",
                 RankDeficient,
                 3,
             )

@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, is_lazy
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.monitor import Note, emit
@@ -242,15 +242,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             Folds that cannot be trained on or tested, or a score that is not finite.
         """
         start = time.perf_counter()
-        for name in (
-            "best_estimator_",
-            "best_index_",
-            "best_params_",
-            "best_score_",
-            "refit_time_",
-            "feature_names_in_",
-        ):
-            self.__dict__.pop(name, None)  # of a search before
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)  # of a search before
         prepared = self._prepare(X, y, groups, sample_weight, sample_domain)
         self.plan_ = self._plan(prepared)
         emit(Note(str(self.plan_)))

@@ -56,8 +56,8 @@ def table(
         if not np.isfinite(values).all():
             i, j = np.argwhere(~np.isfinite(values))[0]
             raise DataError(
-                f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be too "
-                "small for its kernel, or the targets too large"
+                f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be "
+                "too small for its kernel, or the targets too large"
             )
         for j in range(splits):
             results[f"split{j}_test_{label}"] = values[:, j]
@@ -74,7 +74,7 @@ def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate]
     best = int(results[f"rank_test_{label}"].argmin())
     if one_standard_error:
         near = np.flatnonzero(mean >= mean[best] - error[best])
-        best = int(max(near, key=lambda i: (*_simplicity(everyone[i].last), mean[i])))
+        best = int(max(near, key=lambda i: (*_simplicity(everyone[int(i)].last), mean[i])))
     return best
 
 

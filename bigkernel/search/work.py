@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.families import LandmarkFamily, gather
 from bigkernel.features import centre_of
-from bigkernel.grid import candidates, gcv_scores, squared_errors, summed, total_spread
+from bigkernel.grid import Coordinates, Penalty, candidates, gcv_scores, squared_errors, summed, total_spread
 from bigkernel.monitor import Step, emit
 from bigkernel.rows import Rows
 from bigkernel.scores import GridScores
@@ -207,28 +208,12 @@ class Work:
             coordinates = leads[0]._coordinates(summed(parts), max(p.n_components or 0 for p in penalties))
             small = list(pool.map(coordinates.reduce, parts[statistic.unlabelled == "keep" :]))
             columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
-
-            def one_fold(
-                fold: int,
-                small: Any = small,
-                penalties: Any = penalties,
-                places: Any = places,
-                coordinates: Any = coordinates,
-                columns: Any = columns,
-            ) -> None:
-                out = solved[fold]
-                train = summed([part for number, part in enumerate(small) if number != fold])
-                weights, intercepts = candidates(train, penalties, coordinates.condition)
-                errors, spread = squared_errors(small[fold], weights, intercepts), total_spread(small[fold])
-                scores = gcv_scores(train, penalties) if gcv else [None] * len(places)
-                one = small[fold]
-                for k, place in enumerate(places):
-                    out.tested[place] = Tested(float(one.n), float(one.rows), errors[k], spread, one.q, gcv=scores[k])
+            fit = partial(_fit_fold, small, penalties, coordinates, expand=expand, gcv=gcv)
+            for out, (tested, weights, intercepts) in zip(solved.values(), pool.map(fit, solved), strict=True):
+                for place, one in zip(places, tested, strict=True):
+                    out.tested[place] = one
                 if expand:
-                    out.weights[:, columns] = coordinates.expand(weights.transpose(1, 0, 2).reshape(-1, len(columns)))
-                    out.intercepts[columns] = intercepts.ravel()
-
-            list(pool.map(one_fold, solved))
+                    out.weights[:, columns], out.intercepts[columns] = weights, intercepts
         return solved
 
     def _require_fold(self, labelled: list[Moments], fold: int, split: int) -> None:
@@ -279,6 +264,28 @@ class Solved:
     tested: list[Any]
     weights: Array
     intercepts: Array
+
+
+def _fit_fold(
+    parts: list[Moments],
+    penalties: Sequence[Penalty],
+    coordinates: Coordinates,
+    fold: int,
+    *,
+    expand: bool,
+    gcv: bool,
+) -> tuple[list[Tested], Array | None, Array]:
+    """Candidates trained on all parts but one and tested on that one: tests, coefficients (p, k·c), intercepts."""
+    train, one = summed([part for number, part in enumerate(parts) if number != fold]), parts[fold]
+    weights, intercepts = candidates(train, penalties, coordinates.condition)
+    errors, spread = squared_errors(one, weights, intercepts), total_spread(one)
+    scores = gcv_scores(train, penalties) if gcv else [None] * len(penalties)
+    tested = [
+        Tested(float(one.n), float(one.rows), error, spread, one.q, gcv=score)
+        for error, score in zip(errors, scores, strict=True)
+    ]
+    flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
+    return tested, coordinates.expand(flat) if expand else None, intercepts.ravel()
 
 
 def _alike(members: list[Candidate]) -> list[list[int]]:
