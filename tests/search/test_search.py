@@ -218,6 +218,21 @@ def test_linear_models(model, target):
     assert len(search.plan_.sweeps) == 1
 
 
+def test_candidates_without_a_penalty():
+    grid = {"alpha": [0.0, 1.0], "fit_intercept": [False, True]}
+    assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
+    assert_like_peer(Ridge(), grid, np.hstack([X, X[:, :1]]), y, cv=FOLDS, new=np.hstack([NEW, NEW[:, :1]]))
+
+
+def test_one_split_has_no_standard_error():
+    pairs = [(np.arange(60), np.arange(60, N))]
+    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=pairs).fit(X, y)
+    theirs = peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=pairs)
+    assert_allclose(split_scores(search), split_scores(theirs), rtol=0, atol=1e-8)
+    assert search.cv_results_["sem_test_score"].tolist() == [0, 0]
+    assert_allclose(search.predict(NEW), theirs.predict(NEW), atol=1e-8)
+
+
 # ---------------------------------------------------------------- classes
 
 

@@ -231,6 +231,18 @@ def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind
         assert all(not tested[i] & tested[j] for i in range(3) for j in range(i))
 
 
+def test_folds_that_part_the_copies_of_a_row_flatter_the_model(make_corpus):
+    original = np.repeat(rng.normal(size=(40, D)), 5, axis=0)
+    rows, labels = original + 0.01 * rng.normal(size=(200, D)), np.repeat(rng.integers(0, 2, 40), 5)  # nothing to learn
+    model = KernelRidgeClassifier(Gaussian(0.3), landmarks=original[::5], alpha=1e-3)
+    scores = {}
+    for name, columns in {"apart": {}, "together": {"group": np.repeat(np.arange(40), 5)}}.items():
+        corpus = make_corpus(rows, name=name, classes=(0, 1), y=labels, **columns)
+        scores[name] = SweepSearchCV(model, {}, cv=4).fit(corpus).best_score_
+    assert scores["apart"] > 0.9
+    assert scores["together"] < 0.7
+
+
 @pytest.mark.parametrize("kind", ["dask", "zarr", "corpus"])
 def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     rows, options = lazy(kind, make_corpus, 7, y=y, domain=EVERY % 4)
