@@ -225,6 +225,13 @@ def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float =
         # pivots of rounding let a singular matrix pass: its condition tells
         if info == 0 and (penalised or linalg.lapack.dpocon(lower, norm, uplo="L")[0] > relative):
             return Factor(lower=lower)
+        if info and penalised:
+            warnings.warn(
+                f"the moments have negative eigenvalues beyond alpha = {alpha:.3g}, which is rounding: take a "
+                "larger alpha or dtype='float64'",
+                RankDeficient,
+                3,
+            )
         regular = _regular(G, alpha)
     values, vectors = linalg.eigh(regular, overwrite_a=True)
     largest = max(float(np.abs(values).max(initial=0.0)), 1e-300)

@@ -1,4 +1,4 @@
-"""What the tests of the search compare with: scikit-learn's GridSearchCV, and loops over refits by the dense oracles."""
+"""What the tests of the search compare with: scikit-learn's GridSearchCV, cell by cell."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ def comparable(params: dict[str, Any]) -> dict[str, Any]:
     return {key: str(value) for key, value in params.items()}
 
 
-def peer(estimator: Any, grid: Any, X: Any, y: Any, *, cv: Any, fit: dict[str, Any] | None = None, **options: Any) -> Any:
+def peer(
+    estimator: Any, grid: Any, X: Any, y: Any, *, cv: Any, fit: dict[str, Any] | None = None, **options: Any
+) -> Any:
     """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
-    with threadpool_limits(1), mock.patch("bigkernel.sweep.threadpool_limits", lambda **_: nullcontext()):
+    with threadpool_limits(1), mock.patch("bigkernel.sweep.threadpool_limits", return_value=nullcontext()):
         return search.fit(X, y, **(fit or {}))
 
 

@@ -165,10 +165,8 @@ def test_a_family_travels_as_plain_data(kernels, oracles):
 
 
 def test_families_are_gathered_by_their_argument():
-    kernels = [
-        Gaussian(1.0), Linear(), Laplacian(1.0), Gaussian(LENGTHS), Matern(1.0), Sigmoid(1.0), Gaussian(LENGTHS), Laplacian(2.0),
-        Polynomial(2, 1.0),
-    ]  # fmt: skip
+    kernels = [Gaussian(1.0), Linear(), Laplacian(1.0), Gaussian(LENGTHS), Matern(1.0), Sigmoid(1.0)]
+    kernels += [Gaussian(LENGTHS), Laplacian(2.0), Polynomial(2, 1.0)]
     assert sorted(map(sorted, gather(kernels))) == [[0, 4], [1, 5, 8], [2, 7], [3], [6]]
     assert [argument(kernels[i]) for i in (0, 1, 2, 3)] == ["euclidean", "inner", "manhattan", None]
     assert gather([]) == []
@@ -193,7 +191,9 @@ def test_moments_of_a_family_are_those_of_each_kernel(name, weighted, unlabelled
             dense = reference.moments(oracle(X, Z)[there], known[there], None if weight is None else weight[there])
             found = Moments.of(total, place * len(groups) + group)
             for field, wanted in dense.items():
-                assert_allclose(getattr(found, field), wanted, rtol=1e-11, atol=1e-11 * np.abs(wanted).max(), err_msg=field)
+                assert_allclose(
+                    getattr(found, field), wanted, rtol=1e-11, atol=1e-11 * np.abs(wanted).max(), err_msg=field
+                )
             assert found.rows == there.sum()
 
 

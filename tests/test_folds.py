@@ -127,7 +127,9 @@ def test_domains_are_left_out_in_turn_and_others_never():
         folds_of(folds, 6)
 
 
-@pytest.mark.parametrize("folds", [HashFolds(4, 3), HashFolds(4, 3, "group"), ColumnFolds(4), DomainFolds(np.arange(4))])
+@pytest.mark.parametrize(
+    "folds", [HashFolds(4, 3), HashFolds(4, 3, "group"), ColumnFolds(4), DomainFolds(np.arange(4))]
+)
 def test_folds_travel_as_plain_data(folds):
     columns = {name: np.arange(20) % 4 for name in ("group", "fold", "domain")}
     assert_array_equal(folds_of(pickle.loads(pickle.dumps(folds)), 20, **columns), folds_of(folds, 20, **columns))
@@ -146,7 +148,9 @@ def test_moments_of_each_fold_are_those_of_its_rows(cuts, block_rows, count, unl
     y = np.where(rng.uniform(size=60) > 0.25, rng.normal(size=60), np.nan)
     weight = rng.uniform(0, 2, 60) if weighted else None
     fold = rng.integers(-2, count, 60)  # −1: every fold trains on it; −2: nobody sees it
-    statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), Z, np.dtype(np.float64)), Targets(1), unlabelled, ColumnFolds(count))
+    statistic = MomentStatistic(
+        LandmarkMap(Gaussian(1.0), Z, np.dtype(np.float64)), Targets(1), unlabelled, ColumnFolds(count)
+    )
     total = accumulate(statistic, X, y=y, weight=weight, fold=fold, cuts=cuts, block_rows=block_rows)
     known = ~np.isnan(y)
     parts = [~known] if unlabelled == "keep" else []

@@ -1,4 +1,4 @@
-"""GCV against dense hat matrices, the alpha that it chooses in every estimator, and problems where it has nothing to say."""
+"""GCV against dense hat matrices, the alpha that it chooses in every estimator, and where it has nothing to say."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def test_the_spectral_score_is_that_of_the_dense_hat_matrix(weight, fit_intercep
 def test_few_rows_leave_no_false_minimum(fit_intercept, n):
     # as many rows as directions: SSE and n − tr H both vanish with alpha, their quotient does not
     Phi, few = nystrom_features(rows=X[:n]), y[:n]
-    spectral = of_moments(centre(moments_of(Phi, few), fit_intercept=fit_intercept), float(n), fit_intercept=fit_intercept)
+    spectral = of_moments(
+        centre(moments_of(Phi, few), fit_intercept=fit_intercept), float(n), fit_intercept=fit_intercept
+    )
     for alpha in (1e-6, 1e-4, 1e-2, 1.0):
         wanted = dense(linear_hat(Phi, alpha, fit_intercept), few)
         assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-3)
@@ -141,7 +143,9 @@ def test_ridge_takes_the_alpha_of_least_dense_gcv(fit_intercept, target):
     wide = np.column_stack([X, X**2, X**3, rng.normal(size=(N, 20))]) + 1
     model = Ridge("gcv", fit_intercept=fit_intercept).fit(wide, target)
     assert_least(lambda alpha: dense(linear_hat(wide, alpha, fit_intercept), target), model.alpha_, 1e-4, 1e6)
-    assert_allclose(model.predict(wide), Ridge(model.alpha_, fit_intercept=fit_intercept).fit(wide, target).predict(wide))
+    assert_allclose(
+        model.predict(wide), Ridge(model.alpha_, fit_intercept=fit_intercept).fit(wide, target).predict(wide)
+    )
 
 
 def test_offsets_of_rows_and_targets_do_not_move_alpha_where_there_is_an_intercept():
@@ -156,7 +160,9 @@ def test_classes_are_judged_by_their_one_hot_targets():
     hot = (labels[:, None] == np.unique(labels)) * 1.0
     for settings in ({"landmarks": Z}, {}):
         model = KernelRidgeClassifier(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, labels)
-        assert_allclose(model.alpha_, KernelRidge(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, hot).alpha_, rtol=1e-6)
+        assert_allclose(
+            model.alpha_, KernelRidge(Gaussian(SIGMA), alpha="gcv", **settings).fit(X, hot).alpha_, rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -252,7 +258,7 @@ def test_refit_goes_from_a_number_to_gcv_and_back():
 
 def test_a_word_that_is_none_is_refused():
     for model in (KernelRidge(alpha="loo"), KernelRidge(alpha="loo", landmarks=Z), Ridge("loo")):
-        with pytest.raises((ConfigError, ValueError), match="'alpha' parameter|alpha: expected"):
+        with pytest.raises((ConfigError, ValueError), match=r"'alpha' parameter|alpha: expected"):
             model.fit(X, y)
 
 
@@ -271,7 +277,9 @@ def test_the_score_of_a_search_is_gcv_of_the_rows_trained_on(fit_intercept):
 
 def test_alpha_chosen_by_gcv_in_a_search_is_that_of_each_fold():
     model = KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z)
-    search = SweepSearchCV(model, {"kernel__sigma": [0.5, 1.0]}, cv=KFold(3), scoring="neg_mean_squared_error").fit(X, y)
+    search = SweepSearchCV(model, {"kernel__sigma": [0.5, 1.0]}, cv=KFold(3), scoring="neg_mean_squared_error").fit(
+        X, y
+    )
     for j, (train, test) in enumerate(KFold(3).split(X)):
         for i, sigma in enumerate([0.5, 1.0]):
             alone = KernelRidge(Gaussian(sigma), alpha="gcv", landmarks=Z).fit(X[train], y[train])

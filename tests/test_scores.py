@@ -127,7 +127,9 @@ def test_scores_of_a_search_are_those_of_refits(model, weighted):
     grid = {"kernel": [Gaussian(1.0), Laplacian(0.5)], "alpha": [0.01, 1.0], "fit_intercept": [False, True]}
     scoring = ["accuracy", "balanced_accuracy", "neg_log_loss"]
     folds = StratifiedKFold(3)
-    search = SweepSearchCV(model, grid, cv=folds, scoring=scoring, refit="neg_log_loss").fit(X, names, sample_weight=weight)
+    search = SweepSearchCV(model, grid, cv=folds, scoring=scoring, refit="neg_log_loss").fit(
+        X, names, sample_weight=weight
+    )
     for j, (train, test) in enumerate(folds.split(X, names)):
         for i, params in enumerate(search.cv_results_["params"]):
             w = np.ones(N) if weight is None else weight
@@ -147,7 +149,9 @@ def test_two_classes_are_scored_like_any():
     yes = X[:, 0] + 0.3 * rng.normal(size=N) > 0
     model = KernelRidgeClassifier(Gaussian(1.0), landmarks=Z)
     folds = StratifiedKFold(4)
-    search = SweepSearchCV(model, {"alpha": [0.1]}, cv=folds, scoring=["accuracy", "neg_log_loss"], refit=False).fit(X, yes)
+    search = SweepSearchCV(model, {"alpha": [0.1]}, cv=folds, scoring=["accuracy", "neg_log_loss"], refit=False).fit(
+        X, yes
+    )
     for j, (train, test) in enumerate(folds.split(X, yes)):
         coef, _ = reference.nystrom_krr(
             BLOCKS[0][train], reference.gaussian(Z, Z, 1.0), np.column_stack([~yes, yes])[train] * 1.0, 0.1

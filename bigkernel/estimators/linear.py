@@ -73,13 +73,16 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
     def _statistic(self, targets: Targets) -> MomentStatistic:
         return MomentStatistic(IdentityMap(self.shift_), targets)
 
+    def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
+        return sweep(rows, self._statistic(targets), what="moments").total
+
     def _add(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Self:
         self._validate_params()
         self._check_settings()
         rows, targets = self._training(X, y, sample_weight, reset=first)
         if first:
             self._start(rows)
-        total = sweep(rows, self._statistic(targets), what="moments").total
+        total = self._sweep(rows, targets)
         return self._adopt(total if first else add(self.statistics_, total))
 
     def _solve(self) -> None:

@@ -8,31 +8,27 @@ all candidates together.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, is_lazy
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.monitor import Note, emit
 from bigkernel.rows import as_rows
 from bigkernel.search.refits import refit_each
-from bigkernel.search.scoring import OF_CLASSES, SCORES, Tested, chosen
+from bigkernel.search.results import choose, table
+from bigkernel.search.scoring import OF_CLASSES, Tested, chosen
 from bigkernel.search.splits import partitions
 from bigkernel.search.work import Candidate, Work, arrange, prepare
 from bigkernel.sweep import plan_sweep
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class SearchPlan:
     candidates, splits : how many
     sweeps : a line each
     refits : fits of candidates that keep no statistics
-    flops : of the sweeps of moments
+    flops : of the sweeps
     task_bytes : most memory that a task of one of them needs, on top of the process
     """
 
@@ -201,7 +197,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 raise ConfigError(
                     "scoring: neg_gcv is read from statistics, which the exact form does not keep; set n_landmarks"
                 )
-            sweeps = [] if exact else arrange(members, rows, targets, parts)
+            wide = any(name in OF_CLASSES for name in self._scores.values())
+            sweeps = [] if exact else arrange(members, rows, targets, parts, counts=wide)
             prepared.append(_Prepared(members, steps, Work(rows, targets, parts, sweeps), inner, y))
         return prepared
 
@@ -216,6 +213,10 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 for part in one.work.partitions:
                     steps = plan_sweep(part.attach(one.work.rows), sweep_.statistic(one.work.targets, part))
                     flops, size = flops + steps.flops, max(size, steps.task_bytes)
+                    if wide:
+                        judge = sweep_.judge(one.work.targets, part)
+                        counting = plan_sweep(part.attach(one.work.rows), judge)
+                        flops, size = flops + counting.flops, max(size, counting.task_bytes)
                     lines.append(
                         f"{len(sweep_.members)} kernel{'s' * (len(sweep_.members) > 1)}, {len(sweep_.candidates)} "
                         f"candidates, {len(part.splits)} folds: moments, {steps.flops:.2g} flops"
@@ -241,6 +242,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             Folds that cannot be trained on or tested, or a score that is not finite.
         """
         start = time.perf_counter()
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)  # of a search before
         prepared = self._prepare(X, y, groups, sample_weight, sample_domain)
         self.plan_ = self._plan(prepared)
         emit(Note(str(self.plan_)))
@@ -260,80 +263,35 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 shares[member.index] = (time.perf_counter() - begun) / len(one.members)
         everyone = sorted((member for one in prepared for member in one.members), key=lambda member: member.index)
         self.multimetric_ = not isinstance(self.scoring, str | type(None))
-        self.cv_results_ = self._results(everyone, tested, shares)
+        self.cv_results_ = table(everyone, tested, shares, self._scores, self.n_splits_)
         self.scorer_ = dict(self._scores) if self.multimetric_ else self._scores["score"]
         first = prepared[0].members[0].last
         self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else first.n_features_in_
         if hasattr(first, "classes_"):
             self.classes_ = first.classes_
         if self.refit or not self.multimetric_:
-            self._choose(everyone)
+            label = "score" if "score" in self._scores else str(self.refit)
+            best = choose(self.cv_results_, label, everyone, one_standard_error=self.one_standard_error)
+            self.best_index_, self.best_params_ = best, everyone[best].params
+            self.best_score_ = float(self.cv_results_[f"mean_test_{label}"][best])
         if self.refit:
             begun = time.perf_counter()
-            self.best_estimator_ = self._best(prepared, X, y, sample_weight)
+            self.best_estimator_ = self._best(prepared, y, sample_weight)
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
             self.refit_time_ = time.perf_counter() - begun
         self.seconds_ = time.perf_counter() - start
         return self
 
-    def _results(
-        self, everyone: list[Candidate], tested: dict[tuple[int, int], Tested], shares: dict[int, float]
-    ) -> dict[str, Any]:
-        k, splits = len(everyone), self.n_splits_
-        results: dict[str, Any] = {
-            "mean_fit_time": np.array([shares[i] / splits for i in range(k)]),
-            "std_fit_time": np.zeros(k),
-            "mean_score_time": np.zeros(k),
-            "std_score_time": np.zeros(k),
-        }
-        names = sorted({name for candidate in everyone for name in candidate.params})
-        for name in names:
-            there = [candidate for candidate in everyone if name in candidate.params]
-            kinds = {type(candidate.params[name]) for candidate in there}
-            numbers = all(issubclass(kind, bool | int | float | np.number) for kind in kinds) and len(kinds) == 1
-            dtype = np.asarray([candidate.params[name] for candidate in there]).dtype if numbers else object
-            column = np.ma.MaskedArray(np.zeros(k, dtype), mask=True)
-            for candidate in there:
-                column[candidate.index] = candidate.params[name]
-            results[f"param_{name}"] = column
-        results["params"] = [candidate.params for candidate in everyone]
-        for label, name in self._scores.items():
-            values = np.array([[SCORES[name](tested[i, j]) for j in range(splits)] for i in range(k)])
-            if not np.isfinite(values).all():
-                i, j = np.argwhere(~np.isfinite(values))[0]
-                raise DataError(
-                    f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may "
-                    "be too small for its kernel, or the targets too large"
-                )
-            for j in range(splits):
-                results[f"split{j}_test_{label}"] = values[:, j]
-            results[f"mean_test_{label}"] = values.mean(axis=1)
-            results[f"std_test_{label}"] = values.std(axis=1)
-            results[f"sem_test_{label}"] = values.std(axis=1, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
-            results[f"rank_test_{label}"] = rankdata(-values.mean(axis=1), method="min").astype(np.int32)
-        return results
-
-    def _choose(self, everyone: list[Candidate]) -> None:
-        label = "score" if "score" in self._scores else self.refit
-        mean, error = self.cv_results_[f"mean_test_{label}"], self.cv_results_[f"sem_test_{label}"]
-        best = int(self.cv_results_[f"rank_test_{label}"].argmin())
-        if self.one_standard_error:
-            near = np.flatnonzero(mean >= mean[best] - error[best])
-            best = int(max(near, key=lambda i: (*_simplicity(everyone[i].last), mean[i])))
-        self.best_index_, self.best_score_ = best, float(mean[best])
-        self.best_params_ = everyone[best].params
-
-    def _best(self, prepared: list[_Prepared], X: Any, y: Any, sample_weight: Any) -> Any:
+    def _best(self, prepared: list[_Prepared], y: Any, sample_weight: Any) -> Any:
         for one in prepared:
             for candidate in one.members:
                 if candidate.index != self.best_index_:
                     continue
-                kept = one.work.statistics_of(candidate)
-                if kept is None:
-                    name = (
-                        f"{candidate.model.steps[-1][0]}__sample_weight" if one.steps is not None else "sample_weight"
-                    )
-                    return clone(candidate.model).fit(X, y, **({} if sample_weight is None else {name: sample_weight}))
-                candidate.last._adopt(kept)
+                if one.work.sweeps:
+                    candidate.last._adopt(one.work.statistics_of(candidate))
+                else:
+                    candidate.last.fit(one.X, y, sample_weight)
                 if not isinstance(candidate.model, Pipeline):
                     return candidate.last
                 fitted = [] if one.steps is None else one.steps.steps
@@ -386,13 +344,3 @@ def _described(step: Any) -> Any:
     if isinstance(step, str) or not hasattr(step, "get_params"):
         return step
     return type(step), sorted(step.get_params().items(), key=str)
-
-
-def _simplicity(last: Any) -> tuple[float, float, float]:
-    params: Mapping[str, Any] = last.kernel_.get_params() if hasattr(last, "kernel_") else {}
-    width = params.get("sigma", params.get("length_scale", 0.0))
-    if "gamma" in params:
-        width = 1 / params["gamma"]
-    alpha = last._penalty().alpha
-    components = float(getattr(last, "n_components", 0))
-    return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))

@@ -103,7 +103,7 @@ def chosen(scoring: Any, *, classifier: bool) -> dict[str, str]:
         raise ConfigError(f"scoring: expected one of {', '.join(SCORES)}, or a list of them, found {scoring!r}")
     names: Sequence[Any] = list(scoring) if several else [scoring]
     for name in names:
-        if name not in SCORES:
+        if not isinstance(name, str) or name not in SCORES:
             raise ConfigError(f"scoring: {name!r} is none of {', '.join(SCORES)}")
         if name in OF_CLASSES and not classifier:
             raise ConfigError(f"scoring: {name!r} is a score of classes, and the estimator predicts numbers")

@@ -7,27 +7,29 @@ its moments; what is left, α, the number of components and the intercept, costs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
-from sklearn.base import is_classifier
+from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.families import LandmarkFamily, gather
 from bigkernel.features import centre_of
-from bigkernel.grid import candidates, gcv_scores, squared_errors, summed, total_spread
+from bigkernel.grid import Coordinates, Penalty, candidates, gcv_scores, squared_errors, summed, total_spread
 from bigkernel.monitor import Step, emit
 from bigkernel.rows import Rows
 from bigkernel.scores import GridScores
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
-from bigkernel.sweep import executor_in_force, plan_sweep, sweep
+from bigkernel.sweep import executor_in_force, plan_sweep, processors, sweep
 
 Array = NDArray[Any]
 
@@ -74,6 +76,22 @@ class Sweep:
             shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
             features = replace(features, shifts=np.stack(shifts))
         return MomentStatistic(features, targets, self.members[0][0].last._unlabelled, partition.folds)
+
+    def judge(
+        self,
+        targets: Targets,
+        partition: Partition,
+        weights: Array | None = None,
+        intercepts: Array | None = None,
+        *,
+        with_loss: bool = True,
+    ) -> GridScores:
+        """The scores of all candidates by fold; without coefficients it serves a plan."""
+        wide = max(len(one) for one in self.members) * targets.width
+        shape = (len(self.members), partition.folds.count, self.features.width, wide)
+        if weights is None or intercepts is None:
+            weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
+        return GridScores(self.features, weights, intercepts, partition.folds, targets, with_loss)
 
     def halves(self) -> list[Sweep]:
         """Two sweeps of half the kernels each."""
@@ -124,18 +142,24 @@ class Work:
                 assert statistic.features.shifts is not None
                 of_kernel = uncentred(of_kernel, statistic.features.shifts[place])
             self._keep(members, of_kernel, partition, statistic)
-            for fold, found in self._solve(
-                members, of_kernel, partition, statistic, expand=bool(classes), gcv="neg_gcv" in scores
-            ):
+            with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
+                solved = self._solve(
+                    members,
+                    of_kernel,
+                    partition,
+                    statistic,
+                    expand=bool(classes),
+                    gcv="neg_gcv" in scores,
+                    pool=pool,
+                )
+            for fold, found in solved.items():
                 for number, candidate in enumerate(members):
                     tested[candidate.index, fold] = found.tested[number]
                 if classes:
                     weights[place, fold, :, : len(members) * c] = found.weights
                     intercepts[place, fold, : len(members) * c] = found.intercepts
         if classes:
-            judge = GridScores(
-                one.features, weights, intercepts, partition.folds, self.targets, "neg_log_loss" in classes
-            )
+            judge = one.judge(self.targets, partition, weights, intercepts, with_loss="neg_log_loss" in classes)
             counted = sweep(rows, judge, what="scores").total
             for place, members in enumerate(one.members):
                 for number, candidate in enumerate(members):
@@ -158,7 +182,9 @@ class Work:
         *,
         expand: bool,
         gcv: bool,
-    ) -> Iterator[tuple[int, Solved]]:
+        pool: ThreadPoolExecutor,
+    ) -> dict[int, Solved]:
+        """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
         c, groups = self.targets.width, range(statistic.groups)
         by_intercept = {
             flag: [Moments.of(about, group) for group in groups]
@@ -180,20 +206,15 @@ class Work:
             penalties = [last._penalty() for last in leads]
             parts = by_intercept[penalties[0].fit_intercept]
             coordinates = leads[0]._coordinates(summed(parts), max(p.n_components or 0 for p in penalties))
-            small = [coordinates.reduce(part) for part in parts[statistic.unlabelled == "keep" :]]
-            for fold, out in solved.items():
-                train = summed([part for number, part in enumerate(small) if number != fold])
-                weights, intercepts = candidates(train, penalties, coordinates.condition)
-                errors, spread = squared_errors(small[fold], weights, intercepts), total_spread(small[fold])
-                scores = gcv_scores(train, penalties) if gcv else [None] * len(places)
-                one = small[fold]
-                columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
-                for k, place in enumerate(places):
-                    out.tested[place] = Tested(float(one.n), float(one.rows), errors[k], spread, one.q, gcv=scores[k])
+            small = list(pool.map(coordinates.reduce, parts[statistic.unlabelled == "keep" :]))
+            columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
+            fit = partial(_fit_fold, small, penalties, coordinates, expand=expand, gcv=gcv)
+            for out, (tested, weights, intercepts) in zip(solved.values(), pool.map(fit, solved), strict=True):
+                for place, one in zip(places, tested, strict=True):
+                    out.tested[place] = one
                 if expand:
-                    out.weights[:, columns] = coordinates.expand(weights.transpose(1, 0, 2).reshape(-1, len(columns)))
-                    out.intercepts[columns] = intercepts.ravel()
-        yield from solved.items()
+                    out.weights[:, columns], out.intercepts[columns] = weights, intercepts
+        return solved
 
     def _require_fold(self, labelled: list[Moments], fold: int, split: int) -> None:
         train = summed([part for number, part in enumerate(labelled) if number != fold])
@@ -221,11 +242,13 @@ class Work:
         else:
             self.kept[id(members)] = {name: values.sum(axis=0, keepdims=True) for name, values in total.items()}
 
-    def statistics_of(self, candidate: Candidate) -> Accumulator | None:
-        """The moments of all rows as a fit of the candidate would have them, if they were kept."""
+    def statistics_of(self, candidate: Candidate) -> Accumulator:
+        """The moments of all rows as a fit of the candidate would have them: kept, or swept once more."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         kept = None if found is None else self.kept.get(id(found))
-        if kept is None or candidate.last._penalty().fit_intercept:
+        if kept is None:
+            kept = candidate.last._sweep(self.rows, self.targets)
+        if candidate.last._penalty().fit_intercept:
             return kept
         kept = without_shifts(kept, candidate.last)
         for name in ("shift_", "target_shift_"):
@@ -243,6 +266,28 @@ class Solved:
     intercepts: Array
 
 
+def _fit_fold(
+    parts: list[Moments],
+    penalties: Sequence[Penalty],
+    coordinates: Coordinates,
+    fold: int,
+    *,
+    expand: bool,
+    gcv: bool,
+) -> tuple[list[Tested], Array | None, Array]:
+    """Candidates trained on all parts but one and tested on that one: tests, coefficients (p, k·c), intercepts."""
+    train, one = summed([part for number, part in enumerate(parts) if number != fold]), parts[fold]
+    weights, intercepts = candidates(train, penalties, coordinates.condition)
+    errors, spread = squared_errors(one, weights, intercepts), total_spread(one)
+    scores = gcv_scores(train, penalties) if gcv else [None] * len(penalties)
+    tested = [
+        Tested(float(one.n), float(one.rows), error, spread, one.q, gcv=score)
+        for error, score in zip(errors, scores, strict=True)
+    ]
+    flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
+    return tested, coordinates.expand(flat) if expand else None, intercepts.ravel()
+
+
 def _alike(members: list[Candidate]) -> list[list[int]]:
     """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[Any, list[int]] = {}
@@ -252,8 +297,10 @@ def _alike(members: list[Candidate]) -> list[list[int]]:
     return list(groups.values())
 
 
-def arrange(members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition]) -> list[Sweep]:
-    """Sweeps that serve all members, as few as memory allows."""
+def arrange(
+    members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, counts: bool
+) -> list[Sweep]:
+    """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
     sweeps = []
     for group in _same_landmarks(members, rows):
         lead = group[0].last
@@ -266,7 +313,7 @@ def arrange(members: list[Candidate], rows: Rows, targets: Targets, parts: list[
         for dtype in ("float32", "float64"):
             lists = [one for (name, _), one in kernels.items() if name == dtype]
             for family in gather([one[0].last.kernel_ for one in lists]):
-                sweeps += _within_memory(Sweep([lists[place] for place in family]), rows, targets, parts)
+                sweeps += _within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
     return sweeps
 
 
@@ -299,7 +346,7 @@ def _same_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate
     return list(groups.values())
 
 
-def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition]) -> list[Sweep]:
+def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> list[Sweep]:
     """The sweep, or several of fewer kernels where one would not fit the memory of a worker."""
     if len(one.members) == 1:
         return [one]
@@ -310,10 +357,11 @@ def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partiti
         limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
     try:
         for partition in parts:
-            steps = plan_sweep(partition.attach(rows), one.statistic(targets, partition))
-            steps.check(limit, wanted.worker_base_bytes)
+            statistics = [one.statistic(targets, partition)] + ([one.judge(targets, partition)] if counts else [])
+            for statistic in statistics:
+                plan_sweep(partition.attach(rows), statistic).check(limit, wanted.worker_base_bytes)
     except PlanTooLarge:
-        return [fit for half in one.halves() for fit in _within_memory(half, rows, targets, parts)]
+        return [fit for half in one.halves() for fit in _within_memory(half, rows, targets, parts, counts)]
     return [one]
 
 
@@ -342,8 +390,3 @@ def prepare(last: Any, proto: Any) -> None:
     for name in ("n_features_in_", "feature_names_in_", "classes_", "_flat", "target_shift_"):
         if hasattr(proto, name):
             setattr(last, name, getattr(proto, name))
-
-
-def of_classes(last: Any) -> bool:
-    """Whether the estimator predicts classes."""
-    return bool(is_classifier(last))

@@ -74,7 +74,9 @@ def test_penalties_that_are_none(alpha):
     refuse(ConfigError, "alpha: expected a finite number of at least 0", Ridge(), {"alpha": [1.0, alpha]})
 
 
-@pytest.mark.parametrize("values", [{"alpha": ["x"]}, {"alpha": [None]}, {"kernel": ["rbff"]}, {"n_landmarks": [0]}, {"gamma": [-1.0]}])
+@pytest.mark.parametrize(
+    "values", [{"alpha": ["x"]}, {"alpha": [None]}, {"kernel": ["rbff"]}, {"n_landmarks": [0]}, {"gamma": [-1.0]}]
+)
 def test_values_that_the_estimator_refuses(values):
     search = SweepSearchCV(MODEL, values)
     with pytest.raises(ValueError, match=f"{next(iter(values))}"):
@@ -201,9 +203,9 @@ def test_folds_that_do_not_fit_the_rows():
     refuse(DataError, "cv: expected a fold for each of the 60 rows, found 5", cv=np.arange(5))
     refuse(DataError, "cv: .*n_splits=61.*n_samples=60", cv=N + 1)
     refuse(DataError, "cv: it makes no split", cv=[])
-    refuse(DataError, "cv: split 0 .*0 to 59", cv=[(np.arange(10), [N])])
-    refuse(DataError, "cv: split 0 .*0 to 59", cv=[(np.arange(10), [-1])])
-    refuse(DataError, "cv: split 1 .*0 to 59", cv=[([0, 1], [2, 3]), (np.arange(10.0), [20])])
+    refuse(DataError, "cv: split 0: .*0 to 59", cv=[(np.arange(10), [N])])
+    refuse(DataError, "cv: split 0: .*0 to 59", cv=[(np.arange(10), [-1])])
+    refuse(DataError, "cv: split 1: .*0 to 59", cv=[([0, 1], [2, 3]), (np.arange(10.0), [20])])
     refuse(DataError, "cv: split 0 trains on row 5, which it tests", cv=[(np.arange(10), np.arange(5, 20))])
     refuse(DataError, "cv: split 0 names a row twice", cv=[(np.r_[:10, :10], np.arange(20, 40))])
     refuse(DataError, "cv: split 0 has 10 rows to train on and 0 to test on", cv=[(np.arange(10), [])])
@@ -220,7 +222,9 @@ def test_columns_that_are_missing_or_have_one_value():
     refuse(DataError, "domain: .*no column of domains", cv="domains")
     refuse(DataError, "cv: expected at least 2 domains, found 1", cv="domains", fit={"sample_domain": np.ones(N)})
     refuse(DataError, "cv: .*groups", cv=GroupKFold(3))
-    refuse(DataError, "cv: 3 folds of whole groups, but the labelled rows have 1 group", cv=3, fit={"groups": np.ones(N)})
+    refuse(
+        DataError, "cv: 3 folds of whole groups, but the labelled rows have 1 group", cv=3, fit={"groups": np.ones(N)}
+    )
     refuse(DataError, "cv: 3 folds of whole groups, .* 2 groups", cv=3, fit={"groups": np.arange(N) % 2})
     refuse(DataError, "group: the folds keep groups together", cv=HashFolds(3, by="group"), swept=True)
     refuse(DataError, "group: expected 60 values", fit={"groups": np.ones(7)})
@@ -238,13 +242,15 @@ def test_one_group_of_lazy_rows():
     ids=["landmarks", "exact", "sssl", "sssl exact"],
 )  # fmt: skip
 def test_folds_with_a_missing_class(model):
-    refuse(DataError, "cv: split 0 has .*class.*(fewer or|stratified)", model, y=np.sort(LABELS), cv=KFold(3), swept=True)
+    refuse(
+        DataError, "cv: split 0 has .*class.*(fewer or|stratified)", model, y=np.sort(LABELS), cv=KFold(3), swept=True
+    )
 
 
-def test_folds_that_leave_one_class(model=KernelRidgeClassifier(Gaussian(1.2))):
+def test_folds_that_leave_one_class():
     two = (np.arange(N) < 30) * 1
-    refuse(DataError, "class", model, y=two, cv=KFold(2), swept=True)
-    refuse(DataError, "class", CLASSIFIER, y=two, cv=KFold(2), swept=True)
+    for model in (CLASSIFIER, KernelRidgeClassifier(Gaussian(1.2))):
+        refuse(DataError, "class", model, y=two, cv=KFold(2), swept=True)
 
 
 @pytest.mark.parametrize("settings", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
@@ -260,8 +266,8 @@ def test_folds_without_labelled_rows(settings):
 def test_folds_whose_rows_have_no_weight(settings):
     model = KernelRidge(Gaussian(1.2), **settings)
     light = (np.arange(N) >= 20) * 1.0
-    refuse(DataError, "cv: split 0 has .*weight.* to test", model, cv=KFold(3), fit={"sample_weight": light}, swept=True)
-    refuse(DataError, "cv: split 0 has .*weight.* to train on", model, cv=KFold(3), fit={"sample_weight": 1 - light}, swept=True)
+    refuse(DataError, "cv: split 0 has .*weight", model, cv=KFold(3), fit={"sample_weight": light}, swept=True)
+    refuse(DataError, "cv: split 0 has .*weight", model, cv=KFold(3), fit={"sample_weight": 1 - light}, swept=True)
 
 
 # ---------------------------------------------------------------- rows and targets

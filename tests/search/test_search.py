@@ -123,7 +123,11 @@ def test_a_list_of_grids_with_parameters_of_their_own():
     assert search.cv_results_["param_degree"].mask.tolist() == [True] * 8 + [False] * 2 + [True] * 2
 
 
-@pytest.mark.parametrize("grid", [{}, {"alpha": [0.3]}, [{"alpha": [0.3]}], {"alpha": np.array([0.3])}], ids=["nothing", "dict", "list", "array"])
+@pytest.mark.parametrize(
+    "grid",
+    [{}, {"alpha": [0.3]}, [{"alpha": [0.3]}], {"alpha": np.array([0.3])}],
+    ids=["nothing", "dict", "list", "array"],
+)
 def test_a_single_candidate_is_first(grid):
     search = assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
     assert search.best_index_ == 0
@@ -162,7 +166,9 @@ def test_a_generator_of_the_caller_is_left_as_it_was():
     model = KernelRidge(Gaussian(1.4), n_landmarks=6, random_state=state)
     first = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
     assert_array_equal(state.get_state()[1], before)
-    assert_array_equal(split_scores(first), split_scores(SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)))
+    assert_array_equal(
+        split_scores(first), split_scores(SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y))
+    )
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
@@ -212,6 +218,21 @@ def test_linear_models(model, target):
     assert len(search.plan_.sweeps) == 1
 
 
+def test_candidates_without_a_penalty():
+    grid = {"alpha": [0.0, 1.0], "fit_intercept": [False, True]}
+    assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
+    assert_like_peer(Ridge(), grid, np.hstack([X, X[:, :1]]), y, cv=FOLDS, new=np.hstack([NEW, NEW[:, :1]]))
+
+
+def test_one_split_has_no_standard_error():
+    pairs = [(np.arange(60), np.arange(60, N))]
+    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=pairs).fit(X, y)
+    theirs = peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=pairs)
+    assert_allclose(split_scores(search), split_scores(theirs), rtol=0, atol=1e-8)
+    assert search.cv_results_["sem_test_score"].tolist() == [0, 0]
+    assert_allclose(search.predict(NEW), theirs.predict(NEW), atol=1e-8)
+
+
 # ---------------------------------------------------------------- classes
 
 
@@ -226,7 +247,11 @@ def test_classes_with_the_scores_that_need_predictions(kernels):
     assert_allclose(search.decision_function(NEW), search.best_estimator_.decision_function(NEW))
 
 
-@pytest.mark.parametrize("labels", [np.where(X[:, 0] > 0, 1, -1), X[:, 1] > 0.2, LABELS, np.digitize(X[:, 0], [0.0]) * 1.0], ids=["minus one", "bool", "text", "float"])
+@pytest.mark.parametrize(
+    "labels",
+    [np.where(X[:, 0] > 0, 1, -1), X[:, 1] > 0.2, LABELS, np.digitize(X[:, 0], [0.0]) * 1.0],
+    ids=["minus one", "bool", "text", "float"],
+)
 def test_labels_of_every_kind_and_the_folds_of_a_number(labels):
     search = assert_like_peer(CLASSIFIER, {"alpha": [1e-3, 1.0, 100.0]}, X, labels, cv=3, new=NEW)
     assert search.predict(NEW).dtype == labels.dtype
@@ -247,7 +272,11 @@ def test_numbers_of_classes_are_those_of_their_one_hot_targets():
 
 def test_pipelines_of_row_wise_transforms():
     model = make_pipeline(Rescaler(0.5), UnitNormalizer(), GIVEN)
-    grid = {"kernelridge__alpha": [0.01, 1.0], "kernelridge__kernel__sigma": [0.4, 1.0], "rescaler__factor": [1.0, -2.0]}
+    grid = {
+        "kernelridge__alpha": [0.01, 1.0],
+        "kernelridge__kernel__sigma": [0.4, 1.0],
+        "rescaler__factor": [1.0, -2.0],
+    }
     search = assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
     assert len(search.plan_.sweeps) == 2  # one a factor
     assert [name for name, _ in search.best_estimator_.steps] == ["rescaler", "unitnormalizer", "kernelridge"]
@@ -294,7 +323,9 @@ def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
             coef, b = reference.nystrom_krr(B[train], core, Y[train], alpha, fit_intercept, weight[train])
             squares = (Y[test] - B[test] @ coef - b) ** 2
             mse = np.average(squares, axis=0, weights=weight[test])
-            spread = np.average((Y[test] - np.average(Y[test], axis=0, weights=weight[test])) ** 2, axis=0, weights=weight[test])
+            spread = np.average(
+                (Y[test] - np.average(Y[test], axis=0, weights=weight[test])) ** 2, axis=0, weights=weight[test]
+            )
             wanted = [-mse.mean(), -np.sqrt(mse).mean(), np.mean(1 - mse / spread)]
             found = [search.cv_results_[f"split{j}_test_{label}"][i] for label in NUMBERS]
             assert_allclose(found, wanted, rtol=0, atol=1e-8)

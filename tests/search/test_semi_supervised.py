@@ -1,4 +1,4 @@
-"""The search over SSSL: labelled rows are folded, tested rows stay without their labels, unlabelled ones shape every fold."""
+"""The search over SSSL: labelled rows are folded, tested ones stay without labels, unlabelled ones always."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_every_cell_is_that_of_the_dense_form_with_the_labels_of_a_fold_hidden(f
 
 
 @every_form
-@pytest.mark.parametrize("cv", [StratifiedKFold(3), ShuffleSplit(3, test_size=0.3, random_state=1)], ids=["k", "shuffle"])
+@pytest.mark.parametrize(
+    "cv", [StratifiedKFold(3), ShuffleSplit(3, test_size=0.3, random_state=1)], ids=["k", "shuffle"]
+)
 def test_classes_are_judged_by_refits_with_hidden_labels(settings, cv):
     model = SSSLClassifier(Gaussian(1.2), **settings)
     grid = {"alpha": [0.05, 1.0], "n_components": [3, 10], "kernel": [Gaussian(1.0), Laplacian(0.3)]}
@@ -113,9 +115,9 @@ def test_all_rows_labelled_is_ordinary_search():
 @every_form
 @pytest.mark.parametrize("kind", ["bool", "uint8", "text", "object", "int8"])
 def test_labels_of_every_kind_that_knows_no_minus_one(settings, kind):
-    dtype = {"text": "U3", "object": object}.get(kind, kind)
-    labels = (LABELS > 0 if kind == "bool" else np.array(["ape", "bee", "cat"])[LABELS] if kind in ("text", "object") else LABELS)  # fmt: skip
-    labels = labels.astype(dtype)
+    names = np.array(["ape", "bee", "cat"])[LABELS]
+    labels = {"bool": LABELS > 0, "text": names, "object": names.astype(object)}.get(kind)
+    labels = LABELS.astype(kind) if labels is None else labels
     model = SSSLClassifier(Gaussian(1.2), n_components=8, **settings)
     numbers = np.unique(labels, return_inverse=True)[1]
     grid, cv = {"alpha": [0.05, 1.0]}, StratifiedKFold(3)
@@ -137,7 +139,8 @@ def test_moments_are_kept_apart_for_the_refit(form):
     assert best.statistics_["rows"].tolist() == [N - LABELLED.sum(), LABELLED.sum()]
     for name, values in alone.statistics_.items():
         assert_allclose(best.statistics_[name], values, rtol=1e-11, atol=1e-11, err_msg=name)
-    assert_allclose(best.partial_fit(NEW, np.full((15, 2), np.nan)).predict(NEW), alone.partial_fit(NEW, np.full((15, 2), np.nan)).predict(NEW), atol=1e-9)  # fmt: skip
+    more = NEW, np.full((15, 2), np.nan)
+    assert_allclose(best.partial_fit(*more).predict(NEW), alone.partial_fit(*more).predict(NEW), atol=1e-9)
     assert best.n_components_ == best.n_components
 
 
@@ -145,7 +148,9 @@ def test_an_unlabelled_domain_shapes_every_fold_and_is_never_left_out():
     domain = np.arange(N) // 30 * 10  # 0, 10, 20
     target = np.where(domain == 20, np.nan, Y[:, 0])
     model = SSSL(Gaussian(1.2), landmarks=Z, n_components=6, alpha=0.1)
-    search = SweepSearchCV(model, {}, cv="domains", scoring="neg_mean_squared_error").fit(X, target, sample_domain=domain)
+    search = SweepSearchCV(model, {}, cv="domains", scoring="neg_mean_squared_error").fit(
+        X, target, sample_domain=domain
+    )
     assert search.n_splits_ == 2
     for j, left_out in enumerate((0, 10)):
         hidden = np.where(domain == left_out, np.nan, target)

@@ -1,0 +1,89 @@
+"""The table of a search, with the columns and ranks of scikit-learn's `cv_results_`, and the choice of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from bigkernel.errors import DataError
+from bigkernel.search.scoring import SCORES, Tested
+from bigkernel.search.work import Candidate
+
+
+def table(
+    everyone: Sequence[Candidate],
+    tested: Mapping[tuple[int, int], Tested],
+    seconds: Mapping[int, float],
+    scores: Mapping[str, str],
+    splits: int,
+) -> dict[str, Any]:
+    """`cv_results_`.
+
+    Parameters
+    ----------
+    everyone : the candidates, in the order of their numbers
+    tested : by number of the candidate and of the split
+    seconds : each candidate's share of the time
+    scores : label in the columns, name of the score
+
+    Raises
+    ------
+    DataError
+        A score that is not finite.
+    """
+    k = len(everyone)
+    results: dict[str, Any] = {
+        "mean_fit_time": np.array([seconds[i] / splits for i in range(k)]),
+        "std_fit_time": np.zeros(k),
+        "mean_score_time": np.zeros(k),
+        "std_score_time": np.zeros(k),
+    }
+    for name in sorted({name for candidate in everyone for name in candidate.params}):
+        there = [candidate for candidate in everyone if name in candidate.params]
+        kinds = {type(candidate.params[name]) for candidate in there}
+        numbers = len(kinds) == 1 and all(issubclass(kind, bool | int | float | np.number) for kind in kinds)
+        dtype = np.asarray([candidate.params[name] for candidate in there]).dtype if numbers else object
+        column = np.ma.MaskedArray(np.zeros(k, dtype), mask=True)
+        for candidate in there:
+            column[candidate.index] = candidate.params[name]
+        results[f"param_{name}"] = column
+    results["params"] = [candidate.params for candidate in everyone]
+    for label, name in scores.items():
+        values = np.array([[SCORES[name](tested[i, j]) for j in range(splits)] for i in range(k)])
+        if not np.isfinite(values).all():
+            i, j = np.argwhere(~np.isfinite(values))[0]
+            raise DataError(
+                f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be "
+                "too small for its kernel, or the targets too large"
+            )
+        for j in range(splits):
+            results[f"split{j}_test_{label}"] = values[:, j]
+        results[f"mean_test_{label}"] = values.mean(axis=1)
+        results[f"std_test_{label}"] = values.std(axis=1)
+        results[f"sem_test_{label}"] = values.std(axis=1, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
+        results[f"rank_test_{label}"] = rankdata(-values.mean(axis=1), method="min").astype(np.int32)
+    return results
+
+
+def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
+    """The number of the best candidate, or of the simplest one within a standard error of it."""
+    mean, error = results[f"mean_test_{label}"], results[f"sem_test_{label}"]
+    best = int(results[f"rank_test_{label}"].argmin())
+    if one_standard_error:
+        near = np.flatnonzero(mean >= mean[best] - error[best])
+        best = int(max(near, key=lambda i: (*_simplicity(everyone[int(i)].last), mean[i])))
+    return best
+
+
+def _simplicity(last: Any) -> tuple[float, float, float]:
+    """Large for simple models: by α, then by few components, then by the width of the kernel."""
+    params: Mapping[str, Any] = last.kernel_.get_params() if hasattr(last, "kernel_") else {}
+    width = params.get("sigma", params.get("length_scale", 0.0))
+    if "gamma" in params:
+        width = 1 / params["gamma"]
+    alpha = last._penalty().alpha
+    components = float(getattr(last, "n_components", 0))
+    return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))

@@ -1,0 +1,276 @@
+"""A search gives the same bits on every executor, keeps within its memory, and goes on where it was ended."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from peers import digest, split_scores
+from sklearn.pipeline import make_pipeline
+from threadpoolctl import threadpool_limits
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    Matern,
+    SweepSearchCV,
+    UnitNormalizer,
+)
+from bigkernel.errors import BigKernelError, DataError, ResumeMismatch
+from bigkernel.monitor import SegmentDone, SweepStarted, observe
+from bigkernel.sweep import executing
+
+rng = np.random.default_rng(168)
+N, D, M = 230, 4, 12
+X = rng.normal(size=(N, D)).astype("f4")
+Z = X[:M].astype("f8") + 0.03
+y = np.sin(X[:, 0]).astype("f8")
+LABELS = rng.permutation(np.arange(N) % 3)
+GROUPS, DOMAINS = np.arange(N) // 2, np.arange(N) % 4
+GRID = {"kernel": [Gaussian(1.0), Matern(2.0), Gaussian(3.0), Laplacian(0.4)], "alpha": [0.01, 1.0]}
+SEARCHES = {
+    "numbers, hashed groups": (KernelRidge(landmarks=Z, fit_intercept=True), {"scoring": "r2", "cv": 4}, y),
+    "classes, domains": (
+        KernelRidgeClassifier(landmarks=Z),
+        {"scoring": ["accuracy", "neg_log_loss"], "refit": "accuracy", "cv": "domains"},
+        LABELS,
+    ),
+    "semi-supervised": (SSSL(landmarks=Z, n_components=5), {"cv": 3}, np.where(np.arange(N) % 3, y, np.nan)),
+}
+every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values(), ids=SEARCHES)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def what_it_says(search):
+    """Its scores, and the bits of its best model."""
+    model = search.best_estimator_
+    return digest(search), model.dual_coef_.tobytes(), np.asarray(model.intercept_).tobytes()
+
+
+@every_search
+def test_serial_and_threads_give_the_same_bits_whatever_lies_beneath(model, options, target, make_corpus):
+    columns = {"y": target, "group": GROUPS, "domain": DOMAINS}
+    corpus = make_corpus(X, classes=(0, 1, 2) if target is LABELS else (), **columns)
+    lazy = {name: da.from_array(values, chunks=25) for name, values in columns.items()}
+    found = {}
+    for executor in ("serial", "threads"):
+        with executing(executor):
+            found["corpus", executor] = what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus))
+            found["dask", executor] = what_it_says(
+                SweepSearchCV(model, GRID, **options).fit(
+                    da.from_array(X, chunks=(25, D)), lazy["y"], groups=lazy["group"], sample_domain=lazy["domain"]
+                )
+            )
+            found["zarr", executor] = what_it_says(
+                SweepSearchCV(model, GRID, **options).fit(
+                    zarr.array(X, chunks=(25, D)),
+                    zarr.array(target, chunks=(25,)),
+                    groups=GROUPS,
+                    sample_domain=DOMAINS,
+                )
+            )
+    assert len(set(found.values())) == 1
+
+
+@pytest.mark.cluster
+@every_search
+def test_workers_give_the_same_bits(model, options, target, make_corpus, client):
+    corpus = make_corpus(X, classes=(0, 1, 2) if target is LABELS else (), y=target, group=GROUPS, domain=DOMAINS)
+    with executing("serial"):
+        wanted = what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus))
+    seen = []
+    with executing(client), observe(seen.append):
+        assert what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus)) == wanted
+    assert {event.executor for event in seen if isinstance(event, SweepStarted)} == {"dask"}
+
+
+@pytest.mark.cluster
+def test_rows_held_by_workers_are_searched_there(client):
+    with executing("serial"):
+        wanted = SweepSearchCV(KernelRidge(landmarks=Z), GRID, cv=3).fit(
+            da.from_array(X, chunks=(50, D)), da.from_array(y, chunks=50)
+        )
+    held = client.persist(da.from_array(X, chunks=(50, D)))
+    with executing(client):
+        search = SweepSearchCV(KernelRidge(landmarks=Z), GRID, cv=3).fit(held, da.from_array(y, chunks=50))
+    assert digest(search) == digest(wanted)
+
+
+def test_a_pipeline_over_a_corpus_stores_nothing_and_predicts_lazily(make_corpus):
+    corpus = make_corpus(X, y=y)
+    model = make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(0.8), landmarks=Z))
+    search = SweepSearchCV(model, {"kernelridge__alpha": [0.1, 1.0]}, cv=np.arange(N) % 3).fit(corpus)
+    units = X / np.linalg.norm(X, axis=1, keepdims=True)
+    alone = SweepSearchCV(KernelRidge(Gaussian(0.8), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=np.arange(N) % 3).fit(
+        units, y
+    )
+    assert_allclose(split_scores(search), split_scores(alone), atol=1e-4)
+    lazy = search.predict(corpus)
+    assert isinstance(lazy, da.Array)
+    assert_allclose(lazy.compute(scheduler="synchronous"), search.predict(X), atol=1e-5)
+    assert search.score(corpus) == search.best_estimator_.score(corpus)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_kernels_that_do_not_fit_together_take_several_sweeps_and_score_the_same():
+    wide = rng.normal(size=(200, D))
+    model = KernelRidge(landmarks=wide, dtype="float32")
+    grid = {"kernel": [Gaussian(sigma) for sigma in np.geomspace(0.2, 0.5, 12)], "alpha": [0.1, 1.0]}
+    roomy = SweepSearchCV(model, grid, cv=4).fit(X, y)
+    assert len(roomy.plan_.sweeps) == 1
+    tight = {"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}
+    with dask.config.set(tight):
+        search = SweepSearchCV(model, grid, cv=4)
+        plan = search.plan(X, y)
+        assert len(plan.sweeps) == 2
+        assert plan.task_bytes <= 100_000_000 < roomy.plan_.task_bytes
+        seen = []
+        with observe(seen.append):
+            search.fit(X, y)
+    assert [event.what for event in seen if isinstance(event, SweepStarted)] == ["tune", "tune"]
+    for event in seen:
+        if isinstance(event, SweepStarted):
+            assert event.plan.task_bytes <= 100_000_000
+    # the kernels of a family share the argument of its narrowest, so that float32 rounds it otherwise
+    assert_allclose(split_scores(search), split_scores(roomy), atol=1e-4)
+    assert search.best_index_ == roomy.best_index_
+
+
+def test_moments_that_do_not_fit_are_not_kept_and_swept_again_for_the_refit():
+    model = KernelRidge(Gaussian(1.0), landmarks=Z)
+    wanted = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch, observe(seen.append):
+        patch.setattr(
+            "bigkernel.search.work.settings", lambda: type("", (), {"memory_limit_bytes": 100, "worker_base_bytes": 0})
+        )
+        search = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
+    assert [event.what for event in seen if isinstance(event, SweepStarted)] == ["tune", "moments"]
+    assert_allclose(search.predict(X), wanted.predict(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, np.random.RandomState(1), None])
+def test_the_refit_has_the_landmarks_that_were_judged(seed):
+    fold = np.arange(N) % 4  # no sweep sees all rows, so that no moments are kept
+    pairs = [(np.flatnonzero((fold != i) & (fold != 3)), np.flatnonzero(fold == i)) for i in range(3)]
+    start, drawn = KernelRidge._start, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            KernelRidge, "_start", lambda self, rows, **o: (start(self, rows, **o), drawn.append(self.landmarks_))
+        )
+        model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=seed)
+        search = SweepSearchCV(model, {"alpha": [0.1]}, cv=pairs).fit(X, y)
+    assert_array_equal(search.best_estimator_.landmarks_, drawn[0])
+    alone = KernelRidge(Gaussian(1.0), landmarks=drawn[0], **search.best_params_).fit(X, y)
+    assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
+
+
+@pytest.mark.cluster
+def test_counts_of_many_candidates_keep_within_the_memory_of_a_worker(make_corpus, client):
+    corpus = make_corpus(X, classes=tuple(range(30)), y=(np.arange(N) % 30).astype("i1"))
+    many = {"kernel": [Gaussian(0.3), Gaussian(0.5), Matern(1.0), Matern(3.0)], "alpha": np.geomspace(1e-2, 1e3, 120)}
+    model = KernelRidgeClassifier(landmarks=rng.normal(size=(100, D)))
+    folds = np.arange(N) // 30 % 5
+    wanted = SweepSearchCV(model, many, cv=folds).fit(corpus)
+    tight = {"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}
+    seen = []
+    with dask.config.set(tight), executing(client), observe(seen.append):
+        search = SweepSearchCV(model, many, cv=folds).fit(corpus)
+    assert max(event.plan.task_bytes for event in seen if isinstance(event, SweepStarted)) <= 100_000_000
+    assert_array_equal(split_scores(search), split_scores(wanted))
+
+
+# ---------------------------------------------------------------- runs
+
+
+class Ended(Exception):
+    """Stands for the end of the process."""
+
+
+def ended_after(patch, segments):
+    """The sweeps of this process end after so many segments."""
+    engine, done = import_module("bigkernel.sweep"), []
+    run = engine.run_segment
+
+    def counted(*args):
+        if len(done) == segments:
+            raise Ended
+        done.append(1)
+        return run(*args)
+
+    patch.setattr(engine, "run_segment", counted)
+
+
+@pytest.mark.parametrize("segments", [3, 5, 7], ids=["in the moments", "between", "in the counts"])
+def test_a_search_that_was_ended_goes_on_to_the_same_bits(segments, make_corpus, tmp_path):
+    corpus = make_corpus(X, classes=(0, 1, 2), y=LABELS, domain=DOMAINS)
+    model, options, _ = SEARCHES["classes, domains"]
+    search = SweepSearchCV(model, {"kernel": [Gaussian(1.0), Matern(2.0)], "alpha": [0.01, 1.0]}, **options)
+    with executing("serial"):
+        wanted = what_it_says(search.fit(corpus))
+    with pytest.MonkeyPatch.context() as patch, executing("serial", run=tmp_path / "run"):
+        ended_after(patch, segments)
+        with pytest.raises(Ended):
+            search.fit(corpus)
+    seen = []
+    with executing("threads", run=tmp_path / "run", resume=True), observe(seen.append):
+        assert what_it_says(search.fit(corpus)) == wanted
+    receipts = [event.receipt for event in seen if isinstance(event, SegmentDone)]
+    assert sum(receipt.rows for receipt in receipts) == 2 * N  # moments and counts
+    assert sum(receipt.rows for receipt in receipts if receipt.resumed) >= segments * 25
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["scores", "tune"]
+
+
+def test_a_finished_search_is_read_back_and_another_one_is_refused(make_corpus, tmp_path):
+    corpus = make_corpus(X, y=y, group=GROUPS)
+    search = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3)
+    with executing("serial", run=tmp_path / "run"):
+        first = what_it_says(search.fit(corpus))
+    with executing("serial", run=tmp_path / "run"), pytest.raises(DataError, match="holds a run already"):
+        search.fit(corpus)
+    with pytest.MonkeyPatch.context() as patch, executing("serial", run=tmp_path / "run", resume=True):
+        ended_after(patch, 0)
+        assert what_it_says(search.fit(corpus)) == first
+        # other penalties need no other sweep
+        more = search.set_params(param_grid={"alpha": [0.1, 1.0, 10.0]})
+    with executing("serial", run=tmp_path / "run", resume=True):
+        assert_array_equal(split_scores(more.fit(corpus))[:2], split_scores(search)[:2])
+    for change in ({"cv": 4}, {"random_state": 1}, {"cv": np.arange(N) % 3}, {"estimator__kernel": Linear()},
+                   {"estimator__landmarks": Z[:-1]}):  # fmt: skip
+        other = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3).set_params(**change)
+        with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatch):
+            other.fit(corpus)
+
+
+def test_the_number_of_cores_of_the_driver_costs_no_resume(make_corpus, tmp_path):
+    n, m = 400, 300
+    rows = rng.normal(size=(n, D))
+    with dask.config.set({"bigkernel.block-rows": 512}):
+        corpus = make_corpus(rows, classes=(0, 1, 2), y=np.arange(n) % 3, chunk_rows=200)
+        model = KernelRidgeClassifier(Gaussian(0.3), landmarks=rows[:m])
+        search = SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=np.arange(n) // 3 % 2)
+        with threadpool_limits(2, user_api="blas"), executing("serial", run=tmp_path / "run"):
+            first = split_scores(search.fit(corpus))
+        with threadpool_limits(1, user_api="blas"), executing("serial", run=tmp_path / "run", resume=True):
+            assert_array_equal(split_scores(search.fit(corpus)), first)
+
+
+def test_damaged_rows_end_the_search_by_name(make_corpus):
+    corpus = make_corpus(X, y=y)
+    victim = next(path for path in (Path(corpus.path) / "x").rglob("*") if path.is_file() and path.name != "zarr.json")
+    victim.write_bytes(victim.read_bytes()[:-9])
+    with executing("threads"), pytest.raises(BigKernelError, match="x"):
+        SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1]}, cv=3).fit(corpus)
