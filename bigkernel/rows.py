@@ -246,8 +246,8 @@ class Rows:
             return (0,)
         wanted, steps = settings(), self.x.steps
         if not steps:
-            # in memory: as many steps as give every segment one, of at least a block
-            parts = max(-(-n // target), min(wanted.min_segments, n // wanted.block_rows), 1)
+            # in memory: as many steps as give every segment one, of at least a quarter of a block
+            parts = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
             return tuple(n * i // parts for i in range(parts + 1))
         # never so far that a segment would be too long, or segments too few
         target = min(target, wanted.segment_rows, max(1, n // wanted.min_segments))

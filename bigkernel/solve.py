@@ -218,14 +218,15 @@ def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float =
     scale, norm = float(np.abs(np.diagonal(regular)).max()), linalg.lapack.dlange("1", regular)
     relative = 10 * max(len(G), n_rows) * float(np.finfo(np.float64).eps)
     penalised = alpha > relative * scale
+    amplified = min(relative * condition, max(relative, 1e-8))
     if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
-        relative = min(relative * condition, max(relative, 1e-8))
+        relative = amplified
     if scale > 0:
         lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
         # pivots of rounding let a singular matrix pass: its condition tells
         if info == 0 and (penalised or linalg.lapack.dpocon(lower, norm, uplo="L")[0] > relative):
             return Factor(lower=lower)
-        if info and penalised:
+        if info and alpha > amplified * scale:
             warnings.warn(
                 f"the moments have negative eigenvalues beyond alpha = {alpha:.3g}, which is rounding: take a "
                 "larger alpha or dtype='float64'",

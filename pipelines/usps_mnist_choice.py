@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
+from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Ridge, SweepSearchCV
 from bigkernel.solve import exact_krr
@@ -58,7 +59,7 @@ def cross_validate_rr(X: Array, labels: Array, parts: Folds) -> list[Chosen]:
             values = model.set_params(alpha=alpha).refit().predict(with_ones(X[held_out]))
             right[place] += np.sum(values.argmax(axis=1) == labels[held_out])
     found = zip(RR_ALPHAS, right, strict=True)
-    return [Chosen("RR", 100 * count / len(labels), alpha) for alpha, count in found]
+    return [Chosen("RR", 100 * float(count) / len(labels), alpha) for alpha, count in found]
 
 
 def cross_validate_krr(X: Array, labels: Array, parts: Folds, after: Callable[[], None]) -> list[Chosen]:
@@ -99,11 +100,12 @@ def cross_validate_sssl(
         "alpha": list(SSSL_ALPHAS),
     }
     search = SweepSearchCV(sssl(setting, landmarks, draw), grid, cv=fold, scoring="accuracy", refit=False)
-    search.fit(np.concatenate([source, target]), np.concatenate([labels, np.full(len(target), -1)]))
+    with threadpool_limits(limits=1, user_api="blas"):  # m×m matrices: on a busy machine threads wait for one another
+        search.fit(np.concatenate([source, target]), np.concatenate([labels, np.full(len(target), -1)]))
     sizes = np.bincount(fold[: len(labels)])
     shares = np.stack([search.cv_results_[f"split{number}_test_score"] for number in range(len(parts))])
     found = [
-        Chosen("SSSL_m", 100 * share, one["alpha"], one["kernel"].sigma, setting.landmarks, one["n_components"])
+        Chosen("SSSL_m", 100 * float(share), one["alpha"], one["kernel"].sigma, setting.landmarks, one["n_components"])
         for one, share in zip(search.cv_results_["params"], sizes @ shares / len(labels), strict=True)
     ]
     return sorted(found, key=lambda one: (one.s or 0, -(one.sigma or 0), -one.alpha))

@@ -41,7 +41,10 @@ Array = NDArray[Any]
     help="Folds by a hash of the row (of its group, where the corpus has groups), or one domain left out in turn.",
 )
 @click.option(
-    "--scoring", type=click.Choice(list(SCORES)), help="[accuracy for classes, r2 for numbers; both are to be large]"
+    "--scoring",
+    type=click.Choice(list(SCORES)),
+    metavar="SCORE",
+    help=f"One of {', '.join(SCORES)}; all are to be large  [accuracy for classes, r2 for numbers].",
 )
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
