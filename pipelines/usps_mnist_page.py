@@ -333,7 +333,7 @@ def eigenfunctions(report: Report, values: Array, V: Array, source: Array, targe
         f"{len(V):,} rows to its j-th eigenvalue σⱼ, and √σⱼ·vᵢⱼ the value at row i. The first {count} eigenvalues "
         f"are {', '.join(f'{value:,.0f}' for value in values)}, of a sum of {len(V):,}.",
         f"{np.sum(np.maximum(shares, 1 - shares) > 0.9)} of these {count} have more than 90 % of their weight Σᵢ vᵢⱼ² "
-        "on the rows of one set: before they tell digits apart, they tell the sets apart.",
+        "on the rows of one set, and say little of the digits of the other.",
     )
     report.figure(
         "weighted",
