@@ -34,6 +34,7 @@ class Whitening:
     pivots : (r,) the landmarks kept, or None: all, through `basis`
     factor : (r, r) lower triangular L, or None
     basis : (p, r), T itself, for cores that are not positive
+    eps : relative precision of the blocks that the moments are made from
     """
 
     width: int
@@ -41,6 +42,7 @@ class Whitening:
     pivots: Array | None = None
     factor: Array | None = None
     basis: Array | None = None
+    eps: float = float(np.finfo(np.float64).eps)
 
     @property
     def condition(self) -> float:
@@ -123,7 +125,7 @@ def whiten(
     else:
         kept = pivots
     lower = np.asfortranarray(np.tril(factor[:rank, :rank]))
-    return Whitening(m, int(rank), pivots=kept, factor=lower)
+    return Whitening(m, int(rank), pivots=kept, factor=lower, eps=eps)
 
 
 def _whiten_indefinite(core: Array, relative: float, kernel: str, warn: bool) -> Whitening:
@@ -218,21 +220,13 @@ def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float =
     scale, norm = float(np.abs(np.diagonal(regular)).max()), linalg.lapack.dlange("1", regular)
     relative = 10 * max(len(G), n_rows) * float(np.finfo(np.float64).eps)
     penalised = alpha > relative * scale
-    amplified = min(relative * condition, max(relative, 1e-8))
     if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
-        relative = amplified
+        relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
         lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
         # pivots of rounding let a singular matrix pass: its condition tells
         if info == 0 and (penalised or linalg.lapack.dpocon(lower, norm, uplo="L")[0] > relative):
             return Factor(lower=lower)
-        if info and alpha > amplified * scale:
-            warnings.warn(
-                f"the moments have negative eigenvalues beyond alpha = {alpha:.3g}, which is rounding: take a "
-                "larger alpha or dtype='float64'",
-                RankDeficient,
-                3,
-            )
         regular = _regular(G, alpha)
     values, vectors = linalg.eigh(regular, overwrite_a=True)
     largest = max(float(np.abs(values).max(initial=0.0)), 1e-300)
@@ -273,7 +267,14 @@ def nystrom_ridge(
     whose right-hand side must read (Σy, y).
     """
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
-    w = ridge(small.G, small.C, alpha, n_rows=moments.rows, condition=whitening.condition)
+    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
+    if factor.lower is None and alpha > 0 and whitening.eps > 1e-10:
+        warnings.warn(
+            f"in float32 the moments carry rounding beyond alpha = {alpha:.3g}; take dtype='float64' or a larger alpha",
+            RankDeficient,
+            3,
+        )
+    w = factor.solve(small.C)
     return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)
 
 
