@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import reference
@@ -10,7 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, load_model, save_model
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.gcv import Spectral, best_alpha, best_alpha_exact, of_moments
 from bigkernel.solve import Reduced, centre, identity
 from bigkernel.statistics import Moments
@@ -102,7 +104,7 @@ def test_a_fit_with_no_freedom_left_scores_infinity():
 # ---------------------------------------------------------------- what it chooses
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore:.*has numerical rank:bigkernel.errors.RankDeficient")
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
 @pytest.mark.parametrize("n, m", [(60, 60), (60, 45), (90, 60), (120, 25), (45, 60)])
 @INTERCEPT
@@ -112,6 +114,26 @@ def test_landmark_form_takes_the_alpha_of_least_dense_gcv(sigma, n, m, fit_inter
     model = KernelRidge(Gaussian(sigma), alpha="gcv", landmarks=points, fit_intercept=fit_intercept).fit(rows, target)
     Phi = nystrom_features(sigma, points, rows)
     assert_least(lambda alpha: dense(linear_hat(Phi, alpha, fit_intercept), target), model.alpha_, 1e-4, 1e3, 5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*has numerical rank:bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize("sigma", [1.0, 3.0, 10.0])
+@pytest.mark.parametrize("noise", [0.0, 1e-6, 0.3])
+@pytest.mark.parametrize("n, m", [(80, 60), (400, 60)])
+def test_what_it_takes_is_about_the_best_alpha_there_is_and_no_cause_for_a_warning(sigma, noise, n, m):
+    rng = np.random.default_rng(n)
+    rows = rng.normal(size=(n, 2))
+    truth = np.sin(2 * rows[:, 0])
+    target = truth + noise * rng.normal(size=n)
+
+    def error(alpha):
+        model = KernelRidge(Gaussian(sigma), alpha=alpha, landmarks=rows[:m]).fit(rows, target)
+        return np.mean((model.predict(rows) - truth) ** 2)
+
+    chosen = error("gcv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankDeficient)
+        assert chosen <= 4 * min(error(alpha) for alpha in np.geomspace(1e-10, 10, 12)) + 1e-9
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])

@@ -182,7 +182,7 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
 def test_counts_of_many_candidates_keep_within_the_memory_of_a_worker(make_corpus, client):
     corpus = make_corpus(X, classes=tuple(range(30)), y=(np.arange(N) % 30).astype("i1"))
     many = {"kernel": [Gaussian(0.3), Gaussian(0.5), Matern(1.0), Matern(3.0)], "alpha": np.geomspace(1e-2, 1e3, 120)}
-    model = KernelRidgeClassifier(landmarks=rng.normal(size=(100, D)))
+    model = KernelRidgeClassifier(landmarks=rng.normal(size=(100, D)), dtype="float64")
     folds = np.arange(N) // 30 % 5
     wanted = SweepSearchCV(model, many, cv=folds).fit(corpus)
     tight = {"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}

@@ -29,6 +29,8 @@ from bigkernel import (
     Standardizer,
     SweepSearchCV,
     UnitNormalizer,
+    load_model,
+    save_model,
 )
 
 rng = np.random.default_rng(19930117)
@@ -433,14 +435,42 @@ def test_alpha_chosen_by_gcv_may_stand_among_the_candidates():
     assert simple.best_score_ >= search.best_score_ - search.cv_results_["sem_test_score"][search.best_index_]
 
 
-def test_the_best_model_keeps_its_moments_and_goes_on():
-    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
-    alone = KernelRidge(Gaussian(1.4), landmarks=Z, alpha=search.best_params_["alpha"]).fit(X, y)
-    for name, values in alone.statistics_.items():
-        assert_allclose(search.best_estimator_.statistics_[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
-    more = search.best_estimator_.partial_fit(NEW, np.ones(20)).set_params(alpha=5.0).refit()
-    both = KernelRidge(Gaussian(1.4), landmarks=Z, alpha=5.0).fit(np.r_[X, NEW], np.r_[y, np.ones(20)])
-    assert_allclose(more.predict(NEW), both.predict(NEW), atol=1e-9)
+@pytest.mark.parametrize("flags", [[False], [True], [True, False], [False, True]], ids=str)
+@pytest.mark.parametrize("alpha", [0.1, "gcv"])
+def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
+    grid = {"fit_intercept": flags, "alpha": [alpha]}
+    search = SweepSearchCV(GIVEN, grid, cv=FOLDS).fit(X, y + 100)
+    best, alone = search.best_estimator_, clone(GIVEN).set_params(**search.best_params_).fit(X, y + 100)
+    save_model(best, tmp_path / "model")
+    for model in (best, load_model(tmp_path / "model")):
+        assert_allclose(model.alpha_, alone.alpha_, rtol=1e-6)
+        assert_allclose(model.statistics_["G"], alone.statistics_["G"], rtol=1e-11, atol=1e-11)
+        assert_allclose(model.predict(NEW), alone.predict(NEW), rtol=1e-9)
+        assert_allclose(model.predict(NEW, return_std=True)[1], alone.predict(NEW, return_std=True)[1], rtol=1e-6)
+        assert_allclose(model.training_mse_, alone.training_mse_, rtol=1e-6)
+        wanted = clone(alone).fit(np.r_[X, NEW], np.r_[y + 100, np.ones(20)])
+        assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), wanted.predict(NEW), rtol=1e-7)
+        wanted.set_params(alpha=5.0).refit()
+        assert_allclose(model.set_params(alpha=5.0).refit().predict(NEW), wanted.predict(NEW), rtol=1e-8)
+
+
+@pytest.mark.parametrize("flags", [[False], [True], [True, False], [False, True]], ids=str)
+def test_the_best_linear_model_is_a_fit_in_every_way(flags, tmp_path):
+    search = SweepSearchCV(Ridge(), {"fit_intercept": flags, "alpha": [0.1, 1.0]}, cv=FOLDS).fit(X + 10, y + 100)
+    best, alone = search.best_estimator_, Ridge(**search.best_params_).fit(X + 10, y + 100)
+    save_model(best, tmp_path / "model")
+    for model in (best, load_model(tmp_path / "model")):
+        assert_allclose(model.coef_, alone.coef_, rtol=1e-8)
+        assert_allclose(model.intercept_, alone.intercept_, rtol=1e-9)
+        wanted = clone(alone).fit(np.r_[X + 10, NEW], np.r_[y + 100, np.ones(20)])
+        assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), wanted.predict(NEW), rtol=1e-7)
+
+
+def test_the_best_pipeline_may_be_stored(tmp_path):
+    model, grid = make_pipeline(Standardizer(), CLASSIFIER), {"kernelridgeclassifier__alpha": [0.1, 1.0]}
+    search = SweepSearchCV(model, grid, cv=3).fit(X * 3 + 1, LABELS)
+    save_model(search.best_estimator_, tmp_path / "model")
+    assert_array_equal(load_model(tmp_path / "model").predict(NEW), search.predict(NEW))
 
 
 def test_scores_of_the_search_are_those_of_its_best_model():
