@@ -8,12 +8,14 @@ k candidates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from bigkernel import gcv
 from bigkernel.solve import Whitening, centre, factorize, positive_part, reduced, top_eigen
@@ -76,6 +78,7 @@ def candidates(train: Moments, penalties: Sequence[Penalty], condition: float = 
     """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solve.ridge`."""
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
+    spectra: dict[tuple[bool, int], Callable[[], Any]] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
     for place, penalty in enumerate(penalties):
         moments = centred[penalty.fit_intercept]
@@ -84,7 +87,12 @@ def candidates(train: Moments, penalties: Sequence[Penalty], condition: float = 
         alpha = penalty.alpha
         if isinstance(alpha, str):
             alpha = gcv.of_moments(part, float(train.rows), fit_intercept=penalty.fit_intercept).best()
-        w = factorize(part.G, alpha, n_rows=train.rows, condition=condition).solve(part.C)
+        if (penalty.fit_intercept, s) not in spectra:
+            # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
+            spectra[penalty.fit_intercept, s] = cache(partial(linalg.eigh, part.G))
+        spectrum = spectra[penalty.fit_intercept, s]
+        factor = factorize(part.G, alpha, n_rows=train.rows, condition=condition, spectrum=spectrum)
+        w = factor.solve(part.C)
         weights[place, :s] = w
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts

@@ -9,6 +9,7 @@ not positive (sigmoid kernels) goes through its eigenvectors, its negative part 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -211,8 +212,10 @@ class Factor:
         return along
 
 
-def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0) -> Factor:
-    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`."""
+def factorize(
+    G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0, spectrum: Callable[[], Any] | None = None
+) -> Factor:
+    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G) once for all."""
     require_alpha(alpha)
     if not len(G):
         return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)))
@@ -227,8 +230,8 @@ def factorize(G: Array, alpha: float, *, n_rows: float = 0.0, condition: float =
         # pivots of rounding let a singular matrix pass: its condition tells
         if info == 0 and (penalised or linalg.lapack.dpocon(lower, norm, uplo="L")[0] > relative):
             return Factor(lower=lower)
-        regular = _regular(G, alpha)
-    values, vectors = linalg.eigh(regular, overwrite_a=True)
+    values, vectors = linalg.eigh(G) if spectrum is None else spectrum()
+    values = values + alpha
     largest = max(float(np.abs(values).max(initial=0.0)), 1e-300)
     keep = values > relative * largest
     return Factor(values=values[keep], vectors=vectors[:, keep], dropped=vectors[:, ~keep])
