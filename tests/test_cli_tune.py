@@ -1,0 +1,86 @@
+"""`bigkernel tune`: the plan, the results, what is there already, going on after an interruption, `--alpha gcv`."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose
+from test_cli import FIT, ROWS, here, made, run, work  # noqa: F401
+
+from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, load_model, open_corpus
+from bigkernel.cli import main
+from bigkernel.search.work import Work
+
+GRID = ["--landmarks", "30", "--sigma", "0.3:1.2:3", "--alpha", "1e-4,0.1,1", "--transform", "unit-norm"]
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def expected(path):
+    """The search itself, on the corpus."""
+    from sklearn.pipeline import make_pipeline
+
+    from bigkernel import UnitNormalizer
+
+    model = make_pipeline(UnitNormalizer(), KernelRidgeClassifier(n_landmarks=30, random_state=0))
+    grid = {
+        "kernelridgeclassifier__alpha": [1e-4, 0.1, 1.0],
+        "kernelridgeclassifier__kernel": [Gaussian(float(s)) for s in np.geomspace(0.3, 1.2, 3)],
+    }
+    return SweepSearchCV(model, grid, cv=4).fit(open_corpus(path))
+
+
+def test_a_dry_run_says_what_it_takes_and_writes_nothing(run, work):  # noqa: F811
+    planned = json.loads(run("tune", "digits.corpus", *GRID, "--out", "t", "--dry-run", "--json").stdout)
+    assert (planned["candidates"], planned["splits"]) == (9, 5)
+    assert planned["flops"] > 0
+    assert not (work / "t").exists()
+
+
+def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work):  # noqa: F811
+    shown = json.loads(run("tune", "digits.corpus", *GRID, "--folds", "4", "--out", "t", "--json").stdout)
+    search = expected("digits.corpus")
+    with open(work / "t" / "results.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert_allclose([float(row["score"]) for row in rows], search.cv_results_["mean_test_score"])
+    assert_allclose([float(row["standard_error"]) for row in rows], search.cv_results_["sem_test_score"])
+    assert shown["accuracy"] == pytest.approx(search.best_score_)
+    best = load_model(work / "t" / "best.model")
+    assert best[-1].alpha == search.best_params_["kernelridgeclassifier__alpha"]
+    np.testing.assert_array_equal(best.predict(ROWS), search.predict(ROWS))
+    assert (work / "t" / "score.png").read_bytes().startswith(b"\x89PNG")
+    assert not (work / "t" / "run").exists()
+    assert "--overwrite" in run("tune", "digits.corpus", *GRID, "--out", "t", code=3).stderr
+
+
+def test_an_interrupted_search_goes_on_to_the_same_results(run, work, monkeypatch):  # noqa: F811
+    arguments = ["tune", "digits.corpus", *GRID, "--folds", "4", "--out", "t"]
+    solve = Work._solve
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Work, "_solve", stop)
+    assert CliRunner().invoke(main, arguments).exit_code == 75
+    monkeypatch.setattr(Work, "_solve", solve)
+    assert "--resume" in run(*arguments, code=3).stderr
+    run(*arguments, "--resume")
+    run(*[*arguments[:-1], "whole"])
+    assert (work / "t" / "results.csv").read_bytes() == (work / "whole" / "results.csv").read_bytes()
+
+
+@pytest.mark.parametrize("grid", ["0.3:3", "a", "1:2:3:4", "0:1:3", "1:2:1", ""])
+def test_a_grid_that_is_none_is_wrong_usage(run, work, grid):  # noqa: F811
+    assert "expected" in run("tune", "digits.corpus", "--sigma", grid, "--out", "t", code=2).stderr
+
+
+def test_a_penalty_may_be_left_to_gcv(run, work):  # noqa: F811
+    fitted = json.loads(run("fit", "digits.corpus", "m", *FIT[:-2], "--alpha", "gcv", "--json").stdout)
+    model = load_model(work / "m")[-1]
+    assert fitted["alpha"] == model.alpha_ > 0
+    assert model.alpha == "gcv"
+    assert "number or gcv" in run("fit", "digits.corpus", "n", "--alpha", "best", code=2).stderr
