@@ -71,6 +71,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         input. Where there are groups (`groups`, or a corpus with a column of them) these stay together. −1 in an array:
         trained on by every fold. Only labelled rows are folded; in semi-supervised learning unlabelled ones shape
         the basis of every fold, as the tested ones do without their labels.
+        Landmarks are drawn once, from all rows, the tested ones included.
     scoring : str, list of str or None
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes: of their
         one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f cut to [0.001, 1] and divided by
