@@ -28,12 +28,11 @@ Array = NDArray[Any]
 class Coordinates:
     """Where a method is ridge: φ' = Bᵀ(Tᵀφ), with a whitening T (p×r) and a basis B (r×s), or without either.
 
-    With `ordered`, the coordinates are ranked and a candidate may take the first s of them.
+    A candidate may take the first s of them, where they are ranked.
     """
 
     whitening: Whitening | None = None
     basis: Array | None = None
-    ordered: bool = False
 
     @property
     def condition(self) -> float:
@@ -60,9 +59,9 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
     """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
-        return Coordinates(basis=V, ordered=True)
+        return Coordinates(basis=V)
     values, W = positive_part(*top_eigen(whitening.rotate(everything.G), n_components))
-    return Coordinates(whitening, W * np.sqrt(values), ordered=True)
+    return Coordinates(whitening, W * np.sqrt(values))
 
 
 @dataclass(frozen=True)

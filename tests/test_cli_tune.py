@@ -53,8 +53,15 @@ def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work)
     assert best[-1].alpha == search.best_params_["kernelridgeclassifier__alpha"]
     np.testing.assert_array_equal(best.predict(ROWS), search.predict(ROWS))
     assert (work / "t" / "score.png").read_bytes().startswith(b"\x89PNG")
-    assert not (work / "t" / "run").exists()
+    assert not (work / "t" / ".tune.run").exists()
     assert "--overwrite" in run("tune", "digits.corpus", *GRID, "--out", "t", code=3).stderr
+
+
+def test_only_what_the_search_made_is_removed(run, work):  # noqa: F811
+    (work / "t" / "run").mkdir(parents=True)
+    (work / "t" / "run" / "mine").write_text("of someone else")
+    run("tune", "digits.corpus", *GRID, "--out", "t", "--overwrite")
+    assert (work / "t" / "run" / "mine").read_text() == "of someone else"
 
 
 def test_an_interrupted_search_goes_on_to_the_same_results(run, work, monkeypatch):  # noqa: F811

@@ -115,7 +115,7 @@ def tune(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{out}: cannot be made: {error.strerror}") from error
-    run = target / "run"
+    run = target / ".tune.run"  # a name of our own: it is removed when the search has ended, or is begun anew
     if run.exists() and not resume:
         if not overwrite:
             raise DataError(f"{out}: holds a search that was interrupted; give --resume to go on, or --overwrite")
