@@ -27,6 +27,9 @@ _RANGES: dict[str, tuple[int, int]] = {
     "chunk_bytes": (1024, 2**31),
     "stall_seconds": (1, 30 * 86400),
     "retries": (0, 100),
+    "grace_seconds": (0, 86400),
+    "worker_ttl_seconds": (1, 86400),
+    "allowed_failures": (0, 1000),
     "memory_limit_bytes": (100_000_000, 2**50),
     "worker_base_bytes": (0, 2**40),
 }
@@ -42,6 +45,9 @@ class Settings:
     chunk_bytes: int
     stall_seconds: int
     retries: int
+    grace_seconds: int
+    worker_ttl_seconds: int
+    allowed_failures: int
     memory_limit_bytes: int
     worker_base_bytes: int
 

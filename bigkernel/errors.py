@@ -45,6 +45,10 @@ class Stalled(BigKernelError):
     exit_code = 6
 
 
+class TaskAbandoned(Stalled):
+    """A task ended one worker process after another and was given up; names its rows and what the workers said."""
+
+
 class ModelRejected(BigKernelError, ValueError):
     """A model file is damaged, of an unknown format or not to be trusted."""
 

@@ -284,6 +284,17 @@ class Rows:
                 coming = reader.submit(self.read, *after) if after else None
                 yield replace(chunk, block_rows=block_rows, work=work)
 
+    def admit(self, chunk: Chunk) -> tuple[Chunk, int]:
+        """A chunk as a statistic may see it, and how many of its rows are left out.
+
+        Raises
+        ------
+        DataError
+            Rows that are not finite; names the first ones.
+        """
+        chunk.require_finite(self.name)
+        return chunk, 0
+
     def take(self, index: Array) -> Array:
         """The mapped rows of sorted row ids, (k, d) float64.
 

@@ -46,6 +46,7 @@ class Receipt:
     elapsed : seconds in all
     worker : who did it
     peak_bytes : highest resident memory of that process so far
+    skipped : rows left out because they were not finite
     resumed : found in the run, not computed again
     """
 
@@ -58,6 +59,7 @@ class Receipt:
     bytes_read: int = 0
     worker: str = ""
     peak_bytes: int = 0
+    skipped: int = 0
     resumed: bool = False
 
     @property

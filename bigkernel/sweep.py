@@ -87,6 +87,7 @@ class Swept:
             "seconds": self.seconds,
             "gflops_per_second": self.flops_per_second / 1e9,
             "peak_bytes": self.peak_bytes,
+            "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             "resumed_segments": sum(receipt.resumed for receipt in self.receipts),
             "stage_seconds": self.stages,
         }

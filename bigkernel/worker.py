@@ -55,9 +55,10 @@ def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ..
         return None, found
     start = time.perf_counter()
     statistic, work = job.open(), Workspace()
-    total = statistic.zero()
+    total, skipped = statistic.zero(), 0
     for chunk in rows.chunks(segment.bounds, job.block_rows, work):
-        chunk.require_finite(rows.name)
+        chunk, bad = rows.admit(chunk)
+        skipped += bad
         statistic.update(total, chunk)
     receipt = Receipt(
         node=node,
@@ -68,6 +69,7 @@ def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ..
         bytes_read=(segment.stop - segment.start) * rows.shape[1] * rows.dtype.itemsize,
         worker=worker_name(),
         peak_bytes=peak_bytes(),
+        skipped=skipped,
     )
     if job.run:
         return None, job.run.publish(receipt, total)
