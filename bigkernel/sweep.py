@@ -7,6 +7,7 @@ Same plan ⇒ same bits, whichever runs it, whatever the number of workers, deat
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -223,6 +224,22 @@ def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"
 def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:
     """Who would run a sweep of these rows now."""
     return choose(rows, _execution.get().client)
+
+
+def run_in_force() -> tuple[str | None, bool]:
+    """The run directory of the surrounding `executing`, and whether it is gone on with."""
+    execution = _execution.get()
+    return execution.run, execution.resume
+
+
+def forget(what: str) -> None:
+    """Remove what the last sweep for `what` left in the run in force; the next one for it starts anew in its place."""
+    execution = _execution.get()
+    if execution.run is not None and execution.sweeps[what]:
+        execution.sweeps[what] -= 1
+        directory = execution.directory(what)
+        execution.sweeps[what] -= 1
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def processors() -> int:
