@@ -39,6 +39,12 @@ class ResumeMismatch(BigKernelError):
     exit_code = 5
 
 
+class RunLocked(BigKernelError):
+    """Another driver, alive, works in this run directory; names its host and process."""
+
+    exit_code = 9
+
+
 class Stalled(BigKernelError):
     """A bounded wait ran out, or the cluster was lost; carries what was waited for and for how many seconds."""
 

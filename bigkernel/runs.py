@@ -1,9 +1,11 @@
 """A run: the directory that lets a job die and go on to the same last bit.
 
-    manifest.json     what the job is: a fingerprint of every setting that changes a number, the plan, the versions
+    manifest.json     what the job is: every setting that changes a number by name, the plan, the versions
+    lock.json         who works here now (`locks`)
     arrays/DIGEST/    large arrays of the job (landmarks), found by their SHA-256
     partials/NODE/    published accumulators, each a zarr group with crc32c
     receipts/NODE.json
+    starts/NODE       a line for every time that a worker began it
 
 A node is a place in the fixed binary tree of merges: "0-3" is segment 3, "1-1" the merge of segments 2 and 3. A node is
 finished when its receipt is there and its partial reads back to the receipt's digest; existence alone is not enough.
@@ -18,6 +20,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +30,10 @@ from numpy.typing import NDArray
 
 from bigkernel import arrays
 from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.locks import Lock, locked
 from bigkernel.statistics import Accumulator
 
-FORMAT = 1
+FORMAT = 2
 _DETACH_BYTES = 2**16
 
 
@@ -47,6 +51,8 @@ class Receipt:
     worker : who did it
     peak_bytes : highest resident memory of that process so far
     skipped : rows left out because they were not finite
+    starts : how often a worker began it, where the run has counted
+    retries : why it was tried again, once for each time
     resumed : found in the run, not computed again
     """
 
@@ -60,6 +66,8 @@ class Receipt:
     worker: str = ""
     peak_bytes: int = 0
     skipped: int = 0
+    starts: int = 1
+    retries: tuple[str, ...] = ()
     resumed: bool = False
 
     @property
@@ -90,8 +98,22 @@ class Run:
         """The directory."""
         return Path(self.path)
 
-    def begin(self, job: dict[str, str], *, resume: bool) -> None:
+    @contextlib.contextmanager
+    def held(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> Iterator[Lock]:
+        """Lock the directory for a block, and `begin`."""
+        make_directory(self.root)
+        with locked(self.root) as lock:
+            self.begin(job, resume=resume, plan=plan)
+            yield lock
+
+    def begin(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> None:
         """Start a new run, or go on with this one.
+
+        Parameters
+        ----------
+        job : every setting that changes the result by name, as texts that are compared
+        resume : go on with the run that is there; without one, start
+        plan : figures for people (`segments`, `rows`), not compared
 
         Raises
         ------
@@ -104,28 +126,58 @@ class Run:
         if manifest.exists():
             if not resume:
                 raise DataError(f"{self.path}: holds a run already; resume it or choose another directory")
-            try:
-                found = json.loads(manifest.read_text())["job"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ResumeMismatch(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
-            if not isinstance(found, dict):
-                raise ResumeMismatch(f"{self.path}/manifest.json describes no job; start a new run")
+            found = self._job()
             for name in sorted({*job, *found}):
                 if job.get(name) != found.get(name):
                     raise ResumeMismatch(
                         f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
                         f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
                     )
-            for directory in ("partials", "arrays"):
-                for orphan in self.root.joinpath(directory).glob(".*.partial"):
-                    shutil.rmtree(orphan, ignore_errors=True)
+            self.sweep_up()
             return
+        for directory in ("partials", "receipts", "arrays", "starts"):
+            make_directory(self.root / directory)
         try:
-            for directory in ("partials", "receipts", "arrays"):
-                (self.root / directory).mkdir(parents=True, exist_ok=True)
-            write_json(manifest, {"format": FORMAT, "job": job})
+            write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
         except OSError as error:
             raise DataError(f"{self.path}: the run directory cannot be written: {error.strerror}") from error
+
+    def _job(self) -> dict[str, Any]:
+        try:
+            manifest = read_sealed(self.root / "manifest.json")
+        except (OSError, ValueError) as error:
+            raise ResumeMismatch(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
+        if manifest.get("format") != FORMAT or not isinstance(manifest.get("job"), dict):
+            raise ResumeMismatch(
+                f"{self.path}: a run of format {manifest.get('format')!r}, this version has {FORMAT}; start a new run"
+            )
+        job: dict[str, Any] = manifest["job"]
+        return job
+
+    def sweep_up(self) -> None:
+        """Remove what writers that died have left half-written. Nobody else may be writing."""
+        for directory in ("partials", "arrays", "receipts", "."):
+            for orphan in self.root.joinpath(directory).glob(".*.partial"):
+                if orphan.is_dir():
+                    shutil.rmtree(orphan, ignore_errors=True)
+                else:
+                    orphan.unlink(missing_ok=True)
+
+    def start(self, node: str, worker: str) -> int:
+        """Note that a worker begins a node; how often that has happened, this time included."""
+        path = self.root / "starts" / node
+        with contextlib.suppress(OSError):  # a note only: what is wrong with the disk shows when the node is published
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{worker}\n")
+            return len(self.starts(node))
+        return 1
+
+    def starts(self, node: str) -> list[str]:
+        """Who began a node, in order."""
+        try:
+            return (self.root / "starts" / node).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return []
 
     def publish(self, receipt: Receipt, partial: Accumulator) -> Receipt:
         """Publish a partial and then its receipt, which says that it is whole."""
@@ -133,7 +185,7 @@ class Run:
         arrays.publish(
             self.root / "partials" / receipt.node, "partial", partial, {"digest": receipt.digest}, overwrite=True
         )
-        write_json(self._receipt(receipt.node), receipt.to_json())
+        write_sealed(self._receipt(receipt.node), receipt.to_json())
         return receipt
 
     def partial(self, node: str, digest: str) -> Accumulator:
@@ -152,40 +204,50 @@ class Run:
 
     def finished(self, node: str) -> Receipt | None:
         """The receipt of a node that was published and reads back whole; None otherwise."""
-        receipt = self.receipt(node)
+        return self._read_back(node)[0]
+
+    def _read_back(self, node: str) -> tuple[Receipt | None, str]:
+        """The receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
+        receipt, there = self.receipt(node), (self.root / "partials" / node).exists()
         if receipt is None:
-            return None
+            return None, "its receipt is missing or cannot be read" if there else ""
         try:
             self.partial(node, receipt.digest)
-        except (OSError, DataError):
-            return None
-        return receipt
+        except (OSError, DataError) as error:
+            return None, str(error) if there else ""
+        return receipt, ""
 
     def receipt(self, node: str) -> Receipt | None:
         """The receipt of a node as published, its partial not looked at; None where there is none."""
         try:
-            return Receipt(**{**json.loads(self._receipt(node).read_text()), "resumed": True})
-        except (OSError, ValueError, TypeError):
+            stored = read_sealed(self._receipt(node))
+            return Receipt(**{**stored, "retries": tuple(stored["retries"]), "resumed": True})
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def usable(self, merges: list[tuple[str, str, str]], leaves: list[str]) -> dict[str, Receipt]:
-        """Finished nodes that no finished node contains; receipts that promise more than there is are removed.
+    def usable(
+        self, merges: list[tuple[str, str, str]], leaves: list[str]
+    ) -> tuple[dict[str, Receipt], dict[str, str]]:
+        """Finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
 
-        `merges` lists (node, left, right), children first.
+        `merges` lists (node, left, right), children first. Receipts that promise more than there is are removed.
         """
         children = {node: (left, right) for node, left, right in merges}
         found: dict[str, Receipt] = {}
+        damaged: dict[str, str] = {}
         look = [merges[-1][0]] if merges else list(leaves)
         while look:
             node = look.pop()
-            receipt = self.finished(node)
+            receipt, wrong = self._read_back(node)
             if receipt:
                 found[node] = receipt
                 continue
+            if wrong:
+                damaged[node] = wrong
             self._receipt(node).unlink(missing_ok=True)
             self.discard(node)
             look.extend(children.get(node, ()))
-        return found
+        return found, damaged
 
     def _receipt(self, node: str) -> Path:
         return self.root / "receipts" / f"{node}.json"
@@ -205,6 +267,14 @@ class Run:
         if not target.exists():
             arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
         return reference
+
+
+def make_directory(directory: str | os.PathLike[str]) -> None:
+    """Make a directory of a run; a DataError if that cannot be."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {error.strerror}") from error
 
 
 @lru_cache(maxsize=8)
@@ -235,35 +305,6 @@ def attach(value: Any, path: str) -> Any:
     return value
 
 
-def fingerprint(value: Any) -> str:
-    """SHA-256 of plain data (dataclasses, arrays, numbers, names), by content."""
-    total = hashlib.sha256()
-
-    def feed(item: Any) -> None:
-        if isinstance(item, np.ndarray):
-            total.update(arrays.digest({"": item}).encode())
-        elif hasattr(item, "fingerprint"):
-            total.update(item.fingerprint().encode())
-        elif dataclasses.is_dataclass(item) and not isinstance(item, type):
-            total.update(type(item).__name__.encode())
-            for part in dataclasses.fields(item):
-                total.update(part.name.encode())
-                feed(getattr(item, part.name))
-        elif isinstance(item, dict):
-            for key in sorted(item):
-                total.update(str(key).encode())
-                feed(item[key])
-        elif isinstance(item, tuple | list):
-            for part in item:
-                feed(part)
-        else:
-            total.update(repr(item).encode())
-        total.update(b";")
-
-    feed(value)
-    return total.hexdigest()
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file that is there whole or not at all: temporary file, fsync, rename."""
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
@@ -276,3 +317,20 @@ def write_json(path: Path, value: Any) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write plain data as JSON with the SHA-256 of what it says; see `write_json`."""
+    write_json(path, {**value, "sha256": _seal(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `write_sealed` wrote; a ValueError if it says anything else now."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict) or value.pop("sha256", None) != _seal(value):
+        raise ValueError("its SHA-256 does not fit what it says")
+    return value
+
+
+def _seal(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

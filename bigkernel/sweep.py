@@ -10,9 +10,9 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +28,19 @@ from threadpoolctl import threadpool_limits
 
 import bigkernel
 from bigkernel.config import Settings, settings
-from bigkernel.distribute import check_cluster, on_cluster
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, emit
+from bigkernel.distribute import on_cluster, tell_of
+from bigkernel.errors import ConfigError
+from bigkernel.identity import described, fingerprint
+from bigkernel.locks import locked
+from bigkernel.monitor import Event, Incident, SegmentDone, SweepEnded, SweepStarted, emit, observe
 from bigkernel.plan import Plan, Segment, plan
+from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
-from bigkernel.runs import Receipt, Run, detach, fingerprint
+from bigkernel.runs import Receipt, Run, detach, make_directory, write_json
 from bigkernel.statistics import Accumulator, Statistic
 from bigkernel.worker import Job, Partial, ancestors_of, covered, leaf, merge, merge_tree, recover, run_segment
 
+_COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
 Executor: TypeAlias = Client | Literal["serial", "threads"] | None
 
 
@@ -51,6 +55,7 @@ class Swept:
     receipts : one a segment, in order
     seconds : from the first task to the merged total
     executor : "serial", "threads" or "dask"
+    incidents : what went wrong meanwhile
     """
 
     total: Accumulator
@@ -58,6 +63,7 @@ class Swept:
     receipts: tuple[Receipt, ...]
     seconds: float
     executor: str
+    incidents: tuple[Incident, ...] = ()
 
     @property
     def stages(self) -> dict[str, float]:
@@ -89,9 +95,14 @@ class Swept:
             "gflops_per_second": self.flops_per_second / 1e9,
             "peak_bytes": self.peak_bytes,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
+            **{name: self._count(kind) for name, kind in _COUNTED.items()},
+            "incidents": [incident.text for incident in self.incidents],
             "resumed_segments": sum(receipt.resumed for receipt in self.receipts),
             "stage_seconds": self.stages,
         }
+
+    def _count(self, kind: str) -> int:
+        return sum(incident.kind == kind for incident in self.incidents)
 
 
 @dataclass(frozen=True)
@@ -117,18 +128,34 @@ _execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=_D
 
 @contextmanager
 def executing(
-    client: Executor = None, *, run: str | os.PathLike[str] | None = None, resume: bool = False
+    client: Executor = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    command: Sequence[str] = (),
 ) -> Iterator[None]:
     """Choose client and run directory for every sweep inside the block, those of estimators included.
 
     Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
-    `resume`, sweeps that are there are gone on with, and the others are started.
+    `resume`, sweeps that are there are gone on with, and the others are started. The directory is locked meanwhile;
+    `command` is noted in it, for whoever has to start the job again.
+
+    Raises
+    ------
+    RunLocked
+        Another driver works in `run`.
+    DataError
+        `run` cannot be written.
     """
-    token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
-    try:
+    with ExitStack() as stack:
+        if run is not None:
+            make_directory(run)
+            stack.enter_context(locked(run))
+            if command:
+                write_json(Path(run) / "command.json", {"command": list(command)})
+        token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
+        stack.callback(_execution.reset, token)
         yield
-    finally:
-        _execution.reset(token)
 
 
 def sweep(
@@ -157,7 +184,7 @@ def sweep(
 
     Raises
     ------
-    PlanTooLarge, DataError, ResumeMismatch, Stalled
+    PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
     """
     wanted, inherited = settings(), _execution.get()
     steps = plan_sweep(rows, statistic, wanted)
@@ -165,31 +192,48 @@ def sweep(
     rows.require_chunks()
     if run is None and inherited.run is not None:
         run, resume = inherited.directory(what), inherited.resume
-    job = Job(statistic, wanted.block_rows)
-    if run is not None:
-        store = Run(str(Path(run).absolute()))
-        store.begin(_identity(rows, statistic, steps, wanted), resume=resume)
-        job = Job(detach(statistic, store), wanted.block_rows, store)
     name = executor if isinstance(executor, str) else "dask"
-    if not isinstance(executor, str):
-        check_cluster(executor, steps, wanted)
-    emit(SweepStarted(what, name, steps))
-    start = time.perf_counter()
-    if not steps.segments:
-        root: Partial = (statistic.zero(), Receipt("0-0", 0, 0))
-        receipts: list[Receipt] = []
-    elif isinstance(executor, str):
-        count = 1 if executor == "serial" else processors()
-        root, receipts = _in_process(job, rows, steps, count, wanted.retries)
-    else:
-        root, receipts = on_cluster(job, rows, steps, executor, wanted)
-    total = root[0]
-    if total is None:
-        assert job.run is not None
-        total = job.run.partial(root[1].node, root[1].digest)
-    seconds = time.perf_counter() - start
-    emit(SweepEnded(seconds))
-    return Swept(total, steps, tuple(sorted(receipts, key=lambda receipt: receipt.start)), seconds, name)
+    incidents: list[Incident] = []
+
+    def keep(event: Event) -> None:
+        if isinstance(event, Incident):
+            incidents.append(event)
+
+    with ExitStack() as stack:
+        stack.enter_context(observe(keep))
+        job, alive = Job(statistic, wanted.block_rows, None, wanted.retries), _nothing
+        if run is not None:
+            store = Run(str(Path(run).absolute()))
+            identity = _identity(rows, statistic, steps, wanted)
+            size = {"segments": len(steps.segments), "rows": steps.n_rows}
+            lock = stack.enter_context(store.held(identity, resume=resume, plan=size))
+            require_disk(store, steps, processors() if isinstance(executor, str) else len(executor.ncores()))
+            job, alive = Job(detach(statistic, store), wanted.block_rows, store, wanted.retries), lock.require
+        if not isinstance(executor, str):
+            check_cluster(executor, rows, steps, wanted, job.run)
+        emit(SweepStarted(what, name, steps))
+        start = time.perf_counter()
+        if not steps.segments:
+            root: Partial = (statistic.zero(), Receipt("0-0", 0, 0))
+            receipts: list[Receipt] = []
+        elif isinstance(executor, str):
+            root, receipts = _in_process(job, rows, steps, 1 if executor == "serial" else processors(), wanted, alive)
+        else:
+            root, receipts = on_cluster(job, rows, steps, executor, wanted, alive)
+        total = root[0]
+        if job.run is not None:
+            if total is None:
+                total = job.run.partial(root[1].node, root[1].digest)
+            job.run.sweep_up()
+        assert total is not None
+        seconds = time.perf_counter() - start
+        emit(SweepEnded(seconds))
+    ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))
+    return Swept(total, steps, ordered, seconds, name, tuple(incidents))
+
+
+def _nothing() -> None:
+    """Without a run there is no lock that could be lost."""
 
 
 def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
@@ -251,9 +295,9 @@ def _identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -
     """Every field that changes a number of the result, each as a short text."""
     return {
         "rows": fingerprint(rows.x),
-        "columns": fingerprint(rows.columns),
-        "row_maps": fingerprint(rows.row_maps),
-        "statistic": fingerprint(statistic),
+        **{f"columns.{name}": fingerprint(source) for name, source in rows.columns.items()},
+        **described(rows.row_maps, "row_maps"),
+        **described(statistic, "statistic"),
         "plan": fingerprint(steps.segments),
         "block_rows": str(wanted.block_rows),
         "versions": f"bigkernel {bigkernel.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, "
@@ -287,28 +331,25 @@ class _Tree:
         return partial
 
 
-def _in_process(job: Job, rows: Rows, steps: Plan, workers: int, retries: int) -> tuple[Partial, list[Receipt]]:
+def _in_process(
+    job: Job, rows: Rows, steps: Plan, workers: int, wanted: Settings, alive: Callable[[], None]
+) -> tuple[Partial, list[Receipt]]:
     count, merges = len(steps.segments), merge_tree(len(steps.segments))
     tree, above = _Tree(job, merges), ancestors_of(merges)
-    finished, receipts = recover(job, steps)
+    finished, receipts, damaged = recover(job, steps)
     waiting = [segment for segment in steps.segments if not covered(leaf(segment.index), finished, above)]
+    for node, wrong in damaged.items():
+        emit(Incident("damage", f"{node}: what the run holds is damaged and is computed again ({wrong})"))
     for i, receipt in enumerate(receipts):
         emit(SegmentDone(receipt, i + 1, count))
 
     def task(segment: Segment) -> Partial:
-        for attempt in range(retries + 1):
-            try:
-                return run_segment(job, rows, segment, above.get(leaf(segment.index), ()))
-            except OSError as error:
-                if attempt == retries:
-                    raise DataError(
-                        f"rows {segment.start}:{segment.stop} could not be read, or their result not be written, in "
-                        f"{retries + 1} attempts: {error}"
-                    ) from error
-        raise AssertionError
+        return run_segment(job, rows, segment, above.get(leaf(segment.index), ()))
 
     def finish(partial: Partial) -> None:
+        alive()
         receipts.append(partial[1])
+        tell_of(partial[1], f"rows {partial[1].start}:{partial[1].stop}")
         emit(SegmentDone(partial[1], len(receipts), count))
         tree.add(partial[1].node, partial)
 
@@ -320,8 +361,9 @@ def _in_process(job: Job, rows: Rows, steps: Plan, workers: int, retries: int) -
             for segment in waiting:
                 finish(task(segment))
             return tree.root(), receipts
-        with ThreadPoolExecutor(workers, thread_name_prefix="bigkernel-segment") as pool:
-            running: set[Future[Partial]] = set()
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="bigkernel-segment")
+        running: set[Future[Partial]] = set()
+        try:
             for segment in waiting:
                 running.add(pool.submit(task, segment))
                 if len(running) < workers:
@@ -331,4 +373,9 @@ def _in_process(job: Job, rows: Rows, steps: Plan, workers: int, retries: int) -
                     finish(future.result())
             for future in running:
                 finish(future.result())
+        except BaseException:
+            wait(running, timeout=wanted.grace_seconds)  # what is under way is still published in the run
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     return tree.root(), receipts

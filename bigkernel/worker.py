@@ -7,11 +7,13 @@ takes plain data, opens its store itself and returns plain data.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import resource
+import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +23,29 @@ from distributed import Worker, WorkerPlugin, get_worker
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.chunks import Workspace
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import NumpySource, Rows, Source
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.statistics import Accumulator, Statistic
 
+# errors of output that trying again does not mend
+_LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EFBIG}
+_OVERTAKEN_SECONDS = 0.5
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every task of a sweep needs: the statistic (its large arrays in the run, where there is one)."""
+    """What every task of a sweep needs: the statistic (its large arrays in the run, where there is one).
+
+    `retries` is how often a task tries again after an error of input or output.
+    """
 
     statistic: Any
     block_rows: int
     run: Run | None = None
+    retries: int = 0
 
     def open(self) -> Statistic:
         """The statistic with its arrays."""
@@ -48,11 +57,25 @@ def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ..
     """Accumulate one segment; with a run, publish it and return the receipt alone.
 
     A segment that is published already, or merged into one of `ancestors`, is not computed again.
+
+    Raises
+    ------
+    DataError
+        Rows that cannot be used; or input or output failed more than `job.retries` times.
     """
+    return _patiently(
+        job,
+        f"rows {segment.start}:{segment.stop} could not be read, or their result not be written,",
+        lambda reasons: _segment(job, rows, segment, ancestors, reasons),
+    )
+
+
+def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...], reasons: tuple[str, ...]) -> Partial:
     node = leaf(segment.index)
     found = _published(job, node, ancestors)
     if found:
         return None, found
+    starts = job.run.start(node, worker_name()) - len(reasons) if job.run else 1
     start = time.perf_counter()
     statistic, work = job.open(), Workspace()
     total, skipped = statistic.zero(), 0
@@ -70,10 +93,25 @@ def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ..
         worker=worker_name(),
         peak_bytes=peak_bytes(),
         skipped=skipped,
+        starts=starts,
+        retries=reasons,
     )
     if job.run:
         return None, job.run.publish(receipt, total)
     return total, receipt
+
+
+def _patiently(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) -> Partial:
+    """Run a task, again after an error of input or output; it is told why it was tried before."""
+    reasons: tuple[str, ...] = ()
+    while True:
+        try:
+            return task(reasons)
+        except OSError as error:
+            reasons += (str(error),)
+            if len(reasons) > job.retries or error.errno in _LASTING:
+                raise DataError(f"{what} in {len(reasons)} attempts: {error}") from error
+        time.sleep(min(2.0, 0.05 * 2 ** len(reasons)))
 
 
 def run_held(
@@ -97,13 +135,28 @@ def _published(job: Job, node: str, ancestors: tuple[str, ...]) -> Receipt | Non
 
 def merge(job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...] = ()) -> Partial:
     """Merge two partials, in this order; with a run, publish the sum and remove the two."""
+    what = f"the partial results of rows {a[1].start}:{b[1].stop} could not be read or merged"
+    return _patiently(job, what, lambda reasons: _merge(job, node, a, b, ancestors, reasons))
+
+
+def _merge(
+    job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...], reasons: tuple[str, ...]
+) -> Partial:
     start = time.perf_counter()
     (left, ra), (right, rb) = a, b
     if job.run:
         found = _published(job, node, ancestors)
         if found:
             return None, found
-        left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
+        try:
+            left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
+        except DataError:
+            # a worker that was given up may still be at this very merge: it has removed or is replacing what we read
+            time.sleep(_OVERTAKEN_SECONDS)
+            found = _published(job, node, ancestors)
+            if found:
+                return None, found
+            left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
     assert left is not None
     assert right is not None
     total = job.statistic.merge(left, right)
@@ -114,6 +167,7 @@ def merge(job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...
         elapsed=time.perf_counter() - start,
         worker=worker_name(),
         peak_bytes=peak_bytes(),
+        retries=reasons,
     )
     if job.run:
         receipt = job.run.publish(receipt, total)
@@ -159,19 +213,19 @@ def ancestors_of(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...
     return above
 
 
-def recover(job: Job, steps: Plan) -> tuple[dict[str, Receipt], list[Receipt]]:
-    """What a run holds already: the usable nodes, and the receipts of the segments that they cover, in order."""
+def recover(job: Job, steps: Plan) -> tuple[dict[str, Receipt], list[Receipt], dict[str, str]]:
+    """What a run holds already: usable nodes; receipts of the segments that they cover, in order; damage by node."""
     if job.run is None:
-        return {}, []
+        return {}, [], {}
     merges, leaves = merge_tree(len(steps.segments)), [leaf(segment.index) for segment in steps.segments]
-    finished, above = job.run.usable(merges, leaves), ancestors_of(merges)
+    (finished, damaged), above = job.run.usable(merges, leaves), ancestors_of(merges)
     receipts = []
     for segment in steps.segments:
         node = leaf(segment.index)
         if covered(node, finished, above):
             known = job.run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True)
             receipts.append(known)
-    return finished, receipts
+    return finished, receipts, damaged
 
 
 def covered(node: str, finished: Mapping[str, Receipt], above: Mapping[str, tuple[str, ...]]) -> bool:
@@ -203,6 +257,23 @@ def peak_bytes() -> int:
     except OSError:
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def state_of(dask_worker: Worker) -> dict[str, Any]:
+    """What a worker says of itself when a job stalls: status, memory, tasks under way, free disk; for `Client.run`."""
+    free = shutil.disk_usage(dask_worker.local_directory).free
+    return {
+        "status": dask_worker.status.name,
+        "memory": dask_worker.monitor.get_process_memory(),
+        "limit": dask_worker.memory_manager.memory_limit,
+        "tasks": [str(task.key) for task in list(dask_worker.state.executing)],
+        "free_disk": free,
+    }
+
+
+def last_words(dask_worker: Any) -> str:
+    """The last lines that a nanny logged, newest first; for `Client.run` with `nanny=True`."""
+    return " | ".join(text for _, text in dask_worker.get_logs(n=3))
 
 
 def blas_threads() -> dict[str, int]:

@@ -13,13 +13,19 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bigkernel"
 
 LAYERS = {
-    "base": {"errors", "config"},
+    "base": {"errors", "config", "interrupts"},
     "numerics": {
         *("blas", "blocks", "chunks", "kernels", "landmarks", "features", "statistics", "solve", "plan"),
-        *("mercer", "posterior", "predictor", "folds", "families", "grid", "gcv", "scores"),
+        *("mercer", "posterior", "predictor", "folds", "families", "grid", "gcv", "scores", "certify"),
     },
-    "storage": {"arrays", "corpus", "runs", "io", "ingest", "digits", "predictions"},
-    "execution": {"rows", "sweep", "distribute", "worker", "monitor", "clusters"},
+    "storage": {
+        *("arrays", "seals", "disk", "identity", "locks", "soundness", "corpus", "runs", "io", "ingest"),
+        *("predictions", "checks"),
+    },
+    "execution": {
+        *("rows", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
+        *("filling", "certificates", "credentials", "attach", "clusters"),
+    },
     "estimators": {"estimators", "search", "model"},
     "front": {"cli", "__main__", "__init__"},
 }
@@ -30,8 +36,8 @@ RANK = {module: rank for rank, names in enumerate(LAYERS.values()) for module in
 OUTSIDE = {
     "base": {"dask.config", "yaml"},
     "numerics": {"numpy", "scipy"},
-    "storage": {"zarr"},
-    "execution": {"dask", "distributed", "threadpoolctl", "bokeh", "psutil", "yaml", "rich"},
+    "storage": {"zarr", "psutil"},
+    "execution": {"dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography"},
     "estimators": {"sklearn", "dask_ml"},
     "front": {"click", "matplotlib"},
 }

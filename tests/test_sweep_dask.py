@@ -16,7 +16,7 @@ from distributed import Client
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import arrays
-from bigkernel.errors import ConfigError, PlanTooLarge, Stalled
+from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
 from bigkernel.rows import as_rows
 from bigkernel.sweep import choose, plan_sweep, sweep
 from bigkernel.worker import OneBlasThread, blas_threads
@@ -100,12 +100,13 @@ def test_a_task_that_never_ends_is_given_up(rows, client):
 
 def test_a_task_that_kills_its_worker_ends_the_job_and_rows_are_named(rows, cluster, client, monkeypatch):
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
-    with pytest.raises(Stalled, match=r"rows \d+:\d+: its task ended .*look at the worker's log") as caught:
+    with pytest.raises(TaskAbandoned, match=r"rows \d+:\d+.*: ended 1 worker .* look at these rows") as caught:
         sweep(rows, Sums(D, Die(100)), client=client)
     client.wait_for_workers(2, timeout=30)
-    # with no failure allowed, Dask blames every task that was on the worker: one of their segments is named
-    named = tuple(map(int, str(caught.value).split("rows ")[1].split(": ")[0].split(":")))
-    assert named in {(segment.start, segment.stop) for segment in plan_sweep(rows, Sums(D)).segments}
+    # with no failure allowed, Dask blames every task that was on the worker: all of them are named
+    guilty = next(s for s in plan_sweep(rows, Sums(D)).segments if s.start <= 100 < s.stop)
+    assert f"rows {guilty.start}:{guilty.stop}" in str(caught.value)
+    assert sweep(rows, Sums(D), client=client).total["rows"] == N  # the client still serves
 
 
 def test_what_a_job_left_behind_is_let_go(rows, client):

@@ -57,7 +57,22 @@ class Note:
     text: str
 
 
-Event = SweepStarted | SegmentDone | SweepEnded | Step | Note
+@dataclass(frozen=True)
+class Incident:
+    """Something went wrong and the job goes on.
+
+    Attributes
+    ----------
+    kind : "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage" (found
+        in a run and computed again)
+    text : what happened, for people
+    """
+
+    kind: str
+    text: str
+
+
+Event = SweepStarted | SegmentDone | SweepEnded | Step | Note | Incident
 Observer = Callable[[Event], None]
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers", default=())

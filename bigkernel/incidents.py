@@ -1,0 +1,180 @@
+"""What goes wrong while a cluster works on a sweep: lost workers, tasks begun again, waits that run out.
+
+The scheduler tells its clients which workers it has lost and what they were at; a wait drains these reports into events
+(`monitor.Incident`) while it waits, so that the terminal and the report of the sweep say the same.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import distributed
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+
+from bigkernel.config import Settings
+from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
+from bigkernel.monitor import Incident, emit
+from bigkernel.runs import Run
+from bigkernel.worker import last_words, state_of
+
+SLICE_SECONDS = 1.0  # a wait looks up this often
+ASK_SECONDS = 5.0  # how long workers may take to say how they are
+_REASONS = {
+    "worker-ttl": "it said nothing for too long and is taken for frozen",
+    "handle-worker-cleanup": "its process ended or its connection broke",
+    "retire": "it was retired",
+}
+
+
+class Watch:
+    """Waits for the tasks of one sweep and notices what happens to their workers; used as a context manager.
+
+    Parameters
+    ----------
+    client : of the cluster
+    token : part of the keys of all tasks of the sweep
+    wanted : settings in force
+    alive : called at every look; raises where the job must not go on
+    """
+
+    def __init__(self, client: Client, token: str, wanted: Settings, alive: Callable[[], None]) -> None:
+        self.deaths: Counter[str] = Counter()  # by node: workers that were lost with it
+        self._client, self._token, self._wanted, self._alive = client, token, wanted, alive
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        self._client.subscribe_topic("all", self._hear)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.drain()
+        with suppress(Exception):  # the scheduler may be gone
+            self._client.unsubscribe_topic("all")
+
+    def _hear(self, event: tuple[float, Any]) -> None:
+        _, message = event
+        if isinstance(message, dict) and message.get("action") == "remove-worker":
+            self._reports.put(message)
+
+    def drain(self) -> None:
+        """Turn what the scheduler has reported into events."""
+        while True:
+            try:
+                report = self._reports.get_nowait()
+            except queue.Empty:
+                return
+            here = [key for key in map(str, report["processing-tasks"]) if self._token in key]
+            gone = [key for key in map(str, report["lost-computed-tasks"]) if self._token in key]
+            self.deaths.update({node_of(key) for key in here})
+            stimulus = str(report.get("stimulus_id", ""))
+            why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
+            emit(
+                Incident(
+                    "worker",
+                    f"worker {report.get('worker', '?')} lost: {why}; {len(here)} tasks under way and {len(gone)} "
+                    "results are done again",
+                )
+            )
+
+    def first_done(self, futures: set[Future], what: str) -> list[Future]:
+        """Those of the futures that are done, when at least one is.
+
+        Raises
+        ------
+        Stalled
+            None was done within `bigkernel.stall-seconds`, or the cluster is lost.
+        """
+        deadline = time.monotonic() + self._wanted.stall_seconds
+        while True:
+            self.drain()
+            self._alive()
+            try:
+                with self._client.as_current():
+                    slice_ = max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))
+                    done, _ = distributed.wait(futures, timeout=slice_, return_when="FIRST_COMPLETED")
+                return list(done)
+            except TimeoutError as error:
+                if time.monotonic() < deadline:
+                    continue
+                raise Stalled(
+                    f"{what} was not finished within {self._wanted.stall_seconds} s (bigkernel.stall-seconds); "
+                    f"workers: {self.states()}; finished segments of a run are kept: mend the cluster and resume"
+                ) from error
+            except (distributed.CancelledError, OSError) as error:
+                raise Stalled(
+                    f"the cluster was lost while waiting for {what} ({error}); start it again and resume"
+                ) from error
+
+    def states(self) -> str:
+        """How the workers are, in a line: status, memory, free disk, tasks."""
+        if self._client.status != "running":
+            return "none, the scheduler is gone"
+        known = self._client.scheduler_info(n_workers=-1)["workers"]
+        try:
+            found = self._client.run(state_of, on_error="return", callback_timeout=ASK_SECONDS)
+        except Exception:
+            found = {}
+        texts = []
+        for address, worker in known.items():
+            state = found.get(address)
+            if not isinstance(state, dict):
+                texts.append(f"{address} {worker.get('status', '?')}, does not answer")
+                continue
+            limit = f" of {state['limit'] / 1e6:,.0f}" if state["limit"] else ""
+            texts.append(
+                f"{address} {state['status']}, {state['memory'] / 1e6:,.0f}{limit} MB, {len(state['tasks'])} tasks, "
+                f"{state['free_disk'] / 1e6:,.0f} MB of disk free"
+            )
+        return "; ".join(texts) or "none"
+
+    def result(self, future: Future, what: str, rows_of: Callable[[str], str], run: Run | None) -> Any:
+        """What a task returned, or a named error.
+
+        `rows_of` says what a task is by its node of the merge tree.
+        """
+        try:
+            return future.result()
+        except BigKernelError:
+            raise
+        except KilledWorker as error:
+            raise self._abandoned(error, rows_of, run) from error
+        except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
+            raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
+        except OSError as error:
+            raise DataError(f"{what}: a worker could not read or write: {error}") from error
+
+    def _abandoned(self, error: KilledWorker, rows_of: Callable[[str], str], run: Run | None) -> TaskAbandoned:
+        """The scheduler blames every task that a dying worker had taken; who died most often, began it most often."""
+        time.sleep(0.2)  # the report of the last death may still be on its way
+        self.drain()
+        deaths = dict(self.deaths) or {node_of(str(error.task)): 0}
+        worst = max(deaths.values())
+        suspects = [node for node, count in deaths.items() if count == worst]
+        if run is not None:
+            begun = {node: len(run.starts(node)) for node in suspects}
+            suspects = [node for node in suspects if begun[node] == max(begun.values())]
+        words = ""
+        with suppress(Exception):
+            said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
+            words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
+        named = " or ".join(rows_of(node) for node in sorted(suspects, key=_place))
+        return TaskAbandoned(
+            f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{words}; "
+            "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
+            "segments of a run are kept: resume does only the rest"
+        )
+
+
+def node_of(key: str) -> str:
+    """The node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
+    return "-".join(key.split("-")[3:])
+
+
+def _place(node: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in node.split("-") if part.isdigit())

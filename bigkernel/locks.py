@@ -1,0 +1,163 @@
+"""One driver at a time in a run directory: a lock that says who holds it, and that a dead holder does not keep.
+
+`lock.json` is made exclusively and names host, process and the time that process started. A holder on this host is
+alive if that process is; one on another host, if the file was touched lately: every holder touches its file while it
+works. Ages are read from the file system's own clock, so clocks that disagree or jump do no harm.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bigkernel.errors import DataError, RunLocked
+
+NAME = "lock.json"
+BEAT_SECONDS = 10.0  # between touches of a lock that is held
+STALE_SECONDS = 90.0  # a lock of another host that was not touched for this long is nobody's
+
+
+class Lock:
+    """The lock of a run directory, held from `acquire` to `release`."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory) / NAME
+        self._token = uuid.uuid4().hex
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Take the lock, or one whose holder is dead.
+
+        Raises
+        ------
+        RunLocked
+            Somebody alive holds it; says who.
+        DataError
+            The directory cannot be written.
+        """
+        try:
+            # two that find the same stale lock must not both take it
+            with open(self.path.with_name(".lock"), "a") as guard:
+                fcntl.flock(guard, fcntl.LOCK_EX)
+                found = read(self.path.parent)
+                if found is not None:
+                    if found["alive"]:
+                        raise RunLocked(
+                            f"{self.path.parent}: in use by process {found['pid']} on {found['host']} since "
+                            f"{found['since']}; wait for it, or choose another directory"
+                        )
+                    warnings.warn(
+                        f"{self.path.parent}: process {found['pid']} on {found['host']} left a lock and is dead; taken",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
+                self._write()
+        except OSError as error:
+            raise DataError(f"{self.path.parent}: the run directory cannot be written: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._beat, name="bigkernel-lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the lock back, if it is still ours."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._ours():
+            with suppress(OSError):
+                self.path.unlink()
+
+    def require(self) -> None:
+        """Raise `RunLocked` if the lock was taken by another driver, as from a process that was frozen for long."""
+        if not self._ours():
+            raise RunLocked(f"{self.path.parent}: its lock was taken by another process; this one stops")
+
+    def _ours(self) -> bool:
+        try:
+            return bool(json.loads(self.path.read_text()).get("token") == self._token)
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def _write(self) -> None:
+        content = {
+            "token": self._token,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "birth": _birth(os.getpid()),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            with suppress(OSError):
+                os.utime(self.path)
+
+
+@contextmanager
+def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
+    """Hold the lock of a run directory for a block; see `Lock.acquire`."""
+    lock = Lock(directory)
+    lock.acquire()
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Who holds the lock of a directory: host, pid, since and whether `alive`; None where there is no lock."""
+    path = Path(directory) / NAME
+    try:
+        found = json.loads(path.read_text())
+        holder: dict[str, Any] = {"host": str(found["host"]), "pid": int(found["pid"]), "since": str(found["since"])}
+        birth = str(found["birth"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # damaged: nobody can tell, so its age decides
+        return {"host": "?", "pid": 0, "since": "?", "alive": _age(path) < STALE_SECONDS}
+    if holder["host"] != socket.gethostname():
+        return {**holder, "alive": _age(path) < STALE_SECONDS}
+    return {**holder, "alive": _birth(holder["pid"]) == birth}
+
+
+def _birth(pid: int) -> str:
+    """What tells a process from a later one of the same number; empty: there is none."""
+    try:
+        # ticks from boot to its start, which no change of the clock moves
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{ticks} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    except (OSError, IndexError):
+        try:
+            return str(psutil.Process(pid).create_time())
+        except psutil.Error:
+            return ""
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was touched, by the clock of its file system."""
+    probe = path.with_name(f".{uuid.uuid4().hex}.partial")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except OSError:
+        return 0.0
+    finally:
+        probe.unlink(missing_ok=True)

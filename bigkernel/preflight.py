@@ -1,0 +1,201 @@
+"""Before the first task: what would fail after hours is looked for in a second, on every worker.
+
+Workers are there; bigkernel can be imported and its libraries have the driver's versions; the input opens, is the same
+one and reads; the run directory is one that all share, and can be written; disk and memory suffice; BLAS is pinned.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import uuid
+import warnings
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import scipy
+import zarr
+from distributed import Client
+from threadpoolctl import threadpool_info
+
+import bigkernel
+from bigkernel.config import Settings
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge, Stalled
+from bigkernel.plan import Plan
+from bigkernel.rows import Rows, Source, ZarrSource
+from bigkernel.runs import Run
+from bigkernel.worker import OneBlasThread
+
+_ATTEMPTS = 3  # to read the first row: a store that stumbles now and then is not refused
+
+
+def versions() -> dict[str, str]:
+    """Versions that driver and workers must share: they read one another's tasks, and change bits."""
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "bigkernel": bigkernel.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "zarr": zarr.__version__,
+        "distributed": distributed.__version__,
+    }
+
+
+def processor() -> str:
+    """The kind of processor as BLAS sees it: another kind may round otherwise."""
+    kinds = {str(pool.get("architecture")) for pool in threadpool_info() if pool["user_api"] == "blas"}
+    return f"{platform.machine()} {' '.join(sorted(kinds))}"
+
+
+def examine(sources: tuple[Source, ...], run: str | None, token: str) -> dict[str, Any]:
+    """What one worker finds: versions, processor, free disk of the run, and what is wrong; runs on the worker."""
+    wrong = []
+    prints = []
+    for source in sources:
+        try:
+            prints.append(_sound(source))
+        except (OSError, DataError) as error:
+            wrong.append(f"the input cannot be read: {error}")
+    free = None
+    if run is not None:
+        try:
+            if (Path(run) / f".preflight.{token}").read_text() != token:
+                raise OSError("another file of the same name is there")
+            (Path(run) / f".preflight.{token}.{uuid.uuid4().hex}").write_text(token)
+            free = shutil.disk_usage(run).free
+        except OSError as error:
+            wrong.append(f"the run directory {run} is not shared with it, or cannot be written: {error}")
+    return {"versions": versions(), "processor": processor(), "free": free, "wrong": wrong, "fingerprints": prints}
+
+
+def _sound(source: Source) -> str:
+    for attempt in range(_ATTEMPTS):
+        try:
+            source.read(0, min(1, source.shape[0]))
+            return source.fingerprint()
+        except OSError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> None:
+    """Refuse a cluster that cannot do the job.
+
+    Raises
+    ------
+    Stalled
+        No workers, or they do not answer.
+    ConfigError
+        A worker lacks bigkernel, or has other versions of it or of what it computes with.
+    DataError
+        A worker cannot read the input, or write the run.
+    PlanTooLarge
+        The plan does not fit in the memory of a worker.
+    """
+    wait_for_workers(client, wanted)
+    found = ask(client, rows, run, wanted)
+    mine, kind = versions(), processor()
+    for address, answer in found.items():
+        for name, version in answer["versions"].items():
+            if version != mine[name]:
+                raise ConfigError(
+                    f"worker {address} has {name} {version}, the driver {mine[name]}; install the same versions"
+                )
+        if answer["wrong"]:
+            raise DataError(f"worker {address}: {answer['wrong'][0]}")
+        if answer["processor"] != kind:
+            warnings.warn(
+                f"worker {address} computes on {answer['processor']}, the driver on {kind}: the same job elsewhere may "
+                "differ in the last bits",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    prints = {tuple(answer["fingerprints"]) for answer in found.values()} | {
+        tuple(source.fingerprint() for source in stored(rows))
+    }
+    if len(prints) > 1:
+        raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
+    client.register_plugin(OneBlasThread())
+    for worker in client.scheduler_info(n_workers=-1)["workers"].values():
+        limit = worker["memory_limit"]
+        if limit:
+            # tasks of one worker share its memory
+            steps.check(limit, wanted.worker_base_bytes + (worker["nthreads"] - 1) * steps.task_bytes)
+
+
+def wait_for_workers(client: Client, wanted: Settings) -> None:
+    """Wait for the first worker, as long as a job may stall."""
+    try:
+        client.wait_for_workers(1, timeout=wanted.stall_seconds)
+    except TimeoutError as error:
+        address = client.scheduler.address if client.scheduler else "the scheduler"
+        raise Stalled(
+            f"no worker came to {address} within {wanted.stall_seconds} s; start workers or check their logs"
+        ) from error
+
+
+def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, dict[str, Any]]:
+    """What every worker that is still there finds, by its address; see `examine`."""
+    token = uuid.uuid4().hex
+    sources = stored(rows) if rows is not None else ()
+    try:
+        if run is not None:
+            (run.root / f".preflight.{token}").write_text(token)
+        answers = client.run(
+            examine,
+            sources,
+            None if run is None else run.path,
+            token,
+            on_error="return",
+            callback_timeout=wanted.stall_seconds,
+        )
+        if run is not None and len(list(run.root.glob(f".preflight.{token}.*"))) < sum(
+            isinstance(answer, dict) and not answer["wrong"] for answer in answers.values()
+        ):
+            raise DataError(f"{run.path}: what workers write there cannot be seen from here; share the directory")
+    except TimeoutError as error:
+        raise Stalled(f"workers did not answer within {wanted.stall_seconds} s before the first task") from error
+    except OSError as error:
+        raise Stalled(f"the cluster was lost before the first task ({error})") from error
+    finally:
+        if run is not None:
+            for probe in run.root.glob(f".preflight.{token}*"):
+                probe.unlink(missing_ok=True)
+    there = client.scheduler_info(n_workers=-1)["workers"]
+    for address, answer in answers.items():
+        if isinstance(answer, OSError) and address not in there:
+            continue  # it was lost meanwhile
+        if isinstance(answer, ImportError | AttributeError):
+            raise ConfigError(
+                f"worker {address} cannot import bigkernel {bigkernel.__version__} ({answer}); install it there"
+            )
+        if isinstance(answer, BaseException):
+            raise Stalled(f"worker {address} failed before the first task: {answer!r}")
+    return {address: answer for address, answer in answers.items() if isinstance(answer, dict)}
+
+
+def stored(rows: Rows) -> tuple[Source, ...]:
+    """The sources of rows that workers open themselves."""
+    return tuple(source for source in (rows.x, *rows.columns.values()) if isinstance(source, ZarrSource))
+
+
+def require_disk(run: Run, steps: Plan, workers: int) -> None:
+    """Refuse a run directory whose disk cannot hold the partial results that wait for one another.
+
+    Raises
+    ------
+    PlanTooLarge
+        Says what is needed and what is free.
+    """
+    count = len(steps.segments)
+    waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
+    needed = 2**20 + waiting * (steps.partial_bytes + 2**15)
+    free = shutil.disk_usage(run.path).free
+    if free < needed:
+        raise PlanTooLarge(
+            f"{run.path}: partial results may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free "
+            "space, or choose a directory on another disk"
+        )
