@@ -2,8 +2,8 @@
 
 Everything that bigkernel writes is zarr format 3 with crc32c as the last codec, whole chunks, no shards, and
 `write_empty_chunks=True`: a chunk that is not there was lost, never "all zeros". Reads translate what goes wrong into
-`ChunkCorrupt` and `ChunkMissing`, which name the array and the rows. A published group appears by one rename, after
-fsync: nothing half-written ever looks complete.
+`ChunkCorrupt` and `ChunkMissing`, which name the array and the rows. A published group is sealed (`seals`) and appears
+by one rename, after fsync: nothing half-written ever looks complete, and nothing that was changed looks whole.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
-import shutil
-import uuid
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
 from pathlib import Path
@@ -24,13 +24,18 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from bigkernel import seals
+from bigkernel.config import settings
+from bigkernel.disk import publishing
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
 _NUMERIC = "biuf"
-_METADATA_BYTES = 2**23  # most that is read of a group's description
 # what zarr raises at damaged metadata
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
+_REWRITE = {"corpus": "ingest its source again", "model": "fit it again", "predictions": "predict again"}
+_RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
+_logger = logging.getLogger(__name__)
 
 
 def create(
@@ -55,15 +60,19 @@ def create(
 def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any]]:
     """Open a group of ours read-only and return it with its `bigkernel` attributes.
 
+    All metadata is compared with the seal before any of it is parsed.
+
     Raises
     ------
     DataError
-        Nothing there, not a zarr v3 group, or not a `kind` of ours.
+        Nothing there, not a zarr v3 group, not a `kind` of ours, or changed since it was published; names the file.
     """
     path = os.path.abspath(path)
-    metadata = os.path.join(path, "zarr.json")
-    if os.path.isfile(metadata) and os.path.getsize(metadata) > _METADATA_BYTES:
-        raise DataError(f"{metadata}: has {os.path.getsize(metadata):,} bytes, at most {_METADATA_BYTES:,} are read")
+    sealed = seals.is_sealed(Path(path))
+    if sealed:
+        seals.verify(Path(path))
+    elif os.path.isfile(os.path.join(path, seals.METADATA)):
+        seals.metadata_bytes(Path(path, seals.METADATA))
     try:
         group = zarr.open_group(path, mode="r", zarr_format=3)
     except FileNotFoundError:
@@ -75,7 +84,25 @@ def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dic
     if not isinstance(attributes, dict) or attributes.get("kind") != kind:
         found = attributes.get("kind") if isinstance(attributes, dict) else "a zarr group without our attributes"
         raise DataError(f"{path}: expected a {kind}, found {found}")
+    if not sealed:
+        raise DataError(
+            f"{path}: a {kind} without a seal (format {attributes.get('format')!r}): an earlier version wrote it, its "
+            f"writing was not completed, or its seal was lost; {_REWRITE.get(kind, 'start a new run')}"
+        )
     return group, attributes
+
+
+def kind_of(path: str | os.PathLike[str]) -> str | None:
+    """What a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
+
+    Nothing is verified; `open_group` does that.
+    """
+    file = Path(path, seals.METADATA)
+    try:
+        attributes = json.loads(seals.metadata_bytes(file))["attributes"][ATTRIBUTE]
+        return str(attributes["kind"])
+    except (DataError, *_UNREADABLE):
+        return None
 
 
 def open_array(group: zarr.Group, name: str) -> zarr.Array:
@@ -101,12 +128,21 @@ def array_names(group: zarr.Group) -> list[str]:
         raise DataError(f"{group.store_path}: the metadata of an array cannot be read: {error}") from error
 
 
+def directory_of(array: zarr.Array) -> Path:
+    """Where an array of a local store lies."""
+    return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
+
+
+def chunk_keys(array: zarr.Array) -> Iterator[str]:
+    """The keys of all chunks of an array of ours, in order."""
+    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True))
+    return ("/".join(map(str, ("c", *index))) for index in product(*grid))
+
+
 def missing_chunks(array: zarr.Array, most: int | None = None) -> list[str]:
     """Keys of the chunks that `array` should have stored and has not, in order, `most` of them (empty: all there)."""
-    root = Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
-    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True))
-    keys = ("/".join(map(str, ("c", *index))) for index in product(*grid))
-    return list(islice((key for key in keys if not (root / key).is_file()), most))
+    root = directory_of(array)
+    return list(islice((key for key in chunk_keys(array) if not (root / key).is_file()), most))
 
 
 def require_chunks(array: zarr.Array) -> None:
@@ -120,26 +156,75 @@ def require_chunks(array: zarr.Array) -> None:
         )
 
 
+def require_chunk(array: zarr.Array, index: int) -> None:
+    """Raise `ChunkMissing` unless all chunks of the `index`-th step of rows are stored."""
+    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True))
+    for rest in product(*grid):
+        key = "/".join(map(str, ("c", index, *rest)))
+        if not (directory_of(array) / key).is_file():
+            raise ChunkMissing(f"{array.store_path}: the chunk {key} is missing")
+
+
 def read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
-    """Rows start:stop of `array`, every checksum verified.
+    """Rows start:stop of `array`, every checksum verified; an error of the store is tried again, piece by piece.
 
     Raises
     ------
     ChunkCorrupt, ChunkMissing
         Name the array and the rows.
+    OSError
+        The store failed `bigkernel.retries` times more.
     """
+    what = f"{array.store_path}: a chunk of rows {start}:{stop}"
     try:
-        return np.asarray(array[start:stop])
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise ChunkMissing(f"{array.store_path}: a chunk of rows {start}:{stop} is missing") from error
+        try:
+            return np.asarray(array[start:stop])
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _logger.warning("%s could not be read (%s): trying again", what, error)
+            return _read_pieces(array, start, stop)
+    except FileNotFoundError as error:
+        raise ChunkMissing(f"{what} is missing") from error
+    except OSError:
         raise
     except Exception as error:
         if type(error).__name__ == "ChunkNotFoundError":
-            raise ChunkMissing(f"{array.store_path}: a chunk of rows {start}:{stop} is missing") from error
+            raise ChunkMissing(f"{what} is missing") from error
         raise ChunkCorrupt(
             f"{array.store_path}: rows {start}:{stop} cannot be decoded ({error}); restore the chunk from a copy"
         ) from error
+
+
+def _read_pieces(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
+    """Rows start:stop, one chunk at a time, each of which may fail a few times: many reads rarely all succeed."""
+    out = np.empty((stop - start, *array.shape[1:]), array.dtype)
+    shape = ((start, stop), *((0, size) for size in array.shape[1:]))
+    cuts = [range(a // step * step, b, step) for (a, b), step in zip(shape, array.chunks, strict=True)]
+    for corner in product(*cuts):
+        piece = tuple(
+            slice(max(low, at), min(high, at + step))
+            for (low, high), at, step in zip(shape, corner, array.chunks, strict=True)
+        )
+        rows = slice(piece[0].start - start, piece[0].stop - start)
+        out[(rows, *piece[1:])] = _read_piece(array, piece)
+    return out
+
+
+def _read_piece(array: zarr.Array, piece: tuple[slice, ...]) -> NDArray[Any]:
+    attempts = settings().retries + 1
+    for attempt in range(attempts):
+        try:
+            return np.asarray(array[piece])
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if attempt == attempts - 1:
+                raise
+            rows = f"{piece[0].start}:{piece[0].stop}"
+            _logger.warning("%s: rows %s could not be read (%s): trying again", array.store_path, rows, error)
+            time.sleep(_RETRY_SECONDS * 2**attempt)
+    raise AssertionError
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -155,52 +240,9 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 def stored_fingerprint(array: zarr.Array) -> str:
     """What tells one stored array from another without reading it: metadata; name, size and end of every chunk."""
     total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
-    root = getattr(array.store_path.store, "root", None)
-    if root is not None:
-        base = Path(root) / array.store_path.path
-        for file in sorted(base.rglob("*")):
-            if file.is_file() and file.name != "zarr.json":
-                with open(file, "rb") as chunk:  # our chunks end in their crc32c
-                    chunk.seek(max(0, file.stat().st_size - 4))
-                    total.update(f"{file.relative_to(base)} {file.stat().st_size} {chunk.read().hex()}\n".encode())
+    if getattr(array.store_path.store, "root", None) is not None:
+        total.update(seals.chunks_digest(directory_of(array))[0].encode())
     return total.hexdigest()
-
-
-@contextlib.contextmanager
-def publishing(path: str | os.PathLike[str], *, kind: str, overwrite: bool = False) -> Iterator[Path]:
-    """A fresh directory beside `path` that becomes `path` by one rename when the block ends without an error.
-
-    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
-    provided that it is a `kind` of ours: nothing else is ever removed.
-    """
-    target = Path(os.path.abspath(path))
-    if target.exists() and overwrite:
-        _require_kind(target, kind)
-    if target.exists() and not overwrite:
-        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
-    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-    try:
-        scratch.mkdir(parents=True)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
-    try:
-        yield scratch
-        _sync(scratch)
-        if target.exists():
-            doomed = scratch.with_suffix(".old")
-            os.replace(target, doomed)
-            try:
-                os.replace(scratch, target)
-            except BaseException:
-                os.replace(doomed, target)
-                raise
-            shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
-        else:
-            os.replace(scratch, target)
-        _sync_directory(target.parent)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
 
 
 def publish(
@@ -245,32 +287,3 @@ def read_group(
         name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
         for name, array in handles.items()
     }, attributes
-
-
-def _require_kind(target: Path, kind: str) -> None:
-    """Refuse to replace what does not say that it is a `kind`, damaged or not."""
-    try:
-        found = f'"kind": "{kind}"' in (target / "zarr.json").read_text(errors="replace")
-    except OSError:
-        found = False
-    if not found:
-        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
-
-
-def _sync(root: Path) -> None:
-    for directory, _, files in os.walk(root):
-        for name in files:
-            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        _sync_directory(Path(directory))
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,6 +8,7 @@ classes (integers) and NaN where they are numbers.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,11 +20,12 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel import arrays
+from bigkernel import arrays, disk, seals
 from bigkernel.config import settings
 from bigkernel.errors import DataError
+from bigkernel.soundness import Looked, finite, look
 
-FORMAT = 1
+FORMAT = 2
 COLUMNS = ("y", "weight", "domain", "group")
 
 
@@ -87,8 +89,25 @@ class Corpus:
         arrays.require_chunks(array)
         return arrays.read(array, 0, self.n_rows)
 
-    def check(self) -> Iterator[tuple[str, int, int]]:
+    def look(self) -> Iterator[Looked]:
         """Read every chunk of every array through its checksum, and look at every value.
+
+        Damage to a chunk, rows of `x` or `weight` that are not finite, labels that are not among the classes, and
+        chunks that are not those that were sealed come with the chunk or array in question.
+        """
+        seal = seals.verify(Path(self.path))
+        damaged = set()
+        for name in ("x", *self.columns):
+            for looked in look(self.array(name), name, self._judge_labels if name == "y" else finite):
+                if looked.damage:
+                    damaged.add(name)
+                yield looked
+        for name, text in seals.changed_arrays(Path(self.path), seal):
+            if name not in damaged:
+                yield Looked(name, self.n_rows, self.n_rows, DataError(f"{self.path}/{name}: {text}"))
+
+    def check(self) -> Iterator[tuple[str, int, int]]:
+        """As `look`, up to the first damage.
 
         Yields
         ------
@@ -97,26 +116,21 @@ class Corpus:
         Raises
         ------
         ChunkMissing, ChunkCorrupt, DataError
-            At the first chunk that is lost or damaged, the first row of `x` that is not finite, or label that is not
-            among the classes.
         """
-        labels = np.arange(len(self.info.classes)) if _named(self.info.classes) else np.asarray(self.info.classes)
-        for name in ("x", *self.columns):
-            array = self.array(name)
-            arrays.require_chunks(array)
-            for start in range(0, self.n_rows, self.chunk_rows):
-                stop = min(start + self.chunk_rows, self.n_rows)
-                values = arrays.read(array, start, stop)
-                bad = np.zeros(len(values), bool)
-                if name == "x" and values.dtype.kind == "f":
-                    bad = ~np.isfinite(values).all(axis=1)
-                elif name == "y" and labels.size:
-                    bad = ~(np.isin(values, labels) | (values == -1))
-                if bad.any():
-                    rows = start + np.flatnonzero(bad)[:5]
-                    what = "values that are not finite" if name == "x" else "labels outside the classes"
-                    raise DataError(f"{self.path}/{name}: {bad.sum()} rows with {what}, the first are {rows.tolist()}")
-                yield name, stop, self.n_rows
+        for looked in self.look():
+            if looked.damage:
+                raise looked.damage
+            yield looked.array, looked.done, looked.total
+
+    def _judge_labels(self, start: int, values: NDArray[Any]) -> str:
+        classes = self.info.classes
+        if not classes:
+            return ""
+        labels = np.arange(len(classes)) if _named(classes) else np.asarray(classes)
+        bad = np.flatnonzero(~(np.isin(values, labels) | (values == -1)))
+        if not bad.size:
+            return ""
+        return f"{len(bad)} rows with labels outside the classes, the first are {(start + bad[:5]).tolist()}"
 
 
 def _named(classes: Sequence[int | str]) -> bool:
@@ -134,10 +148,16 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     group, attributes = arrays.open_group(path, "corpus")
     known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
     if known.get("format") != FORMAT:
-        raise DataError(f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}")
+        raise DataError(
+            f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its source "
+            "again"
+        )
     shape = known.get("image_shape")
     if not isinstance(known.get("name"), str):
         raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
+    scale = known.get("scale", 1.0)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise DataError(f"{path}: scale must be a number above 0, found {scale!r}")
     info = CorpusInfo(
         **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(shape) if shape else None}
     )
@@ -175,6 +195,11 @@ class CorpusWriter:
     in order through `append`, any number at a time, or, when `n_rows` is given, as whole chunks through `write_chunk`,
     in any order and from several processes (which call the function `write_chunk` with the writer's `path`).
 
+    With `keep`, an error or an interruption leaves the chunks where they are, and a writer of the same rows and the
+    same token goes on with them under `resume`: `append` is given all rows again and passes over those of the leading
+    chunks that read back through their checksums (`kept_rows`); whoever calls `write_chunk` reads back what it relies
+    on.
+
     Parameters
     ----------
     target : where the corpus goes; must not exist unless `overwrite` (then only a corpus is replaced)
@@ -186,6 +211,14 @@ class CorpusWriter:
         Total when known beforehand.
     chunk_rows : int or None
         None: `chunk_rows_for`.
+    keep, resume : see `disk.publishing`
+
+    Raises
+    ------
+    DataError
+        A target that exists or cannot be written (a full disk, …), rows that do not fit, chunks that are missing.
+    PlanTooLarge
+        `n_rows` rows do not fit on the file system.
     """
 
     def __init__(
@@ -199,6 +232,8 @@ class CorpusWriter:
         n_rows: int | None = None,
         chunk_rows: int | None = None,
         overwrite: bool = False,
+        keep: str = "",
+        resume: bool = False,
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
@@ -210,24 +245,30 @@ class CorpusWriter:
         self._fixed = n_rows is not None
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
-        self._overwrite = overwrite
+        self._overwrite, self._keep, self._resume = overwrite, keep, resume
         self._pending: list[dict[str, NDArray[Any]]] = []
         self._pending_rows = 0
+        self._seen_rows = 0
+        self.kept_rows = 0
 
     def __enter__(self) -> CorpusWriter:
+        row_bytes = sum(math.prod(tail) * dtype.itemsize for tail, dtype in self._shapes.values())
+        disk.require_free(self.target, self.n_rows * row_bytes, "the corpus")
         with ExitStack() as stack:
-            try:
-                publishing = arrays.publishing(self.target, kind="corpus", overwrite=self._overwrite)
-                self.path = stack.enter_context(publishing)
-                self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
-                self._arrays = {
-                    name: arrays.create(
-                        self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
-                    )
-                    for name, (tail, dtype) in self._shapes.items()
-                }
-            except OSError as error:
-                raise DataError(f"{self.target}: cannot be written: {error.strerror}") from error
+            stack.enter_context(disk.writing(self.target, passing=False))
+            publishing = disk.publishing(
+                self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume
+            )
+            self.path = stack.enter_context(publishing)
+            self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
+            self._arrays = {
+                name: arrays.create(
+                    self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
+                )
+                for name, (tail, dtype) in self._shapes.items()
+            }
+            if self._resume and not self._fixed:
+                self.n_rows = self.kept_rows = self._sound_rows()
             self._stack = stack.pop_all()
         return self
 
@@ -236,10 +277,33 @@ class CorpusWriter:
             if error is not None:
                 raise error
             self._flush(everything=True)
+            if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
+                self._resize(self._seen_rows)
             for array in self._arrays.values():
                 arrays.require_chunks(array)
             self.info = replace(self.info, complete=True)
             self._group.attrs.update(self._attributes())
+
+    def _sound_rows(self) -> int:
+        """Rows of the leading chunks that are there in every array and read back; all later chunks are removed."""
+        counts = [sum(1 for _ in arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
+        self._resize(max(counts) * self.chunk_rows)
+        sound = 0
+        for stop in range(self.chunk_rows, min(counts) * self.chunk_rows + 1, self.chunk_rows):
+            try:
+                for array in self._arrays.values():
+                    arrays.require_chunk(array, stop // self.chunk_rows - 1)
+                    arrays.read(array, sound, stop)
+            except DataError:
+                break
+            sound = stop
+        self._resize(sound)
+        return sound
+
+    def _resize(self, n_rows: int) -> None:
+        for name, (tail, _) in self._shapes.items():
+            self._arrays[name].resize((n_rows, *tail))
+        self.n_rows = n_rows
 
     def append(self, **rows: NDArray[Any]) -> None:
         """Add rows at the end: `x` (k, d) and every column (k,). Whole chunks are written as they fill."""
@@ -250,24 +314,28 @@ class CorpusWriter:
             found = np.shape(rows.get(name, ()))
             if found != (count, *tail):
                 raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
-        self._pending.append({name: np.asarray(rows[name]) for name in self._shapes})
-        self._pending_rows += count
+        passed = min(count, max(0, self.kept_rows - self._seen_rows))
+        self._seen_rows += count
+        self._pending.append({name: np.asarray(rows[name])[passed:] for name in self._shapes})
+        self._pending_rows += count - passed
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)
 
     def write_chunk(self, index: int, **rows: NDArray[Any]) -> None:
         """Write the whole chunk `index` (rows index·chunk_rows and up) of every array."""
-        write_chunk(self.path, index, self.chunk_rows, rows)
+        with disk.writing(self.target, passing=False):
+            write_chunk(self.path, index, self.chunk_rows, rows)
 
     def _flush(self, *, everything: bool) -> None:
         if not self._pending_rows:
             return
         joined = {name: np.concatenate([part[name] for part in self._pending]) for name in self._shapes}
         whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
-        for name, (tail, _) in self._shapes.items():
-            array = self._arrays[name]
-            array.resize((self.n_rows + whole, *tail))
-            array[self.n_rows : self.n_rows + whole] = _fitting(joined[name][:whole], array.dtype, name)
+        with disk.writing(self.target, passing=False):
+            for name, (tail, _) in self._shapes.items():
+                array = self._arrays[name]
+                array.resize((self.n_rows + whole, *tail))
+                array[self.n_rows : self.n_rows + whole] = _fitting(joined[name][:whole], array.dtype, name)
         self.n_rows += whole
         self._pending = [{name: values[whole:] for name, values in joined.items()}]
         self._pending_rows -= whole
@@ -292,7 +360,17 @@ def _fitting(values: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
 
 
 def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows: Mapping[str, NDArray[Any]]) -> None:
-    """Write one whole chunk of every array in `rows` into the group at `path`; what a task calls."""
+    """Write one whole chunk of every array in `rows` into the unpublished group at `path`; what a task calls.
+
+    Raises
+    ------
+    DataError
+        Rows that are not the whole chunk, a group that is published already, or a disk that is full.
+    OSError
+        An error of writing that may pass: the task is to be tried again.
+    """
+    if seals.is_sealed(Path(path)):
+        raise DataError(f"{os.fspath(path)}: is published and sealed; write its changed rows as a new store")
     group = zarr.open_group(os.fspath(path), mode="r+", zarr_format=3)
     for name, values in rows.items():
         array = group[name]
@@ -301,4 +379,5 @@ def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows:
         stop = min(start + chunk_rows, array.shape[0])
         if array.chunks[0] != chunk_rows or len(values) != stop - start:
             raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
-        array.with_config({"write_empty_chunks": True})[start:stop] = _fitting(values, array.dtype, name)
+        with disk.writing(path):
+            array.with_config({"write_empty_chunks": True})[start:stop] = _fitting(values, array.dtype, name)

@@ -28,7 +28,7 @@ from bigkernel.estimators import SSSL, KernelRidge, Rescaler, SSSLClassifier, St
 from bigkernel.estimators.linear import _Linear
 from bigkernel.kernels import KERNELS, Kernel
 
-FORMAT = 1
+FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
 _SCALARS = (bool, int, float, str, type(None))
 _CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__}
@@ -106,7 +106,9 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     try:
         stored, attributes = arrays.read_group(path, "model", limit_bytes=limit_bytes)
         if attributes.get("format") != FORMAT:
-            raise ModelRejected(f"{path}: model of format {attributes.get('format')!r}, this version reads {FORMAT}")
+            raise ModelRejected(
+                f"model of format {attributes.get('format')!r}, this version reads {FORMAT}; fit it again"
+            )
         steps = [_read_step(step, f"{i}.", stored) for i, step in enumerate(attributes["steps"])]
         if not steps:
             raise ModelRejected("it has no step")

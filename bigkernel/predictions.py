@@ -6,6 +6,7 @@ numbers; and, where asked, `decision` (n, c), the values of f, and `std` (n,), t
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 from bigkernel import arrays
 from bigkernel.chunks import Chunk
 from bigkernel.corpus import write_chunk
+from bigkernel.disk import require_free
 from bigkernel.errors import DataError
+from bigkernel.identity import fingerprint
 from bigkernel.plan import Footprint
 from bigkernel.predictor import Predictor
 from bigkernel.statistics import Accumulator, add
 
 Array = NDArray[Any]
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,10 @@ class PredictionWriter:
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """See `Statistic`."""
         return add(a, b)
+
+    def fingerprint(self) -> str:
+        """Of all that changes what is written; where it goes does not."""
+        return fingerprint((self.predictor, self.chunk_rows, self.decision, self.flat, self.std))
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
@@ -85,12 +93,20 @@ def create(
     flat: bool,
     std: bool = False,
 ) -> None:
-    """Create the empty arrays of a prediction store in the (scratch) directory `path`."""
+    """Create the empty arrays of a prediction store in the (scratch) directory `path`.
+
+    Raises
+    ------
+    PlanTooLarge
+        The file system of `path` has less free than the predictions take.
+    """
     classes = [] if predictor.classes is None else predictor.classes.tolist()
-    attributes = {arrays.ATTRIBUTE: {"kind": "predictions", "format": 1, "classes": classes}}
-    group = zarr.create_group(Path(path), zarr_format=3, attributes=attributes)
     c = predictor.coef.shape[1]
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
+    row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std)
+    require_free(path, n_rows * row_bytes, "the prediction store")
+    attributes = {arrays.ATTRIBUTE: {"kind": "predictions", "format": FORMAT, "classes": classes}}
+    group = zarr.create_group(Path(path), zarr_format=3, attributes=attributes)
     shapes = {"prediction": sample.shape[1:]}
     if decision:
         shapes["decision"] = (c,)

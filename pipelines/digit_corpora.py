@@ -21,12 +21,13 @@ from bigkernel import arrays
 from bigkernel.chunks import Chunk
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus, write_chunk
 from bigkernel.errors import DataError
+from bigkernel.filling import fill, kept_for_run
+from bigkernel.identity import fingerprint
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.plan import Footprint
 from bigkernel.rows import Rows
 from bigkernel.statistics import Accumulator, add
-from bigkernel.sweep import sweep
 
 Array = NDArray[Any]
 TEST_ORIGINALS = 597  # of 1,797
@@ -138,6 +139,10 @@ class CorpusFiller:
         """See `Statistic`."""
         return add(a, b)
 
+    def fingerprint(self) -> str:
+        """Of all that changes what is written."""
+        return fingerprint((self.chunk_rows, self.labels))
+
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         return Footprint(0.0, 8, 24 * self.chunk_rows)
@@ -182,6 +187,7 @@ def bundled(out: Path, n_rows: int, seed: int, *, keep: bool) -> Digits:
     kept = _kept(out / "train.corpus", source, n_rows, keep=keep)
     if kept is None:
         info = CorpusInfo("deformed digits", source, classes, shape, 255.0)
+        keep, resume = kept_for_run("corpus")
         writer = CorpusWriter(
             out / "train.corpus",
             n_features=pixels,
@@ -190,10 +196,12 @@ def bundled(out: Path, n_rows: int, seed: int, *, keep: bool) -> Digits:
             info=info,
             n_rows=n_rows,
             overwrite=True,
+            keep=keep,
+            resume=resume,
         )
         with writer:
             rows = Rows(Deformed(images, n_rows, writer.chunk_rows, seed), name="deformed digits")
-            sweep(rows, CorpusFiller(str(writer.path.absolute()), writer.chunk_rows, labels), what="corpus")
+            fill(rows, CorpusFiller(str(writer.path.absolute()), writer.chunk_rows, labels), what="corpus")
     source = f"scikit-learn digits: {len(test_images)} originals held out, seed {seed}"
     test = _kept(out / "test.corpus", source, len(test_images), keep=keep)
     if test is None:

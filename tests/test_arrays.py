@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
-from bigkernel import arrays
+from bigkernel import arrays, disk, seals
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
 rng = np.random.default_rng(1)
@@ -113,7 +113,7 @@ def test_a_deleted_chunk_is_named_and_never_reads_as_zeros(group, name):
 
 
 def test_missing_chunks_are_listed_in_order(tmp_path):
-    with arrays.publishing(tmp_path / "g", kind="test") as scratch:
+    with disk.publishing(tmp_path / "g", kind="test") as scratch:
         made = zarr.create_group(scratch, zarr_format=3, attributes={arrays.ATTRIBUTE: {"kind": "test"}})
         array = arrays.create(made, "a", shape=(25, 4), chunks=(10, 3), dtype="f4")
         array[...] = 1
@@ -154,6 +154,7 @@ def test_what_is_not_ours_is_refused_by_name(tmp_path, group):
 def test_an_array_that_claims_too_much_is_refused_before_it_is_allocated(tmp_path):
     made = zarr.create_group(tmp_path / "g", zarr_format=3, attributes={arrays.ATTRIBUTE: {"kind": "test"}})
     arrays.create(made, "huge", shape=(10**7, 10**7), chunks=(10**6, 10**6), dtype="f8")
+    seals.write(tmp_path / "g")
     with pytest.raises(DataError, match="claim 800,000,000,000,000 bytes"):
         arrays.read_group(tmp_path / "g", "test")
     arrays.publish(tmp_path / "small", "test", {"a": np.zeros(100)}, {})
@@ -166,7 +167,7 @@ def test_an_array_that_claims_too_much_is_refused_before_it_is_allocated(tmp_pat
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError, match="half"), arrays.publishing(tmp_path / "g", kind="test") as scratch:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="half"), disk.publishing(tmp_path / "g", kind="test") as scratch:  # noqa: PT012
         (scratch / "part").write_text("half")
         raise RuntimeError("half")
     assert list(tmp_path.iterdir()) == []
@@ -174,7 +175,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 
 def test_an_error_while_overwriting_keeps_what_was_there(tmp_path, group):
     before = {file: file.read_bytes() for file in chunk_files(group)}
-    with pytest.raises(KeyboardInterrupt), arrays.publishing(group, overwrite=True, kind="test") as scratch:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), disk.publishing(group, overwrite=True, kind="test") as scratch:  # noqa: PT012
         (scratch / "part").write_text("half")
         raise KeyboardInterrupt
     assert {file: file.read_bytes() for file in chunk_files(group)} == before
@@ -192,7 +193,7 @@ def test_a_failing_rename_keeps_what_was_there(tmp_path, group, monkeypatch, fai
                 raise OSError(5, "disk gone")
         rename(source, target)
 
-    monkeypatch.setattr(arrays.os, "replace", fails)
+    monkeypatch.setattr(disk.os, "replace", fails)
     with pytest.raises(OSError, match="disk gone"):
         arrays.publish(group, "test", {"a": np.ones(3)}, {}, overwrite=True)
     monkeypatch.undo()
@@ -210,7 +211,7 @@ def test_overwriting_must_be_asked_for_and_replaces_all(tmp_path, group):
 
 
 def test_nothing_is_there_before_the_end_of_the_block(tmp_path):
-    with arrays.publishing(tmp_path / "deep" / "er" / "g", kind="test") as scratch:
+    with disk.publishing(tmp_path / "deep" / "er" / "g", kind="test") as scratch:
         (scratch / "a").write_text("1")
         assert not (tmp_path / "deep" / "er" / "g").exists()
         assert scratch.parent == tmp_path / "deep" / "er"

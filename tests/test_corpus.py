@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from bigkernel import seals
 from bigkernel.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 
@@ -122,7 +123,7 @@ def test_an_error_while_writing_leaves_no_corpus(tmp_path):
 def test_a_corpus_is_refused_while_it_is_written(tmp_path):
     with writer(tmp_path / "c") as w:
         w.append(x=X, y=Y)
-        with pytest.raises(DataError, match="not complete"):
+        with pytest.raises(DataError, match=r"without a seal .* its writing was not completed"):
             open_corpus(w.path)
         with pytest.raises(DataError, match="does not exist"):
             open_corpus(tmp_path / "c")
@@ -215,17 +216,20 @@ def edit(path, **changes):
         if value is not None:
             attributes[key] = value
     group.attrs["bigkernel"] = attributes
+    seals.write(path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2, this version reads format 1"),
+        ({"format": 3}, "format 3, this version reads format 2; ingest its source again"),
         ({"format": None}, "format None"),
         ({"complete": False}, "not complete"),
         ({"complete": None}, "not complete"),
         ({"kind": "model"}, "expected a corpus, found model"),
         ({"name": None}, "name"),
+        ({"scale": 0}, "scale must be a number above 0, found 0"),
+        ({"scale": "255"}, "scale must be a number above 0, found '255'"),
     ],
     ids=str,
 )
@@ -238,9 +242,11 @@ def test_attributes_that_are_not_those_of_a_complete_corpus_are_refused(path, ch
 def test_arrays_that_do_not_fit_together_are_refused(path):
     group = zarr.open_group(path, mode="r+")
     group["y"].resize((N - 1,))
+    seals.write(path)
     with pytest.raises(DataError, match=r"y: expected shape \(103,\) to go with x, found \(102,\)"):
         open_corpus(path)
     shutil.rmtree(path / "x")
+    seals.write(path)
     with pytest.raises(DataError, match="'x' is missing"):
         open_corpus(path)
 
@@ -262,14 +268,16 @@ def test_checking_finds_one_flipped_bit_in_any_chunk(path, seed):
     file.write_bytes(content)
     parts = file.relative_to(path).parts
     start = 10 * int(parts[2])
-    with pytest.raises(ChunkCorrupt, match=f"{parts[0]}: rows {start}:{min(N, start + 10)} cannot be decoded"):
+    with pytest.raises(
+        ChunkCorrupt, match=rf"{parts[0]}: chunk {'/'.join(parts[1:])} \(rows {start}:{min(N, start + 10)}\) cannot"
+    ):
         list(open_corpus(path).check())
 
 
 @pytest.mark.parametrize("key", ["x/c/4/0", "y/c/4"])
 def test_checking_finds_a_deleted_chunk(path, key):
     (path / key).unlink()
-    with pytest.raises(ChunkMissing, match=rf"{key[0]}: 1 of 11 chunks are missing, the first is {key[2:]}"):
+    with pytest.raises(ChunkMissing, match=rf"{key[0]}: chunk {key[2:]} \(rows 40:50\) is missing"):
         list(open_corpus(path).check())
     if key[0] == "y":
         with pytest.raises(ChunkMissing):
@@ -282,7 +290,9 @@ def test_checking_finds_values_that_are_not_finite(tmp_path, value):
     x[[41, 48], 2] = value
     with writer(tmp_path / "c", dtype="f4") as w:
         w.append(x=x, y=Y)
-    with pytest.raises(DataError, match=r"c/x: 2 rows with values that are not finite, the first are \[41, 48\]"):
+    with pytest.raises(
+        DataError, match=r"c/x: chunk c/4/0 .*2 rows with values that are not finite, the first are \[41, 48\]"
+    ):
         list(open_corpus(tmp_path / "c").check())
 
 
@@ -295,17 +305,62 @@ def test_checking_finds_labels_outside_the_classes_and_lets_unlabelled_rows_pass
         with writer(tmp_path / name, info=info) as w:
             w.append(x=X, y=y)
     assert len(list(open_corpus(tmp_path / "good").check())) == 22
-    with pytest.raises(DataError, match=r"bad/y: 1 rows with labels outside the classes, the first are \[77\]"):
+    with pytest.raises(
+        DataError, match=r"bad/y: chunk c/7 .*1 rows with labels outside the classes, the first are \[77\]"
+    ):
         list(open_corpus(tmp_path / "bad").check())
 
 
-def test_a_rewritten_chunk_is_whole(path):
-    write_chunk(path, 3, 10, {"x": X[:10], "y": Y[:10]})
-    corpus = open_corpus(path)
+def test_a_finished_corpus_is_not_written_to(path):
+    with pytest.raises(DataError, match="is published and sealed"):
+        write_chunk(path, 3, 10, {"x": X[:10], "y": Y[:10]})
+    assert_array_equal(open_corpus(path).array("x")[:], X)
+
+
+def test_a_chunk_is_written_whole_or_refused(tmp_path):
+    with writer(tmp_path / "c", n_rows=N) as w:
+        for index in range(11):
+            rows = slice(index * 10, min(N, index * 10 + 10))
+            write_chunk(w.path, index, 10, {"x": X[rows], "y": Y[rows]})
+        write_chunk(w.path, 3, 10, {"x": X[:10], "y": Y[:10]})
+        with pytest.raises(DataError, match="chunk 3 wants"):
+            write_chunk(w.path, 3, 9, {"x": X[:9]})
+    corpus = open_corpus(tmp_path / "c")
     assert_array_equal(corpus.array("x")[30:40], X[:10])
     assert_array_equal(corpus.array("x")[:30], X[:30])
-    with pytest.raises(DataError, match="chunk 3 wants"):
-        write_chunk(path, 3, 9, {"x": X[:9]})
+
+
+def swap(a, b):
+    content = a.read_bytes()
+    a.write_bytes(b.read_bytes())
+    b.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: swap(x / "c/2/0", x / "c/5/0"), "its 11 chunks are not those that were sealed"),
+        (lambda x: shutil.copy(x / "c/2/0", x / "c/3/0"), "its 11 chunks are not those that were sealed"),
+        (lambda x: shutil.copytree(x / "c/2", x / "c/11"), "11 chunks were sealed, 12 files are there"),
+    ],
+    ids=["swapped", "stale", "added"],
+)
+def test_checking_finds_sound_chunks_in_the_wrong_place(path, change, message):
+    change(path / "x")
+    with pytest.raises(DataError, match=f"c/x: {message}"):
+        list(open_corpus(path).check())
+
+
+def test_looking_names_every_damaged_chunk(path):
+    for key in ("x/c/1/0", "y/c/9"):
+        (path / key).write_bytes(b"noise")
+    (path / "x/c/4/0").unlink()
+    found = [looked for looked in open_corpus(path).look() if looked.damage]
+    assert [(looked.array, looked.done, type(looked.damage)) for looked in found] == [
+        ("x", 20, ChunkCorrupt),
+        ("x", 50, ChunkMissing),
+        ("y", 100, ChunkCorrupt),
+    ]
 
 
 # ---------------------------------------------------------------- the size of a chunk

@@ -7,7 +7,7 @@ import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing, seals
 from bigkernel.errors import ChunkMissing, DataError
 from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior
@@ -66,6 +66,7 @@ def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor
     create(tmp_path / "out", predictor([0, 1, 2]), N, step, decision=True, flat=False)
     with executing(executor):
         total = sweep(rows, PredictionWriter(predictor([0, 1, 2]), str(tmp_path / "out"), step, True, False)).total
+    seals.write(tmp_path / "out")
     group = open_predictions(tmp_path / "out")
     assert total["rows"] == N
     assert_array_equal(group["prediction"][...], VALUES.argmax(axis=1))
@@ -85,6 +86,7 @@ def test_deviations_are_written_beside_what_is_predicted(make_corpus, tmp_path, 
     step = rows.bounds()[1]
     create(tmp_path / "out", model, N, step, decision=decision, flat=flat, std=True)
     total = sweep(rows, PredictionWriter(model, str(tmp_path / "out"), step, decision, flat, True)).total
+    seals.write(tmp_path / "out")
     group = open_predictions(tmp_path / "out")
     values = kernel(X, X[:20]) @ coef + INTERCEPT[:c]
     deviations = np.sqrt(posterior.variance(kernel(X, X[:20]), np.ones(N)))

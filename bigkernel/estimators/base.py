@@ -25,11 +25,13 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from bigkernel import arrays, predictions
+from bigkernel import predictions
 from bigkernel.chunks import Chunk, RowMap
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus
+from bigkernel.disk import publishing
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.filling import fill, kept_for_run
 from bigkernel.predictor import Predictor, ScoreStatistic, score
 from bigkernel.rows import DaskSource, Rows, as_rows
 from bigkernel.statistics import Accumulator, Targets
@@ -255,6 +257,8 @@ class RowsEstimator(BaseEstimator):
         path : where a group with `prediction` (and `decision` (n, c) or `std` (n,) where asked) appears, whole or not
             at all
         std : write the standard deviation of an observation too, as `KernelRidge.predict(…, return_std=True)`
+
+        Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` goes on with them.
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
@@ -264,11 +268,11 @@ class RowsEstimator(BaseEstimator):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
         predictor = self._spread_predictor() if std else self._predictor()
         flat = getattr(self, "_flat", True)
-        with arrays.publishing(path, kind="predictions", overwrite=overwrite) as scratch:
+        keep, resume = kept_for_run("predict")
+        with publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch:
             predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
             writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat, std)
-            sweep(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
-            predictions.open_predictions(scratch)  # every chunk is there, before it can be seen
+            fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
         return predictions.open_predictions(path)
 
     # -- scores ------------------------------------------------------------------------------------------------------

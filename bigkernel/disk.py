@@ -1,0 +1,154 @@
+"""How a store comes to be on disk: whole, sealed, by one rename; or not at all, with an error that says why.
+
+A store is written in a hidden directory beside its place. With a token (`keep`) that directory outlives an error, so
+that an interrupted writer can take up the chunks that are in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from bigkernel import seals
+from bigkernel.errors import DataError, PlanTooLarge
+
+# errors of writing that no second attempt mends; all others may pass
+_LASTING = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.ENAMETOOLONG),
+}
+
+
+def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
+    """Refuse to begin writing what the file system of `path` (which need not exist yet) cannot hold.
+
+    Raises
+    ------
+    PlanTooLarge
+        Says what is needed and what is free.
+    """
+    free = free_bytes(path)
+    if needed_bytes > free:
+        raise PlanTooLarge(
+            f"{os.fspath(path)}: {what} takes up to {needed_bytes / 1e6:,.1f} MB, and its file system has "
+            f"{free / 1e6:,.1f} MB free; free some space or choose another place"
+        )
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int:
+    """Bytes free for us on the file system that `path` is, or would be, on."""
+    place = Path(os.path.abspath(path))
+    while not place.is_dir() and place != place.parent:
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[None]:
+    """Turn errors of writing to `path` that no second attempt mends (a full disk, …) into a DataError.
+
+    Others pass as the OSError that they are, for the task to be tried again, unless `passing` is False.
+    """
+    try:
+        yield
+    except OSError as error:
+        if passing and error.errno not in _LASTING:
+            raise
+        raise DataError(
+            f"{os.fspath(path)}: cannot be written: {error.strerror or error} ({free_bytes(path) / 1e6:,.1f} MB are "
+            "free there); free some space or choose another place"
+        ) from error
+
+
+@contextlib.contextmanager
+def publishing(
+    path: str | os.PathLike[str], *, kind: str, overwrite: bool = False, keep: str = "", resume: bool = False
+) -> Iterator[Path]:
+    """A directory beside `path` that is sealed and becomes `path` by one rename when the block ends without an error.
+
+    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
+    provided that it is a `kind` of ours: nothing else is ever removed.
+
+    Parameters
+    ----------
+    keep : a token that names the directory; an error or an interruption then leaves it where it is
+    resume : take up the chunks that an interrupted block of the same token left there; without it they are removed.
+        Whoever resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
+
+    Raises
+    ------
+    DataError
+        `path` is there and is not to be replaced, or cannot be written (a full disk, …).
+    """
+    target = Path(os.path.abspath(path))
+    if target.exists() and overwrite:
+        _require_kind(target, kind)
+    if target.exists() and not overwrite:
+        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+    scratch = target.with_name(f".{target.name}.{keep or uuid.uuid4().hex}.partial")
+    with writing(target):
+        if keep and resume:
+            for stale in [file for pattern in ("*.partial", seals.METADATA) for file in scratch.rglob(pattern)]:
+                stale.unlink()
+        elif keep:
+            shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True, exist_ok=bool(keep))
+        try:
+            yield scratch
+            seals.write(scratch)
+            _sync(scratch)
+            _replace(scratch, target)
+        except BaseException:
+            if not keep:
+                shutil.rmtree(scratch, ignore_errors=True)
+            raise
+
+
+def _replace(scratch: Path, target: Path) -> None:
+    """Put `scratch` in the place of `target`; what was there comes back if that fails."""
+    if target.exists():
+        doomed = scratch.with_suffix(".old")
+        os.replace(target, doomed)
+        try:
+            os.replace(scratch, target)
+        except BaseException:
+            os.replace(doomed, target)
+            raise
+        shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
+    else:
+        os.replace(scratch, target)
+    _sync_directory(target.parent)
+
+
+def _require_kind(target: Path, kind: str) -> None:
+    """Refuse to replace what does not say that it is a `kind`, damaged or not."""
+    try:
+        found = f'"kind": "{kind}"' in (target / "zarr.json").read_text(errors="replace")
+    except OSError:
+        found = False
+    if not found:
+        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
+
+
+def _sync(root: Path) -> None:
+    for directory, _, files in os.walk(root):
+        for name in files:
+            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        _sync_directory(Path(directory))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""Stores that a sweep fills: each task writes whole chunks of its own, and an interrupted sweep can be gone on with.
+
+Receipts of a resumed sweep say which segments were finished, not that their chunks are still on disk: they are read
+back through their checksums before the store is published, and written again where one is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import zarr
+
+from bigkernel import arrays
+from bigkernel.errors import DataError
+from bigkernel.monitor import Note, emit
+from bigkernel.rows import Rows
+from bigkernel.soundness import look
+from bigkernel.statistics import Statistic
+from bigkernel.sweep import Swept, forget, plan_sweep, run_in_force, sweep
+
+
+class ChunkWriter(Statistic, Protocol):
+    """A statistic that writes whole chunks of `chunk_rows` rows into the unpublished group at `path`.
+
+    Its `fingerprint` leaves the path out, so that the same job is known again in another place.
+    """
+
+    @property
+    def path(self) -> str:
+        """Of the group."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk of the group."""
+
+    def fingerprint(self) -> str:
+        """Of all that changes what is written."""
+
+
+def kept_for_run(what: str) -> tuple[str, bool]:
+    """`keep` and `resume` of `disk.publishing` for a store that a sweep for `what` fills under the run in force.
+
+    Without a run: "" and False; nothing is kept.
+    """
+    run, resume = run_in_force()
+    if run is None:
+        return "", False
+    token = hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
+    return token, resume and Path(run, what, "manifest.json").exists()
+
+
+def require_owned(bounds: Sequence[int], chunk_rows: int) -> None:
+    """Refuse steps of a sweep that would make two tasks write one chunk.
+
+    Parameters
+    ----------
+    bounds : row ids where steps begin, the last the number of rows
+    chunk_rows : rows of a chunk of the store
+
+    Raises
+    ------
+    DataError
+        Names the first boundary that is no multiple of `chunk_rows`.
+    """
+    for row in bounds[:-1]:
+        if row % chunk_rows:
+            raise DataError(
+                f"a step of the sweep begins at row {row:,}, inside a chunk of {chunk_rows:,} rows that another task "
+                "writes too; its chunks must begin at multiples of that"
+            )
+
+
+def fill(rows: Rows, writer: ChunkWriter, *, what: str) -> Swept:
+    """Sweep `rows` through `writer`, until every chunk of its store is there and reads back.
+
+    Raises
+    ------
+    ChunkMissing
+        A chunk is not there although every row was swept.
+    DataError
+        The sweep's steps do not begin where chunks of the store do.
+    """
+    for segment in plan_sweep(rows, writer).segments:
+        # the end of a segment is where another task begins
+        require_owned(segment.bounds if segment.stop == len(rows) else (*segment.bounds, len(rows)), writer.chunk_rows)
+    swept = sweep(rows, writer, what=what)
+    if any(receipt.resumed for receipt in swept.receipts):
+        damage = _first_damage(writer.path)
+        if damage is not None:
+            emit(Note(f"{what}: written again from the first row: {damage}"))
+            forget(what)
+            swept = sweep(rows, writer, what=what)
+    group = zarr.open_group(writer.path, mode="r", zarr_format=3)
+    for name in arrays.array_names(group):
+        arrays.require_chunks(arrays.open_array(group, name))
+    return swept
+
+
+def _first_damage(path: str) -> DataError | None:
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    for name in arrays.array_names(group):
+        # any value may be written; only bytes that are not as they were written are damage
+        for looked in look(arrays.open_array(group, name), name, lambda start, values: ""):
+            if looked.damage:
+                return looked.damage
+    return None
