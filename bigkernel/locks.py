@@ -52,13 +52,9 @@ class Lock:
             # two that find the same stale lock must not both take it
             with open(self.path.with_name(".lock"), "a") as guard:
                 fcntl.flock(guard, fcntl.LOCK_EX)
+                require_free_lock(self.path.parent)
                 found = read(self.path.parent)
                 if found is not None:
-                    if found["alive"]:
-                        raise RunLocked(
-                            f"{self.path.parent}: in use by process {found['pid']} on {found['host']} since "
-                            f"{found['since']}; wait for it, or choose another directory"
-                        )
                     warnings.warn(
                         f"{self.path.parent}: process {found['pid']} on {found['host']} left a lock and is dead; taken",
                         RuntimeWarning,
@@ -119,6 +115,16 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
         yield lock
     finally:
         lock.release()
+
+
+def require_free_lock(directory: str | os.PathLike[str]) -> None:
+    """Raise `RunLocked` if somebody alive holds the lock of a directory; says who."""
+    found = read(directory)
+    if found is not None and found["alive"]:
+        raise RunLocked(
+            f"{os.fspath(directory)}: in use by process {found['pid']} on {found['host']} since {found['since']}; wait "
+            "for it, or choose another directory"
+        )
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:

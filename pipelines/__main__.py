@@ -39,8 +39,14 @@ class _Table(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in PIPELINES.items()])
 
     def invoke(self, ctx: click.Context) -> object:
+        from bigkernel.interrupts import terminable
+
         try:
-            return super().invoke(ctx)
+            with terminable():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(75)
         except Exception as error:
             # not imported here: `--help` need not wait for it
             ours = sys.modules.get("bigkernel.errors")

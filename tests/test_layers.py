@@ -19,7 +19,7 @@ LAYERS = {
         *("mercer", "posterior", "predictor", "folds", "families", "grid", "gcv", "scores", "certify"),
     },
     "storage": {
-        *("arrays", "seals", "disk", "identity", "locks", "soundness", "corpus", "runs", "io", "ingest"),
+        *("arrays", "seals", "disk", "identity", "locks", "survey", "soundness", "corpus", "runs", "io", "ingest"),
         *("predictions", "checks"),
     },
     "execution": {

@@ -1,7 +1,8 @@
 """The command line: `bigkernel COMMAND --help` teaches each command.
 
 Exit codes: 0 success; 1 an unexpected error; 2 wrong usage; 3 data that cannot be used; 4 a plan too large; 5 a run of
-another job; 6 stalled or cluster lost; 7 a model rejected; 8 a setting; 75 interrupted.
+another job; 6 stalled or cluster lost; 7 a model rejected; 8 a setting or cluster; 9 a run directory in use; 75
+interrupted, but what was finished is kept.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 import click
 
 import bigkernel
+from bigkernel.cli.certs import certs
 from bigkernel.cli.data import check, info, ingest
 from bigkernel.cli.models import fit, plan, predict, score
+from bigkernel.cli.runs import runs, worker_check
 from bigkernel.cli.tune import tune
 from bigkernel.errors import BigKernelError
+from bigkernel.interrupts import terminable
 
 INTERRUPTED = 75
 
@@ -28,12 +32,13 @@ class Commands(click.Group):
         """Run the command."""
         warnings.showwarning = _show_warning
         try:
-            return super().invoke(ctx)
+            with terminable():
+                return super().invoke(ctx)
         except BigKernelError as error:
             click.echo(f"{type(error).__name__}: {error}", err=True)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo("interrupted; with --run the finished segments are kept, --resume goes on", err=True)
+            click.echo("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
             sys.exit(INTERRUPTED)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,9 +64,9 @@ def main() -> None:
     bigkernel score  digits.model test.corpus
 
     Exit codes: 0 success, 1 unexpected, 2 usage, 3 data, 4 plan too large, 5 resume mismatch, 6 stalled, 7 model
-    rejected, 8 setting, 75 interrupted.
+    rejected, 8 setting or cluster, 9 run in use, 75 interrupted (--resume goes on).
     """
 
 
-for command in (ingest, info, check, plan, tune, fit, predict, score):
+for command in (ingest, info, check, plan, tune, fit, predict, score, runs, worker_check, certs):
     main.add_command(command)

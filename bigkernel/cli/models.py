@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.cli.describe import build, model_options
 from bigkernel.cli.options import (
+    Where,
     cluster_options,
     execution,
     json_option,
@@ -84,10 +85,7 @@ def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
 def fit(
     corpus: str,
     model: str,
-    cluster: str,
-    workers: int | None,
-    memory_limit: str | None,
-    dashboard_port: int,
+    where: Where,
     run: str | None,
     resume: bool,
     overwrite: bool,
@@ -103,7 +101,7 @@ def fit(
     opened = open_corpus(corpus)
     estimator = build(opened, options)
     _require_target(model, overwrite)
-    with execution(cluster, workers, memory_limit, dashboard_port, run=run, resume=resume, quiet=as_json):
+    with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         estimator.fit(opened)
         seconds = time.perf_counter() - start
@@ -145,6 +143,7 @@ def _require_target(path: str, overwrite: bool) -> None:
 @click.option("--decision", is_flag=True, help="Write the values of f for every class too.")
 @click.option("--std", is_flag=True, help="Write the standard deviation of an observation too (krr on numbers).")
 @cluster_options
+@run_options
 @overwrite_option
 @json_option
 def predict(
@@ -153,18 +152,20 @@ def predict(
     out: str,
     decision: bool,
     std: bool,
-    cluster: str,
-    workers: int | None,
-    memory_limit: str | None,
-    dashboard_port: int,
+    where: Where,
+    run: str | None,
+    resume: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Predict every row of CORPUS with MODEL and write a zarr group at OUT, chunk by chunk."""
+    """Predict every row of CORPUS with MODEL and write a zarr group at OUT, chunk by chunk.
+
+    With --run DIR an interrupted job leaves what it has written, and --resume writes the rest.
+    """
     loaded, opened = load_model(model), open_corpus(corpus)
     _require_target(out, overwrite)
     last, rows = _split(loaded, opened)
-    with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
+    with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
         seconds = time.perf_counter() - start
@@ -180,16 +181,13 @@ def predict(
 def score(
     model: str,
     corpus: str,
-    cluster: str,
-    workers: int | None,
-    memory_limit: str | None,
-    dashboard_port: int,
+    where: Where,
     as_json: bool,
 ) -> None:
     """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R²."""
     loaded, opened = load_model(model), open_corpus(corpus)
     last, rows = _split(loaded, opened)
-    with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
+    with execution(where, quiet=as_json):
         start = time.perf_counter()
         totals = last.score_totals(rows)
         seconds = time.perf_counter() - start

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import click
+from distributed import Client
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bigkernel.clusters import connect
+from bigkernel.errors import BigKernelError
 from bigkernel.monitor.terminal import progress
+from bigkernel.survey import survey
 from bigkernel.sweep import executing
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -30,8 +36,35 @@ def overwrite_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--overwrite", is_flag=True, help="Replace what is at the target.")(function)
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where the tasks of a command run; what `cluster_options` hands to it as `where`."""
+
+    cluster: str
+    workers: int | None
+    memory_limit: str | None
+    dashboard_port: int
+    tls: str | None
+
+    def connect(self) -> AbstractContextManager[Client]:
+        """A client of the cluster, for a block."""
+        return connect(
+            self.cluster,
+            workers=self.workers,
+            memory_limit=self.memory_limit,
+            dashboard=self.dashboard_port,
+            tls=self.tls,
+        )
+
+
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--cluster, --workers, --memory-limit, --dashboard-port."""
+    """--cluster, --workers, --memory-limit, --dashboard-port, --tls, as one argument `where`."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> Any:
+        chosen = {name: options.pop(name) for name in Where.__dataclass_fields__}
+        return function(where=Where(**chosen), **options)
+
     for option in reversed(
         (
             click.option(
@@ -40,7 +73,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 show_default=True,
                 metavar="threads|local|ADDRESS|FILE",
                 help="Where tasks run: threads of this process; worker processes started here (local); a scheduler "
-                "(tcp://host:8786); or a YAML file that describes a cluster.",
+                "(tls://host:8786); or a YAML file that describes a cluster.",
             ),
             click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor]."),
             click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB]."),
@@ -51,10 +84,15 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 show_default=True,
                 help="Of a local cluster's dashboard, on 127.0.0.1.",
             ),
+            click.option(
+                "--tls",
+                type=click.Path(file_okay=False),
+                help="Certificates made by `bigkernel certs`, for a local cluster or a tls:// address.",
+            ),
         )
     ):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,31 +110,37 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def execution(
-    cluster: str,
-    workers: int | None,
-    memory_limit: str | None,
-    dashboard_port: int,
-    *,
-    run: str | None = None,
-    resume: bool = False,
-    quiet: bool = False,
-) -> Iterator[None]:
-    """Run the sweeps of a command where its options say, with progress on standard error."""
+def execution(where: Where, *, run: str | None = None, resume: bool = False, quiet: bool = False) -> Iterator[None]:
+    """Run the sweeps of a command where its options say, with progress on standard error.
+
+    An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on.
+    """
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
     with ExitStack() as stack:
-        if cluster == "threads":
-            stack.enter_context(executing("threads", run=run, resume=resume))
-        else:
-            client = stack.enter_context(
-                connect(cluster, workers=workers, memory_limit=memory_limit, dashboard=dashboard_port)
-            )
+        client: Any = "threads"
+        if where.cluster != "threads":
+            client = stack.enter_context(where.connect())
             if not quiet:
                 click.echo(f"dashboard: {client.dashboard_link}", err=True)
-            stack.enter_context(executing(client, run=run, resume=resume))
         stack.enter_context(progress(enabled=not quiet))
-        yield
+        try:
+            with executing(client, run=run, resume=resume, command=sys.argv):
+                yield
+        except KeyboardInterrupt:
+            if run:
+                click.echo(_kept(run), err=True)
+            raise
+
+
+def _kept(run: str) -> str:
+    """What an interrupted run holds."""
+    try:
+        states = survey(run)
+    except BigKernelError:
+        return f"nothing was finished in {run} yet"
+    done, total = sum(s.segments_done for s in states), sum(s.segments for s in states)
+    return f"{run} keeps {done} of {total} segments; the same command with --resume goes on with the rest"
 
 
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:

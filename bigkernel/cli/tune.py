@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bigkernel.cli.describe import build_grid, model_options
-from bigkernel.cli.options import cluster_options, execution, json_option, overwrite_option, plain, show
+from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, plain, show
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError
 from bigkernel.kernels import Kernel
+from bigkernel.locks import require_free_lock
 from bigkernel.model import save_model
 from bigkernel.runs import write_json
 from bigkernel.search import SweepSearchCV
@@ -48,7 +49,10 @@ Array = NDArray[Any]
 )
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted search in --out; refused if the job differs.")
+@click.option(
+    "--run", type=click.Path(file_okay=False), help="Directory that keeps finished work [in --out, removed at the end]."
+)
+@click.option("--resume", is_flag=True, help="Go on with an interrupted search; refused if the job differs.")
 @click.option("--dry-run", is_flag=True, help="Say which sweeps it takes and what they cost, and stop.")
 @cluster_options
 @overwrite_option
@@ -59,12 +63,10 @@ def tune(
     scoring: str | None,
     one_standard_error: bool,
     out: str,
+    run: str | None,
     resume: bool,
     dry_run: bool,
-    cluster: str,
-    workers: int | None,
-    memory_limit: str | None,
-    dashboard_port: int,
+    where: Where,
     overwrite: bool,
     as_json: bool,
     **options: Any,
@@ -98,7 +100,7 @@ def tune(
     )
     target = Path(out)
     if dry_run:
-        with execution(cluster, workers, memory_limit, dashboard_port, quiet=as_json):
+        with execution(where, quiet=as_json):
             planned = search.plan(opened)
         figures = {
             "candidates": planned.candidates,
@@ -115,15 +117,15 @@ def tune(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{out}: cannot be made: {error.strerror}") from error
-    run = target / ".tune.run"  # a name of our own: it is removed when the search has ended, or is begun anew
-    if run.exists() and not resume:
+    # a name of our own: it is removed when the search has ended, or is begun anew
+    own = target / ".tune.run" if run is None else None
+    if own and own.exists() and not resume:
+        require_free_lock(own)
         if not overwrite:
             raise DataError(f"{out}: holds a search that was interrupted; give --resume to go on, or --overwrite")
-        shutil.rmtree(run)
+        shutil.rmtree(own)
     start = time.perf_counter()
-    with execution(
-        cluster, workers, memory_limit, dashboard_port, run=str(run), resume=resume and run.exists(), quiet=as_json
-    ):
+    with execution(where, run=run or str(own), resume=resume, quiet=as_json):
         search.fit(opened)
     seconds = time.perf_counter() - start
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
@@ -144,7 +146,8 @@ def tune(
         "picture": drawn,
     }
     write_json(target / "results.json", plain({**figures, "results": records}))
-    shutil.rmtree(run, ignore_errors=True)
+    if own:
+        shutil.rmtree(own, ignore_errors=True)
     if not as_json:
         _print_best(records, label)
     show(figures, as_json=as_json, title=f"tuned on {corpus}")

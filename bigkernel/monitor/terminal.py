@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bigkernel.monitor import Event, Note, SegmentDone, Step, SweepEnded, SweepStarted, observe
+from bigkernel.monitor import Event, Incident, Note, SegmentDone, Step, SweepEnded, SweepStarted, observe
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5
@@ -43,6 +43,8 @@ class _Bar:
             self._draw(self._rows, self._plan_rows, event.done, event.total, self._rate())
         elif isinstance(event, SweepEnded):
             self._close()
+        elif isinstance(event, Incident):
+            self._console.print(f"{self._what}: {event.text}", soft_wrap=True, highlight=False, markup=False)
         elif isinstance(event, Note):
             self._console.print(event.text, soft_wrap=True, highlight=False, markup=False)
         elif isinstance(event, Step):

@@ -1,0 +1,129 @@
+"""`bigkernel runs | worker-check`: what is left to do in a run directory; whether a cluster can do a job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bigkernel.cli.options import Where, cluster_options, json_option, show
+from bigkernel.config import settings
+from bigkernel.corpus import open_corpus
+from bigkernel.errors import ConfigError
+from bigkernel.preflight import ask, versions, wait_for_workers
+from bigkernel.rows import as_rows
+from bigkernel.runs import Run, make_directory
+from bigkernel.survey import RunState, command_of, survey
+
+
+@click.command()
+@click.argument("directory", type=click.Path())
+@json_option
+def runs(directory: str, as_json: bool) -> None:
+    """List the runs in DIRECTORY: their state, and what is left to do.
+
+    A run is what --run keeps: finished segments of every sweep of a job. It is finished, running (somebody holds its
+    lock), interrupted, or unreadable. `bigkernel check DIRECTORY` reads all of it.
+    """
+    found = survey(directory)
+    command = command_of(directory)
+    open_ = [state for state in found if state.state == "interrupted"]
+    if as_json:
+        show({"runs": [asdict(state) for state in found], "command": command}, as_json=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (("run", "left"), ("state", "left"), ("segments", "right"), ("rows left", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("repeats", justify="right")
+    table.add_column("last change", no_wrap=True)
+    for state in found:
+        table.add_row(*_cells(state, directory))
+    Console(soft_wrap=False).print(table)
+    if open_ and command:
+        if "--resume" not in command:
+            command = [*command, "--resume"]
+        click.echo(f"to go on: {shlex.join(command)}")
+
+
+def _cells(state: RunState, directory: str) -> list[Text]:
+    name = os.path.relpath(state.path, directory)
+    colours = {"finished": "green", "running": "cyan", "interrupted": "yellow", "unreadable": "red"}
+    plain = [
+        "" if not state.segments else f"{state.segments_done} of {state.segments}",
+        "" if not state.segments else f"{state.rows - state.rows_done:,}",
+        str(state.repeats or ""),
+        datetime.fromtimestamp(state.changed).strftime("%Y-%m-%d %H:%M"),
+    ]
+    return [Text(name), Text(state.state, style=colours[state.state]), *map(Text, plain)]
+
+
+@click.command("worker-check")
+@click.argument("corpus", type=click.Path(), required=False)
+@click.option("--run", type=click.Path(file_okay=False), help="A run directory that workers must be able to write.")
+@cluster_options
+@json_option
+def worker_check(
+    corpus: str | None,
+    run: str | None,
+    where: Where,
+    as_json: bool,
+) -> None:
+    """Ask every worker of a cluster whether it can do a job: versions, CORPUS, run directory, disk.
+
+    \b
+    bigkernel worker-check train.corpus --run job.run --cluster tls.yaml
+
+    The same is looked at before the first task of every job. Ends with 0 if every worker can.
+    """
+    if where.cluster == "threads":
+        raise click.UsageError("--cluster local, an address or a file: threads of this process need no check")
+    rows = as_rows(open_corpus(corpus)) if corpus else None
+    store = None
+    if run:
+        make_directory(run)
+        store = Run(str(Path(run).absolute()))
+    with where.connect() as client:
+        wait_for_workers(client, settings())
+        answers = ask(client, rows, store, settings())
+        limits = {address: worker["memory_limit"] for address, worker in _workers(client).items()}
+    mine, wrong = versions(), []
+    checked: list[dict[str, Any]] = []
+    for address, answer in sorted(answers.items()):
+        found = list(answer["wrong"])
+        found += [
+            f"{name} {version}, the driver has {mine[name]}"
+            for name, version in answer["versions"].items()
+            if version != mine[name]
+        ]
+        wrong += found
+        checked.append(
+            {
+                "worker": address,
+                "fit": not found,
+                "problems": found,
+                "memory_bytes": limits.get(address),
+                "free_bytes": answer["free"],
+                "processor": answer["processor"],
+            }
+        )
+    if as_json:
+        show({"workers": checked, "versions": mine}, as_json=True)
+    else:
+        for one in checked:
+            name = one.pop("worker")
+            show({key: value for key, value in one.items() if value not in (None, [])}, as_json=False, title=name)
+    if wrong:
+        raise ConfigError(f"{len(wrong)} problems on {len(checked)} workers; the first: {wrong[0]}")
+
+
+def _workers(client: Any) -> dict[str, Any]:
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
