@@ -1,7 +1,7 @@
 """`connect`: a Dask client from one word, an address or a file.
 
-Loopback only, memory limits explicit, processes with one BLAS thread each. Of a file only the part under `bigkernel:`
-is read: Dask's own configuration can load code, ours cannot.
+Loopback only unless asked, encrypted beyond it, memory limits explicit, processes with one BLAS thread each. Of a file
+only the part under `bigkernel:` is read: Dask's own configuration can load code, ours cannot.
 
     bigkernel:
       cluster:
@@ -10,15 +10,23 @@ is read: Dask's own configuration can load code, ours cannot.
         memory-limit: 2GiB      # of each worker
         directory: /scratch     # where workers spill; default: a temporary directory
         dashboard: 8787         # port on 127.0.0.1; 0: any free one
-        # address: tcp://host:8786   (kind: address)
+        # host: 10.0.0.4        # (kind: local) listen beyond loopback; needs tls
+        # tls: certificates     # made by `bigkernel certs`; a relative path starts at this file
+        # address: tls://host:8786    (kind: address)
+        # insecure: true        # (kind: address) go unencrypted to another machine, with a warning
 """
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
+import reprlib
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +35,9 @@ import yaml
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
+from bigkernel.attach import PATIENT, attach, is_loopback, security_of
 from bigkernel.config import settings
+from bigkernel.credentials import ROLES
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.sweep import processors
 
@@ -37,7 +47,24 @@ _QUIET = {
     "distributed.admin.tick.interval": "200ms",
     "distributed.admin.system-monitor.interval": "2s",
 }
-_KEYS = {"kind", "workers", "memory-limit", "directory", "dashboard", "address"}
+# read by BLAS libraries when they load, that is before any code of ours runs in a worker
+_BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# key: the types that it may have
+_KEYS: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "workers": (int,),
+    "memory-limit": (int, str),
+    "directory": (str,),
+    "dashboard": (int,),
+    "host": (str,),
+    "tls": (str,),
+    "address": (str,),
+    "insecure": (bool,),
+}
+_MOST_WORKERS = 1024
+_START_SECONDS = 30  # a worker process may take so long to start, however small stall-seconds is
+_LARGEST_FILE = 2**16  # characters
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -48,6 +75,8 @@ def connect(
     memory_limit: str | int | None = None,
     directory: str | None = None,
     dashboard: int = 8787,
+    host: str | None = None,
+    tls: str | os.PathLike[str] | None = None,
 ) -> Iterator[Client]:
     """A client of a cluster, closed (with the cluster, if it was started here) at the end of the block.
 
@@ -60,11 +89,15 @@ def connect(
         Of each local worker.
     directory : where local workers spill; None: a temporary directory
     dashboard : port of the dashboard on 127.0.0.1; another free one is taken where it is in use
+    host : address that a local cluster listens on; None: 127.0.0.1. Any that other machines reach needs `tls`, and is
+        logged as a warning. The dashboard, which nothing protects, stays on 127.0.0.1.
+    tls : directory of certificates, made by `bigkernel certs`; None: no encryption, on loopback only
 
     Raises
     ------
     ConfigError
-        The file has an unknown key or a value that does not fit.
+        The file has an unknown key or a value that does not fit; a certificate or key is missing, expired, or open to
+        others; an address beyond this machine without encryption; or certificates that the scheduler does not accept.
     Stalled
         No scheduler answers at the address.
 
@@ -73,115 +106,219 @@ def connect(
     >>> with connect("local", workers=1) as client:  # doctest: +SKIP
     ...     KernelRidge(n_landmarks=1000).fit(open_corpus("digits.corpus"))
     """
-    text = str(cluster)
-    if text.startswith(("tcp://", "tls://", "ucx://", "inproc://")):
-        with _attach(text) as client:
-            yield client
-        return
+    text, insecure = str(cluster), False
+    certificates = None if tls is None else Path(tls)
+    if text != "local" and "://" not in text:
+        path = Path(text)
+        found = _read(path)
+        if certificates is None and "tls" in found:
+            certificates = path.parent / Path(found["tls"]).expanduser()
+        insecure = found.get("insecure", False)
+        text = found.get("address", "") if found["kind"] == "address" else "local"
+        workers = workers or found.get("workers")
+        memory_limit = memory_limit or found.get("memory-limit")
+        directory = directory or found.get("directory")
+        dashboard = found.get("dashboard", dashboard)
+        host = host or found.get("host")
     if text == "local":
-        with _local(workers, memory_limit, directory, dashboard) as client:
+        with _local(workers, memory_limit, directory, dashboard, host or "127.0.0.1", certificates) as client:
             yield client
-        return
-    found = _read(Path(text))
-    if found["kind"] == "address":
-        with _attach(found["address"]) as client:
+    else:
+        with attach(text, certificates, insecure=insecure) as client:
             yield client
-        return
-    with _local(
-        workers or found.get("workers"),
-        memory_limit or found.get("memory-limit"),
-        directory or found.get("directory"),
-        found.get("dashboard", dashboard),
-    ) as client:
-        yield client
 
 
 @contextmanager
 def _local(
-    workers: int | None, memory_limit: str | int | None, directory: str | None, dashboard: int
+    workers: int | None,
+    memory_limit: str | int | None,
+    directory: str | None,
+    dashboard: int,
+    host: str,
+    tls: Path | None,
 ) -> Iterator[Client]:
     limit = settings().memory_limit_bytes if memory_limit is None else _bytes(memory_limit)
     count = processors() if workers is None else workers
-    if count < 1:
-        raise ConfigError(f"workers: expected at least 1, found {count}")
+    if not 1 <= count <= _MOST_WORKERS:
+        raise ConfigError(f"workers: expected from 1 to {_MOST_WORKERS}, found {count}")
+    if not 0 <= dashboard <= 65535:
+        raise ConfigError(f"dashboard: expected a port from 0 to 65535, found {dashboard}")
     if directory is not None:
         try:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"directory: {directory} cannot be made: {error.strerror}") from error
-    with (
-        dask.config.set(_QUIET),
-        LocalCluster(
-            n_workers=count,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=limit,
-            host="127.0.0.1",
-            dashboard_address=f"127.0.0.1:{_free_port(dashboard)}",
-            worker_dashboard_address="127.0.0.1:0",
-            local_directory=directory,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+    _require_bindable(host)
+    security = None if tls is None else security_of(tls, ROLES)
+    if not is_loopback(host):
+        if security is None:
+            raise ConfigError(
+                f"host: {host} can be reached from other machines, and whoever reaches a scheduler runs code on it; "
+                "make certificates (bigkernel certs DIR) and name them (tls: DIR)"
+            )
+        _log.warning("the cluster listens on %s, beyond this machine; it lets in who holds a key of %s", host, tls)
+    port, pages = _dashboard_port(dashboard), _pages_load()
+    seconds = max(_START_SECONDS, settings().stall_seconds)
+    with dask.config.set(_configuration(port, pages=pages)), _one_blas_thread():
+        try:
+            cluster = LocalCluster(
+                n_workers=count,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=limit,
+                host=host,
+                security=security,
+                dashboard_address=f"127.0.0.1:{port}",
+                scheduler_kwargs={"dashboard": pages},
+                # None: metrics and health on `host`, without pages that nobody opens and their 18 MB in each worker
+                worker_dashboard_address=None if is_loopback(host) else "127.0.0.1:0",
+                local_directory=directory,
+                death_timeout=seconds,
+            )
+        except (RuntimeError, OSError) as error:
+            raise Stalled(
+                f"the local cluster did not start ({_first_cause(error)}; it has {seconds} s); its log is above; and a "
+                "script that calls connect does so under `if __name__ == '__main__':`, because workers import it"
+            ) from error
+        with cluster, Client(cluster) as client:
+            yield client
+
+
+def _first_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
+
+
+def _configuration(port: int, *, pages: bool) -> dict[str, Any]:
+    """Dask's configuration of a local cluster: bounded waits, and no route that shows logs, code or other ports."""
+    wanted = settings()
+    metrics = find_spec("prometheus_client") is not None
+    scheduler = ["distributed.http.health", "distributed.http.statics"]
+    worker = ["distributed.http.health"]
+    if metrics:
+        scheduler.append("distributed.http.scheduler.prometheus")
+        worker.append("distributed.http.worker.prometheus")
+    if not pages:
+        scheduler.append("distributed.http.scheduler.missing_bokeh")
+    return {
+        **_QUIET,
+        **PATIENT,
+        "distributed.scheduler.worker-ttl": f"{wanted.worker_ttl_seconds}s",
+        "distributed.scheduler.allowed-failures": wanted.allowed_failures,
+        "distributed.scheduler.no-workers-timeout": f"{wanted.stall_seconds}s",
+        "distributed.scheduler.http.routes": scheduler,
+        "distributed.worker.http.routes": worker,
+        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
+            f"localhost:{port}",
+            f"127.0.0.1:{port}",
+        ],
+        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/status",
+    }
 
 
 @contextmanager
-def _attach(address: str) -> Iterator[Client]:
-    seconds = min(30, settings().stall_seconds)
+def _one_blas_thread() -> Iterator[None]:
+    """Give worker processes one BLAS thread by their environment, and this process its own environment back."""
+    # nannies leave what they give their workers in the environment of this process
+    left = {*_BLAS, *dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED"}
+    before = {name: os.environ.get(name) for name in left}
+    os.environ.update(dict.fromkeys(_BLAS, "1"))
     try:
-        client = Client(address, timeout=seconds)
-    except (OSError, TimeoutError) as error:
-        raise Stalled(f"{address}: no scheduler answered within {seconds} s ({error}); is it running?") from error
-    except ValueError as error:
-        raise ConfigError(f"{address}: not an address of a scheduler ({error})") from error
-    with client:
-        yield client
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _require_bindable(host: str) -> None:
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(place)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"host: expected an address of this machine, found {host!r}: {error}") from error
+
+
+def _pages_load() -> bool:
+    """Whether the dashboard's pages can be served; a warning where they cannot."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("distributed.dashboard.scheduler")
+    except Exception as error:  # whatever it is, the job is worth more than its dashboard
+        _log.warning("no dashboard: it cannot be loaded (%s: %s)", type(error).__name__, error)
+        return False
+    return True
+
+
+def _dashboard_port(wanted: int) -> int:
+    """`wanted` if it is free on loopback, else another, with a warning; for 0 any."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    if wanted not in (0, port):
+        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/status", wanted, port)
+    return port
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The part of a cluster file that is ours, every key known and of its type."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise ConfigError(f"{path}: expected a cluster file, found more than {_LARGEST_FILE} characters")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ConfigError(f"{path}: holds an alias (*name); write its value out")  # few of them make 10^9 values
+        content = yaml.safe_load(text)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     found = ours.get("cluster") if isinstance(ours, dict) else None
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
-    unknown = sorted(set(map(str, found)) - _KEYS)
-    if unknown:
-        raise ConfigError(f"{path}: bigkernel.cluster.{unknown[0]}: unknown; the keys are {', '.join(sorted(_KEYS))}")
-    kinds: dict[str, type] = {"workers": int, "dashboard": int, "directory": str, "address": str}
-    for key, kind in kinds.items():
-        if key in found and (not isinstance(found[key], kind) or isinstance(found[key], bool)):
-            raise ConfigError(f"{path}: bigkernel.cluster.{key}: expected {kind.__name__}, found {found[key]!r}")
-    if not 0 <= found.get("dashboard", 0) <= 65535:
-        raise ConfigError(f"{path}: bigkernel.cluster.dashboard: expected a port, found {found['dashboard']!r}")
+    at = f"{path}: bigkernel.cluster"
+    for key, value in found.items():
+        kinds = _KEYS.get(key) if isinstance(key, str) else None
+        if kinds is None:
+            raise ConfigError(f"{at}.{_show(key)}: unknown; the keys are {', '.join(sorted(_KEYS))}")
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ConfigError(
+                f"{at}.{key}: expected {' or '.join(kind.__name__ for kind in kinds)}, found {_show(value)}"
+            )
     if found.get("kind") not in ("local", "address"):
-        raise ConfigError(f"{path}: bigkernel.cluster.kind: expected local or address, found {found.get('kind')!r}")
+        raise ConfigError(f"{at}.kind: expected local or address, found {_show(found.get('kind'))}")
     if found["kind"] == "address" and "address" not in found:
-        raise ConfigError(f"{path}: bigkernel.cluster.address: missing")
+        raise ConfigError(f"{at}.address: missing")
+    for key, kind in (("host", "local"), ("insecure", "address")):
+        if key in found and found["kind"] != kind:
+            raise ConfigError(f"{at}.{key}: has a meaning with kind: {kind} only; remove it")
     return found
 
 
 def _bytes(value: str | int) -> int:
     try:
         count = int(parse_bytes(value))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"memory limit: expected bytes or a text such as 2GiB, found {value!r}") from error
-    if count < 10**8:
-        raise ConfigError(f"memory limit: a worker needs at least 100 MB to start, found {value!r}")
+    if not 10**8 <= count <= 2**50:
+        raise ConfigError(
+            f"memory limit: expected from 100 MB, which a worker needs to start, to 1 PiB; found {value!r}"
+        )
     return count
 
 
-def _free_port(wanted: int) -> int:
-    """`wanted` if it is free on loopback, else 0 (any)."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            return 0
-    return wanted
+def _show(value: object) -> str:
+    return value if isinstance(value, str) and value.isidentifier() else reprlib.repr(value)

@@ -1,0 +1,133 @@
+"""A client of a scheduler that runs already: certificates checked, encrypted off this machine, every wait bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, Security, rpc
+from distributed.comm import CommClosedError, parse_address, parse_host_port
+from distributed.comm.core import FatalCommClosedError
+
+from bigkernel.config import settings
+from bigkernel.credentials import check_credentials
+from bigkernel.errors import ConfigError, Stalled
+
+PATIENT = {
+    "distributed.comm.retry.count": 3,
+    "distributed.comm.timeouts.connect": "30s",
+    "distributed.comm.timeouts.tcp": "30s",
+}
+_SCHEMES = ("tcp", "tls", "ucx", "inproc")
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def attach(address: str, tls: Path | None, *, insecure: bool) -> Iterator[Client]:
+    _require_encrypted(address, tls, insecure=insecure)
+    security = Security() if tls is None else security_of(tls, ("client",))
+    seconds = min(30, settings().stall_seconds)
+    with dask.config.set(PATIENT):
+        if not address.startswith("inproc://"):
+            _greet(address, security, tls, seconds)
+        try:
+            client = Client(address, security=security, timeout=seconds)
+        except OSError as error:
+            raise Stalled(f"{address}: the scheduler was lost while connecting ({error}); is it running?") from error
+        with client:
+            yield client
+
+
+def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> None:
+    """Ask who answers at the address, within `seconds`: a Client would wait for ever for one that does not speak."""
+
+    async def ask() -> dict[str, Any]:
+        connection = security.get_connection_args("client")
+        async with rpc(address, timeout=seconds, connection_args=connection) as server:
+            identity: dict[str, Any] = await server.identity()
+            return identity
+
+    try:
+        # in a thread of its own: the caller may be inside a running event loop, as notebooks are
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(asyncio.run, asyncio.wait_for(ask(), seconds)).result()
+    except (FatalCommClosedError, ValueError) as error:
+        reason = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise ConfigError(
+                f"{address}: the scheduler's certificate is not one that {tls}/ca.pem signed for a scheduler "
+                f"({reason.verify_message}); take the directory that the scheduler was given"
+            ) from error
+        raise ConfigError(f"{address}: what answers there does not speak TLS ({reason}); is it tcp://?") from error
+    except CommClosedError as error:
+        cure = (
+            f"does it know the authority of {tls}/client.pem?" if tls else "if it speaks TLS, write tls:// and tls: DIR"
+        )
+        raise ConfigError(f"{address}: the scheduler closed the connection before it answered; {cure}") from error
+    except OSError as error:
+        detail = f" ({error})" if str(error) else ""
+        raise Stalled(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
+    except RuntimeError as error:
+        raise ConfigError(f"{address}: Dask's own configuration refuses to connect: {error}") from error
+    if found.get("type") != "Scheduler":
+        raise ConfigError(f"{address}: expected a scheduler, found a {found.get('type')}; take the scheduler's address")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
+    """Refuse what is no address, a tls:// one without certificates, and an open one of another machine."""
+    scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
+    try:
+        if scheme not in _SCHEMES:
+            raise ValueError(f"the kinds are {', '.join(_SCHEMES)}")
+        host, port = ("", 1) if scheme == "inproc" else parse_host_port(place)
+        if not 0 < port < 2**16:
+            raise ValueError(f"{port} is no port")
+    except ValueError as error:
+        raise ConfigError(f"{address}: not an address of a scheduler ({error})") from error
+    if scheme == "tls":
+        if tls is None:
+            raise ConfigError(
+                f"{address}: needs certificates; name their directory: connect(…, tls=DIR), or in a cluster file "
+                "kind: address, address: tls://…, tls: DIR (bigkernel certs DIR makes one)"
+            )
+        return
+    if tls is not None:
+        raise ConfigError(f"{address}: certificates are given ({tls}), but {scheme}:// is not encrypted; write tls://")
+    if scheme == "inproc" or is_loopback(host):
+        return
+    if not insecure:
+        raise ConfigError(
+            f"{address}: on another machine, and not encrypted: whoever reads or alters the connection runs code on "
+            "both. Use tls:// with certificates (bigkernel certs DIR), or an ssh tunnel to 127.0.0.1; a cluster file "
+            "may say `insecure: true`"
+        )
+    _log.warning("%s is on another machine, and the connection is not encrypted (insecure: true)", address)
+
+
+def security_of(tls: Path, roles: Sequence[str]) -> Security:
+    files = check_credentials(tls, roles)
+    # a file holds certificate and key; None, so that no key of Dask's configuration comes in
+    own = {f"tls_{role}_{part}": files[role] if part == "cert" else None for role in roles for part in ("cert", "key")}
+    return Security(require_encryption=True, tls_ca_file=files["ca"], tls_min_version=ssl.TLSVersion.TLSv1_3, **own)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # any other name may lead elsewhere
