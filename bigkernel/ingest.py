@@ -2,7 +2,7 @@
 
 The labels alone are read first (`survey`): they decide whether `y` holds classes (int64, −1 for unlabelled) or numbers
 (float64), and for text also how many rows there are. Then the rows go block by block through a `CorpusWriter`, which
-removes what it wrote when anything goes wrong. Memory does not depend on n.
+removes what it wrote when anything goes wrong, unless there is a run to go on with. Memory does not depend on n.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 
+import bigkernel
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
+from bigkernel.disk import writing
 from bigkernel.errors import DataError
+from bigkernel.identity import fingerprint
 from bigkernel.io.source import Source
+from bigkernel.runs import Run
 
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16
@@ -125,6 +132,8 @@ def ingest(
     classes: Literal["auto"] | bool = "auto",
     chunk_rows: int | None = None,
     progress: Callable[[int, int | None], None] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> Corpus:
     """Write the rows and labels of a source as a corpus.
 
@@ -144,6 +153,11 @@ def ingest(
         None: `chunk_rows_for`.
     progress : callable or None
         Called after each block with the rows done and the rows in all (None: not known).
+    run : directory or None
+        Notes there what the job is. When it dies, its chunks stay beside `target_path`, hidden.
+    resume : bool
+        Go on with the job in `run`: chunks that read back through their checksums are kept, the source is read again
+        and the rest of it written. The corpus is, byte for byte, that of an ingest that was not interrupted.
 
     Returns
     -------
@@ -155,6 +169,8 @@ def ingest(
     DataError
         Anything wrong with the file, no rows, values that are not finite (names the first rows), or a target that
         exists or cannot be written. Nothing new is left at `target_path` then.
+    ResumeMismatch, RunLocked
+        `run` belongs to another job (names what differs), or to a process that is at work.
 
     Examples
     --------
@@ -183,32 +199,64 @@ def ingest(
         image_shape=source.image_shape,
         scale=source.scale,
     )
-    columns = {"y": labels.dtype} if labels else {}
-    writer = CorpusWriter(
-        target_path,
-        n_features=source.n_features,
-        dtype=source.dtype,
-        columns=columns,
-        info=info,
-        chunk_rows=chunk_rows or chunk_rows_for(source.n_features, source.dtype.itemsize, n_rows),
-        overwrite=overwrite,
-    )
-    try:
-        with writer:
-            done = 0
-            for x, y in source.blocks():
-                _require_finite(source.path, done, x)
-                writer.append(x=x, **({"y": labels.encode(y)} if labels and y is not None else {}))
-                done += len(x)
-                if progress is not None:
-                    progress(done, n_rows)
-            if done == 0:
-                raise DataError(f"{source.path}: no rows")
-            if n_rows is not None and done != n_rows:
-                raise DataError(f"{source.path}: {done} rows, expected {n_rows}")
-    except OSError as error:
-        raise DataError(f"{os.fspath(target_path)}: cannot be written: {error.strerror or error}") from error
+    chunk_rows = chunk_rows or chunk_rows_for(source.n_features, source.dtype.itemsize, n_rows)
+    with ExitStack() as stack:
+        keep = ""
+        if run is not None:
+            store = Run(os.path.abspath(run))
+            keep = hashlib.sha256(store.path.encode()).hexdigest()[:16]
+            resume = resume and (store.root / "manifest.json").exists()
+            stack.enter_context(store.held(_identity(source, labels, info, chunk_rows), resume=resume))
+        stack.enter_context(writing(target_path, passing=False))
+        writer = CorpusWriter(
+            target_path,
+            n_features=source.n_features,
+            dtype=source.dtype,
+            columns={"y": labels.dtype} if labels else {},
+            info=info,
+            chunk_rows=chunk_rows,
+            overwrite=overwrite,
+            keep=keep,
+            resume=resume,
+        )
+        _fill(stack.enter_context(writer), source, labels, n_rows, progress)
     return open_corpus(target_path)
+
+
+def _fill(
+    writer: CorpusWriter,
+    source: Source,
+    labels: Labels | None,
+    n_rows: int | None,
+    progress: Callable[[int, int | None], None] | None,
+) -> None:
+    done = 0
+    for x, y in source.blocks():
+        _require_finite(source.path, done, x)
+        writer.append(x=x, **({"y": labels.encode(y)} if labels and y is not None else {}))
+        done += len(x)
+        if progress is not None:
+            progress(done, n_rows)
+    if done == 0:
+        raise DataError(f"{source.path}: no rows")
+    if n_rows is not None and done != n_rows:
+        raise DataError(f"{source.path}: {done} rows, expected {n_rows}")
+
+
+def _identity(source: Source, labels: Labels | None, info: CorpusInfo, chunk_rows: int) -> dict[str, str]:
+    """Every field that changes a byte of the corpus, each as a short text."""
+    x, y = next(source.blocks(), (np.empty(0), None))
+    return {
+        "format": source.format,
+        **{name: str(value) for name, value in asdict(info).items() if name not in ("classes", "complete", "format")},
+        "classes": fingerprint(info.classes),
+        "labels": "none" if labels is None else str(labels.dtype),
+        "rows": f"{source.dtype} of {source.n_features}",
+        # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
+        "first_rows": fingerprint((x, "" if y is None else y.tolist())),
+        "chunk_rows": str(chunk_rows),
+        "versions": f"bigkernel {bigkernel.__version__}, zarr {zarr.__version__}, numcodecs {version('numcodecs')}",
+    }
 
 
 def _is_integral(y: NDArray[Any]) -> NDArray[np.bool_]:

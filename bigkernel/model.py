@@ -127,7 +127,8 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
         OverflowError,
         RecursionError,
     ) as error:
-        raise ModelRejected(f"{path}: not a sound model: {error}") from error
+        where = "" if str(error).startswith(os.path.abspath(path)) else f"{path}: "
+        raise ModelRejected(f"{where}not a sound model: {error}") from error
     if attributes.get("pipeline"):
         names = [str(step["name"]) for step in attributes["steps"]]
         return Pipeline(list(zip(names, steps, strict=True)))

@@ -31,7 +31,7 @@ _METADATA_BYTES = 2**23  # most that is read of one metadata file
 _METADATA_ITEMS = 2**18  # most commas and brackets in it: what parsing it may cost in memory
 _SEAL_BYTES = 2**19
 _MOST_ARRAYS = 1000
-_RESTORE = "restore it from a copy, or write the group again"
+RESTORE = "restore it from a copy, or write the group again"
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Seal:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             sound = False
         if not sound:
-            raise DataError(f"{path}: the seal of the group is damaged; {_RESTORE}")
+            raise DataError(f"{path}: the seal of the group is damaged; {RESTORE}")
         for name in seal.arrays:
             if name in ("", ".", "..", SEAL) or "/" in name or "\0" in name:
-                raise DataError(f"{path}: {name!r} is no name of an array; {_RESTORE}")
+                raise DataError(f"{path}: {name!r} is no name of an array; {RESTORE}")
         if len(seal.arrays) > _MOST_ARRAYS:
             raise DataError(f"{path}: names {len(seal.arrays):,} arrays, a group of ours has at most {_MOST_ARRAYS:,}")
         return seal
@@ -107,7 +107,7 @@ def verify(root: Path) -> Seal:
     stated = {METADATA: seal.metadata, **{f"{name}/{METADATA}": array.metadata for name, array in seal.arrays.items()}}
     for name, digest in stated.items():
         if _sha256(root / name) != digest:
-            raise DataError(f"{root / name}: is not as it was when the group was sealed; {_RESTORE}")
+            raise DataError(f"{root / name}: is not as it was when the group was sealed; {RESTORE}")
     added = sorted(set(_arrays(root)) - set(seal.arrays))
     if added:
         raise DataError(f"{root / added[0]}: an array that the seal of the group does not name; move it elsewhere")
@@ -160,12 +160,12 @@ def metadata_bytes(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DataError(f"{path}: expected a file, found something else; {_RESTORE}")
+                raise DataError(f"{path}: expected a file, found something else; {RESTORE}")
             content = file.read(limit_bytes + 1)
     except OSError as error:
         if os.path.islink(path):
             raise DataError(f"{path}: a link; a group holds its own files") from error
-        raise DataError(f"{path}: cannot be read: {error.strerror}; {_RESTORE}") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     if len(content) > limit_bytes:
         raise DataError(f"{path}: has {os.path.getsize(path):,} bytes, at most {limit_bytes:,} are read")
     items = sum(map(content.count, (b",", b"[", b"{")))

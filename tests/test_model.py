@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickletools
@@ -34,6 +35,7 @@ from bigkernel import (
     UnitNormalizer,
     load_model,
     save_model,
+    seals,
 )
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 
@@ -289,18 +291,30 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def rejected(saved, tmp_path):
-    """Copy a model, tamper with it, and see it refused in under a second; the path of the copy stays."""
+    """Copy a model, tamper with it, and see it refused in under a second; the path of the copy stays.
 
-    def check(tamper, of="classifier", match="."):
+    Unless told otherwise it is sealed again, so that the seal is not what refuses it.
+    """
+
+    def check(tamper, of="classifier", match=".", sealed=True):
         path = tmp_path / "tampered"
         shutil.copytree(saved / of, path)
         tamper(path)
+        if sealed:
+            reseal(path)
         start = time.perf_counter()
         with pytest.raises(ModelRejected, match=match):
             load_model(path)
         assert time.perf_counter() - start < 1
 
     return check
+
+
+def reseal(path):
+    """Make the seal good again, as an attacker would; what cannot be sealed stays as it is."""
+    with contextlib.suppress(DataError, OSError):
+        if (path / "zarr.json").is_file():
+            seals.write(path)
 
 
 def edit(change, name="zarr.json"):
@@ -399,7 +413,7 @@ def text(content):
 
 def deep(path):
     content = (path / "zarr.json").read_text()
-    (path / "zarr.json").write_text(content.replace('"format": 1', '"format": ' + "[" * 10**5 + "]" * 10**5))
+    (path / "zarr.json").write_text(content.replace('"format": 2', '"format": ' + "[" * 10**5 + "]" * 10**5))
 
 
 def kernel_(kernel, **params):
@@ -500,6 +514,11 @@ TAMPERED = {
 @pytest.mark.parametrize("tamper, match", TAMPERED.values(), ids=TAMPERED)
 def test_tampering_is_refused_at_once(rejected, tamper, match):
     rejected(tamper, match=match)
+
+
+@pytest.mark.parametrize("tamper", [tamper for tamper, _ in TAMPERED.values()], ids=TAMPERED)
+def test_tampering_is_refused_by_the_seal_too(rejected, tamper):
+    rejected(tamper, sealed=False)
 
 
 @pytest.mark.parametrize(
@@ -637,6 +656,7 @@ def test_any_flipped_bit_of_the_description_is_refused_or_harmless(saved, tmp_pa
         content = bytearray(source)
         content[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(7))
         (path / "zarr.json").write_bytes(content)
+        reseal(path)
         try:
             if not np.isfinite(load_model(path).predict(X, return_std=True)).all():
                 wrong.append("not finite")
@@ -666,6 +686,7 @@ def test_a_claim_above_the_limit_is_refused_without_reading(saved, monkeypatch):
 def test_a_rejected_model_is_named_once(saved, tmp_path):
     shutil.copytree(saved / "ridge", tmp_path / "tampered")
     put("class", "evil")(tmp_path / "tampered")
+    reseal(tmp_path / "tampered")
     with pytest.raises(ModelRejected) as caught:
         load_model(tmp_path / "tampered")
     assert str(caught.value).count(str(tmp_path / "tampered")) == 1

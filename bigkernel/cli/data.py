@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
 import click
-import numpy as np
 
 from bigkernel import arrays
-from bigkernel.cli.options import json_option, overwrite_option, show
+from bigkernel.checks import STORES, kind_at, protections, walk
+from bigkernel.cli.options import json_option, overwrite_option, run_options, show
 from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import DataError, ModelRejected
 from bigkernel.ingest import ingest as ingest_source
 from bigkernel.io import FORMATS, open_source
+from bigkernel.model import load_model
 from bigkernel.monitor.terminal import bar
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
+_NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "zarr store", "partial": "partial result"}
 _FORMATS = "\n".join(f"  {name:<5} {text}" for name, text in FORMATS.items())
 
 
@@ -42,6 +45,7 @@ _FORMATS = "\n".join(f"  {name:<5} {text}" for name, text in FORMATS.items())
 )
 @click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
 @click.option("--name", help="Name of the corpus [that of the file].")
+@run_options
 @overwrite_option
 @json_option
 def ingest(
@@ -57,14 +61,19 @@ def ingest(
     labels_are: str,
     chunk_rows: int | None,
     name: str | None,
+    run: str | None,
+    resume: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
     """Read SOURCE into a chunked corpus at CORPUS.
 
     Rows stream through: memory does not depend on the size of the file. A damaged source ends in an error that names
-    the byte or the line, and leaves no corpus.
+    the byte or the line, and leaves no corpus. With --run DIR an interrupted ingest keeps its chunks, and --resume
+    writes the rest.
     """
+    if resume and not run:
+        raise click.UsageError("--resume needs --run DIR")
     start = time.perf_counter()
     opened = open_source(
         source, format=format_, labels=labels, target=target, delimiter=delimiter, x=x, y=y, dtype=dtype
@@ -72,7 +81,15 @@ def ingest(
     classes = _CLASSES[labels_are]
     with bar(f"ingest {os.path.basename(source)}", enabled=not as_json) as update:
         made = ingest_source(
-            opened, corpus, name=name, overwrite=overwrite, classes=classes, chunk_rows=chunk_rows, progress=update
+            opened,
+            corpus,
+            name=name,
+            overwrite=overwrite,
+            classes=classes,
+            chunk_rows=chunk_rows,
+            progress=update,
+            run=run,
+            resume=resume,
         )
     figures = {"format": opened.format, **_describe(made), "seconds": time.perf_counter() - start}
     show(figures, as_json=as_json, title=corpus)
@@ -83,11 +100,14 @@ def ingest(
 @json_option
 def info(path: str, as_json: bool) -> None:
     """Say what the corpus, model or prediction store at PATH is."""
-    kind = _kind(path)
+    kind = kind_at(path)
     if kind == "corpus":
         show(_describe(open_corpus(path)), as_json=as_json, title=path)
         return
-    group, attributes = arrays.open_group(path, kind)
+    if kind not in STORES:
+        raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
+    with _rejecting(kind):
+        group, attributes = arrays.open_group(path, kind)
     figures: dict[str, Any] = {"kind": kind}
     for step in attributes.get("steps", []):
         figures[f"step {step['name']}"] = step["class"]
@@ -102,51 +122,58 @@ def info(path: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("path", type=click.Path())
+@click.option("--all", "every", is_flag=True, help="Name every damaged chunk, not the first alone.")
 @json_option
-def check(path: str, as_json: bool) -> None:
-    """Read all of the corpus, model or prediction store at PATH: every checksum and every value.
+def check(path: str, every: bool, as_json: bool) -> None:
+    """Read all of what is at PATH: every chunk, every checksum, every value.
 
-    Ends with 0 if all is sound; otherwise the first damage is named.
+    PATH is a corpus, a model, a prediction store, a run directory (every partial result of every sweep, against its
+    receipt) or any zarr array or group on a local disk. The line `protection` says what damage can be seen at all.
+
+    Ends with 0 if all is sound; with 3 (7 for a model) otherwise, and the first damage is named.
     """
-    start, kind, names, parts = time.perf_counter(), _kind(path), [], 0
-    with bar(f"check {os.path.basename(path)}", enabled=not as_json) as update:
-        for name, done, total in _walk(path, kind):
-            parts += 1
-            if name not in names:
-                names.append(name)
-            update(done, total)
-    seconds = time.perf_counter() - start
-    show(
-        {"kind": kind, "sound": True, "arrays": names, "chunks_read": parts, "seconds": seconds},
-        as_json=as_json,
-        title=path,
-    )
+    start, kind = time.perf_counter(), kind_at(path)
+    names: list[str] = []
+    damaged: list[DataError] = []
+    parts = 0
+    with _rejecting(kind):
+        with bar(f"check {os.path.basename(path)}", enabled=not as_json) as update:
+            for looked in walk(path, kind):
+                parts += 1
+                if looked.array not in names:
+                    names.append(looked.array)
+                if looked.damage:
+                    damaged.append(looked.damage)
+                    if not every:
+                        raise looked.damage
+                update(looked.done, looked.total)
+        if kind == "model" and not damaged:
+            load_model(path)
+        figures = {
+            "kind": _NAMES.get(kind, kind),
+            "sound": not damaged,
+            "protection": protections(path, kind),
+            "arrays": names,
+            "chunks_read": parts,
+            "damaged": [str(error) for error in damaged],
+            "seconds": time.perf_counter() - start,
+        }
+        if not damaged:
+            del figures["damaged"]
+        show(figures, as_json=as_json, title=path)
+        if damaged:
+            raise DataError(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
 
 
-def _walk(path: str, kind: str) -> Iterator[tuple[str, int, int]]:
-    if kind == "corpus":
-        yield from open_corpus(path).check()
-        return
-    if kind == "model":
-        from bigkernel.model import load_model
-
-        load_model(path)
-    values, _ = arrays.read_group(path, kind)
-    for name, array in values.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise DataError(f"{path}/{name}: contains values that are not finite")
-        yield name, len(array) if array.ndim else 1, len(array) if array.ndim else 1
-
-
-def _kind(path: str) -> str:
-    for kind in ("corpus", "model", "predictions"):
-        try:
-            arrays.open_group(path, kind)
-        except DataError:
-            continue
-        return kind
-    arrays.open_group(path, "corpus, model or prediction store")
-    raise AssertionError
+@contextmanager
+def _rejecting(kind: str) -> Iterator[None]:
+    """What is wrong with a model is a ModelRejected, whoever finds it."""
+    try:
+        yield
+    except DataError as error:
+        if kind == "model":
+            raise ModelRejected(str(error)) from error
+        raise
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:
