@@ -63,7 +63,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
 }
 _MOST_WORKERS = 1024
 _START_SECONDS = 30  # a worker process may take so long to start, however small stall-seconds is
-_LARGEST_FILE = 2**16  # characters
+_LARGEST_FILE, _DEEPEST = 2**16, 16  # characters and levels of a cluster file
 _log = logging.getLogger(__name__)
 
 
@@ -271,24 +271,17 @@ def _dashboard_port(wanted: int) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     """The part of a cluster file that is ours, every key known and of its type."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise ConfigError(f"{path}: expected a cluster file, found more than {_LARGEST_FILE} characters")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise ConfigError(f"{path}: holds an alias (*name); write its value out")  # few of them make 10^9 values
-        content = yaml.safe_load(text)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none") from None
-    except ConfigError:
-        raise
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
+    content = _load(path)
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     found = ours.get("cluster") if isinstance(ours, dict) else None
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
+    others = [key for key in ours if key != "cluster"] if isinstance(ours, dict) else []
+    if others:
+        raise ConfigError(
+            f"{path}: bigkernel.{_show(others[0])}: a cluster file holds `cluster:` alone; settings go to "
+            "~/.config/dask/bigkernel.yaml"
+        )
     at = f"{path}: bigkernel.cluster"
     for key, value in found.items():
         kinds = _KEYS.get(key) if isinstance(key, str) else None
@@ -306,6 +299,25 @@ def _read(path: Path) -> dict[str, Any]:
         if key in found and found["kind"] != kind:
             raise ConfigError(f"{at}.{key}: has a meaning with kind: {kind} only; remove it")
     return found
+
+
+def _load(path: Path) -> Any:
+    """The YAML of a small file without aliases: a few of these make 10^9 values, and deep ones take minutes to read."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise ValueError(f"more than {_LARGEST_FILE} characters")
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"an alias (*name), or more than {_DEEPEST} levels")
+        return yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
 
 
 def _bytes(value: str | int) -> int:
