@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -153,15 +153,56 @@ class Chunk:
         return rows
 
     def require_finite(self, name: str) -> None:
-        """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite."""
-        if self.x.dtype.kind not in "fc":
-            return
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(np.sum(self.x, dtype=np.float64)):
-                return
-        bad = np.flatnonzero(~np.isfinite(self.x).all(axis=1))
-        if len(bad):
+        """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number."""
+        self._refuse(_unsound(self.x), name, "contain NaN or infinity", "remove or impute them")
+
+    def require_sound(self, name: str) -> None:
+        """`require_finite`, and the same of infinite numbers in `y` (NaN: unlabelled) and of `weight`.
+
+        Raises
+        ------
+        DataError
+            Names the array, the first rows and how many there are.
+        """
+        self.require_finite(name)
+        self._refuse(_unsound(self.y, missing=True), "y", "are infinite", "NaN marks unlabelled rows")
+        self._refuse(_unsound(self.weight), "weight", "are NaN or infinite", "expected finite numbers")
+
+    def faults(self) -> Array:
+        """Which rows `require_sound` refuses, (n,) bool."""
+        bad = np.zeros(len(self), bool)
+        for found in (_unsound(self.x), _unsound(self.y, missing=True), _unsound(self.weight)):
+            if found is not None:
+                bad |= found
+        return bad
+
+    def without(self, bad: Array) -> Chunk:
+        """The chunk with the rows `bad` (n,) bool blanked: x and weight 0, y missing where it holds such a number.
+
+        They count nothing in any statistic, and every other row keeps its place.
+        """
+        x, y = np.where(bad[:, None], self.x.dtype.type(0), self.x), self.y
+        if y is not None and y.dtype.kind == "f":
+            y = np.where(np.isinf(y), np.asarray(np.nan, y.dtype), y)
+        weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)
+        return replace(self, x=x, y=y, weight=np.where(bad, 0.0, weight))
+
+    def _refuse(self, bad: Array | None, name: str, what: str, advice: str) -> None:
+        if bad is not None:
+            first = np.flatnonzero(bad)
             raise DataError(
-                f"{name}: {len(bad)} of rows {self.start} to {self.start + len(self) - 1} contain NaN or infinity, "
-                f"the first are {(self.start + bad[:5]).tolist()}; remove or impute them"
+                f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
+                f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
             )
+
+
+def _unsound(values: Array | None, *, missing: bool = False) -> NDArray[np.bool_] | None:
+    """Rows with a value that is not finite, (n,) bool, or None: there is none; `missing`: NaN may stand."""
+    if values is None or values.dtype.kind not in "fc":
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(values, dtype=np.float64)):
+            return None
+    wrong: Array = np.isinf(values) if missing else ~np.isfinite(values)
+    bad: Array = np.any(wrong, axis=tuple(range(1, values.ndim)))
+    return bad if bad.any() else None

@@ -5,6 +5,7 @@ Indices only: reading the rows is the caller's business, so that they may come f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,46 @@ from numpy.typing import NDArray
 from bigkernel.errors import DataError
 
 
-def uniform(n_rows: int, n_landmarks: int, rng: np.random.RandomState) -> NDArray[np.int64]:
+def uniform(
+    n_rows: int,
+    n_landmarks: int,
+    rng: np.random.RandomState,
+    *,
+    sound: Callable[[NDArray[np.int64]], NDArray[Any]] | None = None,
+) -> NDArray[np.int64]:
     """Draw `n_landmarks` of `n_rows` row ids, without replacement, all equally likely; sorted (Williams & Seeger 2000).
+
+    Parameters
+    ----------
+    sound : which of sorted row ids may serve, (k,) bool; None: all. Those that may not are replaced by further draws.
 
     Raises
     ------
     DataError
-        More landmarks than rows, or none.
+        More landmarks than rows, or than rows that may serve; or none.
     """
     require_count(n_rows, n_landmarks)
+    chosen = _draw(n_rows, n_landmarks, rng)
+    if sound is None:
+        return chosen
+    tried, kept = chosen, chosen[sound(chosen)]
+    while len(kept) < n_landmarks:
+        left = n_rows - len(tried)
+        if not left:
+            raise DataError(
+                f"n_landmarks={n_landmarks}: only {len(kept)} of {n_rows} rows are without NaN or infinity; take fewer "
+                "landmarks, or repair the rows"
+            )
+        # more each time: the number of draws grows with the logarithm of the rows, whatever share of them is bad
+        places = _draw(left, min(left, len(tried)), rng)
+        fresh = places + np.searchsorted(tried - np.arange(len(tried)), places, side="right")  # ids not tried before
+        tried, fresh = np.sort(np.concatenate([tried, fresh])), fresh[sound(fresh)]
+        missing = min(n_landmarks - len(kept), len(fresh))
+        kept = np.concatenate([kept, fresh[_draw(len(fresh), missing, rng)] if missing else fresh])
+    return np.sort(kept)
+
+
+def _draw(n_rows: int, n_landmarks: int, rng: np.random.RandomState) -> NDArray[np.int64]:
     if n_rows <= 4 * n_landmarks:
         return np.sort(rng.permutation(n_rows)[:n_landmarks])
     # rejection: no permutation of all N in memory

@@ -133,6 +133,19 @@ def negative_mass(values: Array, tolerance: float) -> float:
     return float(size[below].sum() / max(float(size.sum()), 1e-300))
 
 
+def negative_note(values: Array, kernel: str, *, tolerance: float | None = None) -> str:
+    """What there is to say of the negative part of a kernel matrix with these eigenvalues; "" where there is none."""
+    tolerance = len(values) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance
+    mass = negative_mass(values, tolerance)
+    if not mass:
+        return ""
+    kept = int(np.sum(values > tolerance * np.abs(values).max()))
+    return (
+        f"{kernel} kernel: the kernel matrix is not positive semi-definite; its negative part, {mass:.1%} of the "
+        f"absolute eigenvalue mass, is dropped, and {kept} of {len(values)} directions are kept"
+    )
+
+
 def warn_negative(values: Array, kernel: str, *, tolerance: float | None = None) -> bool:
     """Whether these eigenvalues of a kernel matrix have a negative part; if so, warns that it is dropped.
 
@@ -141,15 +154,7 @@ def warn_negative(values: Array, kernel: str, *, tolerance: float | None = None)
     RankDeficient
         Names the kernel, the share of the eigenvalue mass that is negative, and how many directions are kept.
     """
-    tolerance = len(values) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance
-    mass = negative_mass(values, tolerance)
-    if not mass:
-        return False
-    kept = int(np.sum(values > tolerance * np.abs(values).max()))
-    warnings.warn(
-        f"{kernel} kernel: the kernel matrix is not positive semi-definite; its negative part, {mass:.1%} of the "
-        f"absolute eigenvalue mass, is dropped, and {kept} of {len(values)} directions are kept",
-        RankDeficient,
-        3,
-    )
-    return True
+    note = negative_note(values, kernel, tolerance=tolerance)
+    if note:
+        warnings.warn(note, RankDeficient, 3)
+    return bool(note)

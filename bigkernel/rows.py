@@ -8,12 +8,12 @@ chunk.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import dask
 import dask.array as da
@@ -191,6 +191,7 @@ class Rows:
     row_maps : applied in order to every block, never stored
     name : for messages
     classes : labels of a class column `y`, from the corpus, or empty
+    bad_rows : "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
     """
 
     x: Source
@@ -198,6 +199,7 @@ class Rows:
     row_maps: tuple[RowMap, ...] = ()
     name: str = "X"
     classes: tuple[int | str, ...] = ()
+    bad_rows: Literal["refuse", "skip"] = "refuse"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -220,6 +222,25 @@ class Rows:
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""
         return replace(self, row_maps=(*self.row_maps, row_map))
+
+    def skip_bad_rows(self) -> Rows:
+        """The same rows, of which fits and scores leave out those with NaN or infinity in x, or in a weight.
+
+        An infinite target makes a row bad too (NaN is a row without a label). The estimator counts them, in
+        `skipped_rows_`. Rows keep their ids, hence their folds; no landmark is drawn among the bad ones. Without this,
+        and for predictions always, such rows are refused.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bigkernel import KernelRidge
+        >>> from bigkernel.rows import as_rows
+        >>> X = np.array([[0.0], [np.nan], [1.0], [2.0]])
+        >>> rows = as_rows(X, y=np.array([0.0, 1.0, 1.0, 2.0])).skip_bad_rows()
+        >>> KernelRidge("linear", n_landmarks=1).fit(rows).skipped_rows_
+        1
+        """
+        return replace(self, bad_rows="skip")
 
     @property
     def persisted(self) -> bool:
@@ -285,47 +306,62 @@ class Rows:
                 yield replace(chunk, block_rows=block_rows, work=work)
 
     def admit(self, chunk: Chunk) -> tuple[Chunk, int]:
-        """A chunk as a statistic may see it, and how many of its rows are left out.
+        """A chunk as a statistic may see it, and how many of its rows are left out (blanked, with weight 0).
 
         Raises
         ------
         DataError
-            Rows that are not finite; names the first ones.
+            Rows that are not finite and not to be skipped; names the array, the first ones and their number.
         """
-        chunk.require_finite(self.name)
-        return chunk, 0
+        if self.bad_rows == "refuse":
+            chunk.require_sound(self.name)
+            return chunk, 0
+        bad = chunk.faults()
+        return (chunk.without(bad), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
-        """The mapped rows of sorted row ids, (k, d) float64.
+        """The mapped rows of sorted row ids, (k, d) float64; those that are bad and to be skipped are 0.
 
         Raises
         ------
         DataError
-            A row that is not finite.
+            A row that is not finite and not to be skipped.
         """
+
+        def read(start: int, stop: int, ids: Array) -> Array:
+            return np.asarray(self.x.read(start, stop)[ids - start], np.float64)
+
+        taken = np.concatenate([np.empty((0, self.shape[1])), *self._gather(index, read)])
+        bad = ~np.isfinite(taken).all(axis=1)
+        if bad.any():
+            if self.bad_rows == "refuse":
+                raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
+            taken[bad] = 0
+        for row_map in self.row_maps:
+            row_map.apply(taken)
+        return taken
+
+    def sound(self, index: Array) -> Array:
+        """Which of sorted row ids are not bad rows, (k,) bool."""
+
+        def read(start: int, stop: int, ids: Array) -> Array:
+            faults: Array = self.read(start, stop).faults()[ids - start]
+            return ~faults
+
+        return np.concatenate([np.zeros(0, bool), *self._gather(index, read)])
+
+    def _gather(self, index: Array, read: Callable[[int, int, Array], Array]) -> list[Array]:
+        """read(start, stop, ids) of every step of the rows that holds some of the sorted ids, in order."""
         if not len(index):
-            return np.empty((0, self.shape[1]))
+            return []
         bounds = np.asarray(self.bounds())
         pieces = np.split(index, np.searchsorted(index, bounds[1:-1]))
         wanted = [(int(a), int(b), piece) for a, b, piece in zip(bounds[:-1], bounds[1:], pieces, strict=True)]
         wanted = [item for item in wanted if len(item[2])]
-
-        def read(item: tuple[int, int, Array]) -> Array:
-            start, stop, ids = item
-            return np.asarray(self.x.read(start, stop)[ids - start], np.float64)
-
         if self.in_memory:
-            parts = [read(item) for item in wanted]
-        else:
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
-                parts = list(readers.map(read, wanted))
-        taken = np.concatenate(parts)
-        bad = ~np.isfinite(taken).all(axis=1)
-        if bad.any():
-            raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
-        for row_map in self.row_maps:
-            row_map.apply(taken)
-        return taken
+            return [read(*item) for item in wanted]
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
+            return list(readers.map(lambda item: read(*item), wanted))
 
     def column(self, name: str) -> Array | None:
         """A whole column, or None where there is none."""

@@ -8,7 +8,6 @@ not positive (sigmoid kernels) goes through its eigenvectors, its negative part 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import mercer
-from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel import certify, mercer
+from bigkernel.certify import Certificates
+from bigkernel.errors import ConfigError
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
+_COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class Whitening:
     pivots : (r,) the landmarks kept, or None: all, through `basis`
     factor : (r, r) lower triangular L, or None
     basis : (p, r), T itself, for cores that are not positive
-    eps : relative precision of the blocks that the moments are made from
     """
 
     width: int
@@ -43,7 +43,6 @@ class Whitening:
     pivots: Array | None = None
     factor: Array | None = None
     basis: Array | None = None
-    eps: float = float(np.finfo(np.float64).eps)
 
     @property
     def condition(self) -> float:
@@ -84,7 +83,12 @@ def identity(width: int) -> Whitening:
 
 
 def whiten(
-    core: Array, *, eps: float = float(np.finfo(np.float64).eps), kernel: str = "", warn: bool = True
+    core: Array,
+    *,
+    eps: float = float(np.finfo(np.float64).eps),
+    kernel: str = "",
+    warn: bool = True,
+    certificates: Certificates | None = None,
 ) -> Whitening:
     """Whiten the m×m core, keeping what exceeds m·eps of its largest part.
 
@@ -94,6 +98,7 @@ def whiten(
     eps : relative precision of the blocks that the moments were made from
     kernel : its name, for the warnings
     warn : False where the core is one that was warned of before
+    certificates : take the residual, the condition and, in place of warnings, notes
 
     Warns
     -----
@@ -104,37 +109,41 @@ def whiten(
     scale = float(np.abs(core).max(initial=0.0))
     tolerance = m * eps * scale
     if scale == 0:
-        if warn:
-            warnings.warn(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", RankDeficient, 2)
+        certify.tell(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates)
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     factor, pivots, rank, _ = linalg.lapack.dpstrf(core, tol=tolerance, lower=1)
     pivots = pivots.astype(np.int64) - 1
+    kept = pivots[:rank]
     if rank < m:
-        kept, lost = pivots[:rank], pivots[rank:]
+        lost = pivots[rank:]
         # what is left of a positive core, K − LLᵀ, is below the tolerance; of an indefinite one it is not
-        below = np.tril(factor)[rank:, :rank]
-        rest = core[np.ix_(lost, lost)] - below @ below.T
+        rest = core[np.ix_(lost, lost)] - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
-            return _whiten_indefinite(core, m * eps, kernel, warn)
-        if warn:
-            warnings.warn(
-                f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
-                f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
-                RankDeficient,
-                2,
-            )
-    else:
-        kept = pivots
+            return _whiten_indefinite(core, eps, kernel, warn, certificates)
+        certify.tell(
+            f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
+            f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
+            warn,
+            certificates,
+        )
     lower = np.asfortranarray(np.tril(factor[:rank, :rank]))
-    return Whitening(m, int(rank), pivots=kept, factor=lower, eps=eps)
+    if certificates is not None:
+        certificates.ratios["whitening"] = certify.factorization(core, lower, kept=kept)
+        certificates.figures["core_condition"] = certify.condition(lower, float(np.linalg.norm(core)))
+    return Whitening(m, int(rank), pivots=kept, factor=lower)
 
 
-def _whiten_indefinite(core: Array, relative: float, kernel: str, warn: bool) -> Whitening:
+def _whiten_indefinite(
+    core: Array, eps: float, kernel: str, warn: bool, certificates: Certificates | None
+) -> Whitening:
     # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
-    values, vectors = linalg.eigh(core)
-    keep = values > relative * np.abs(values).max()
-    if warn:
-        mercer.warn_negative(values, kernel, tolerance=relative)
+    values, vectors = linalg.eigh(core, driver="evd")
+    keep = values > len(core) * eps * np.abs(values).max()
+    certify.tell(mercer.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates)
+    if certificates is not None:
+        certificates.ratios["whitening"], certificates.ratios["orthogonality"] = certify.eigen(core, values, vectors)
+        if keep.any():
+            certificates.figures["core_condition"] = float(values[keep].max() / values[keep].min())
     return Whitening(len(core), int(keep.sum()), basis=vectors[:, keep] / np.sqrt(values[keep]))
 
 
@@ -178,12 +187,18 @@ class Factor:
     ----------
     lower : (r, r) Cholesky factor R, or None
     values, vectors : (k,), (r, k) eigenpairs kept where it is singular, and `dropped` (r, r − k) the other vectors
+    condition : about its condition number, of what is kept
+    plain : (k,) those eigenvalues of G alone
+    rounding : how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
     """
 
     lower: Array | None = None
     values: Array | None = None
     vectors: Array | None = None
     dropped: Array | None = None
+    condition: float = 1.0
+    plain: Array | None = None
+    rounding: float = 0.0
 
     def solve(self, C: Array) -> Array:
         """(G + αI)⁻¹C, (r, c): the minimum-norm solution where G + αI is singular."""
@@ -204,6 +219,15 @@ class Factor:
         rotated: Array = (self.vectors.T @ C) / np.sqrt(self.values)[:, None]
         return rotated
 
+    def certify(self, certificates: Certificates, G: Array, C: Array, alpha: float, w: Array) -> None:
+        """Say how well w solves (G + αI)w = C."""
+        if self.lower is not None:
+            certificates.of_cholesky(G, C, alpha, w, self.lower)
+        elif self.values is not None and self.vectors is not None and self.plain is not None and len(G):
+            certificates.of_spectrum(G, C, w, self.plain, self.values, self.vectors)
+        certificates.figures["solved_condition"] = self.condition
+        certificates.meet(self.rounding, alpha)
+
     def unseen(self, C: Array) -> Array:
         """C along the directions that were dropped as null, (r − k, c)."""
         if self.dropped is None:
@@ -215,44 +239,70 @@ class Factor:
 def factorize(
     G: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0, spectrum: Callable[[], Any] | None = None
 ) -> Factor:
-    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G)."""
+    """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G).
+
+    A G with eigenvalues well below −α/2 is one whose rounding ν exceeds the penalty: nothing is known of what its
+    eigenvalues below ν are, and they are taken to be ν (without a penalty: to be null).
+    """
     require_alpha(alpha)
     if not len(G):
-        return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)))
-    regular = _regular(G, alpha)
-    scale, norm = float(np.abs(np.diagonal(regular)).max()), linalg.lapack.dlange("1", regular)
+        return Factor(values=np.zeros(0), vectors=np.zeros((0, 0)), dropped=np.zeros((0, 0)), plain=np.zeros(0))
+    regular = regularised(G, alpha)
+    scale, norm = float(np.abs(np.diagonal(regular)).max()), float(linalg.lapack.dlange("1", regular))
     relative = 10 * max(len(G), n_rows) * float(np.finfo(np.float64).eps)
     penalised = alpha > relative * scale
     if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
         relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
         lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
-        # pivots of rounding let a singular matrix pass: its condition tells
-        if info == 0 and (penalised or linalg.lapack.dpocon(lower, norm, uplo="L")[0] > relative):
-            return Factor(lower=lower)
-    values, vectors = linalg.eigh(G) if spectrum is None else spectrum()
-    values = values + alpha
-    largest = max(float(np.abs(values).max(initial=0.0)), 1e-300)
-    keep = values > relative * largest
-    return Factor(values=values[keep], vectors=vectors[:, keep], dropped=vectors[:, ~keep])
+        # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
+        if info == 0 and penalised:
+            least = certify.smallest_eigenvalue(lower)
+            if least > alpha / 2:
+                return Factor(lower=lower, condition=norm / least, rounding=max(alpha - least, 0.0))
+        elif info == 0 and (reciprocal := linalg.lapack.dpocon(lower, norm, uplo="L")[0]) > relative:
+            return Factor(lower=lower, condition=1 / reciprocal)
+    plain, vectors = linalg.eigh(G, driver="evd") if spectrum is None else spectrum()
+    largest = max(float(np.abs(plain + alpha).max(initial=0.0)), 1e-300)
+    rounding, null, values = max(-float(plain[0]), 0.0), relative * largest, plain + alpha
+    if rounding <= null:
+        rounding = 0.0
+    elif rounding <= _COARSE * largest:
+        null, values = (rounding, plain) if alpha == 0 else (null, np.maximum(plain, rounding) + alpha)
+    keep = values > null
+    kept, condition = values[keep], float(values[-1] / values[keep][0]) if keep.any() else 1.0
+    return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding)
 
 
-def _regular(G: Array, alpha: float) -> Array:
-    # a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing), with α on the diagonal
+def regularised(G: Array, alpha: float) -> Array:
+    """G + αI, a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing)."""
     regular = np.array(G.T, order="F")
     regular[np.diag_indices(len(G))] += alpha
     return regular
 
 
-def ridge(G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, condition: float = 1.0) -> Array:
+def ridge(
+    G: Array,
+    C: Array,
+    alpha: float,
+    *,
+    n_rows: float = 0.0,
+    condition: float = 1.0,
+    certificates: Certificates | None = None,
+) -> Array:
     """w = (G + αI)⁻¹C by Cholesky; the minimum-norm solution where that matrix is singular.
 
     Parameters
     ----------
     G : (r, r), C : (r, c), alpha ≥ 0
     n_rows, condition : rows behind G and condition of what whitened it, for what counts as null
+    certificates : take the residual, the condition, the effective degrees of freedom and the rounding of G
     """
-    return factorize(G, alpha, n_rows=n_rows, condition=condition).solve(C)
+    factor = factorize(G, alpha, n_rows=n_rows, condition=condition)
+    w = factor.solve(C)
+    if certificates is not None:
+        factor.certify(certificates, G, C, alpha, w)
+    return w
 
 
 def squared_error(reduced: Reduced, w: Array) -> Array:
@@ -262,7 +312,12 @@ def squared_error(reduced: Reduced, w: Array) -> Array:
 
 
 def nystrom_ridge(
-    moments: Moments, whitening: Whitening, alpha: float, *, fit_intercept: bool = False
+    moments: Moments,
+    whitening: Whitening,
+    alpha: float,
+    *,
+    fit_intercept: bool = False,
+    certificates: Certificates | None = None,
 ) -> tuple[Array, Array, Array]:
     """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
 
@@ -270,19 +325,18 @@ def nystrom_ridge(
     whose right-hand side must read (Σy, y).
     """
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
-    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
-    if factor.lower is None and alpha > 0 and whitening.eps > 1e-10:
-        warnings.warn(
-            f"in float32 the moments carry rounding beyond alpha = {alpha:.3g}; take dtype='float64' or a larger alpha",
-            RankDeficient,
-            3,
-        )
-    w = factor.solve(small.C)
+    w = ridge(small.G, small.C, alpha, n_rows=moments.rows, condition=whitening.condition, certificates=certificates)
     return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)
 
 
 def exact_krr(
-    K: Array, Y: Array, alpha: float, *, fit_intercept: bool = False, weight: Array | None = None
+    K: Array,
+    Y: Array,
+    alpha: float,
+    *,
+    fit_intercept: bool = False,
+    weight: Array | None = None,
+    certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
     """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky (seed 000 eq. 17; with b: seed 002).
 
@@ -293,12 +347,14 @@ def exact_krr(
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
     if not fit_intercept:
-        return root[:, None] * ridge(scaled, target, alpha, n_rows=n), np.zeros(Y.shape[1])
+        dual = ridge(scaled, target, alpha, n_rows=n, certificates=certificates)
+        return root[:, None] * dual, np.zeros(Y.shape[1])
     # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
     # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
     unit = root / np.linalg.norm(root)
     half = scaled - np.outer(unit, unit @ scaled)
-    u = ridge(half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target), alpha, n_rows=n)
+    projected, target_ = half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target)
+    u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
     u -= np.outer(unit, unit @ u)
     intercept = (root @ (target - scaled @ u)) / (root @ root)
     return root[:, None] * u, intercept
@@ -312,30 +368,6 @@ def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
     return K * np.outer(root, root), root
 
 
-def indefinite_krr(
-    K: Array, Y: Array, alpha: float, *, fit_intercept: bool = False, weight: Array | None = None, kernel: str = ""
-) -> tuple[Array, Array]:
-    """`exact_krr` for a kernel that need not be positive: the Nyström form with every row a landmark.
-
-    K = UDUᵀ keeps its positive part, φ = D^{-1/2}Uᵀk(X, x), and a `RankDeficient` warning tells the mass dropped; where
-    there is no negative part this is `exact_krr`.
-    """
-    tolerance = len(K) * float(np.finfo(np.float64).eps)
-    shifted = _regular(K, tolerance * float(np.abs(K).max(initial=0.0)))
-    positive = linalg.lapack.dpotrf(shifted, lower=1, overwrite_a=1)[1] == 0
-    values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
-    if positive or not mercer.warn_negative(values, kernel):
-        return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight)
-    keep = values > tolerance * np.abs(values).max()
-    roots, basis = np.sqrt(values[keep]), vectors[:, keep]
-    phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight
-    share = weights / weights.sum() if fit_intercept else np.zeros(len(K))
-    mean, target_mean = share @ phi, share @ Y
-    phi, target = phi - mean, Y - target_mean
-    w = ridge(phi.T @ (weights[:, None] * phi), phi.T @ (weights[:, None] * target), alpha, n_rows=len(K))
-    return basis @ (w / roots[:, None]), target_mean - mean @ w
-
-
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
     """The `count` largest eigenvalues (descending) and their vectors (columns) of a symmetric matrix."""
     size = len(S)
@@ -347,40 +379,6 @@ def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
     else:
         values, vectors = linalg.eigh(S, subset_by_index=(size - count, size - 1), check_finite=False)
     return values[::-1][:count], vectors[:, ::-1][:, :count]
-
-
-def sssl_all(
-    everything: Moments, labelled: Moments, whitening: Whitening, n_components: int, alpha: float
-) -> tuple[Array, Array]:
-    """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
-
-    ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
-    same in all three (Ji et al. 2012; MATH §4).
-    """
-    values, W = positive_part(*top_eigen(whitening.rotate(everything.G), n_components))
-    basis = W * np.sqrt(values)
-    # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
-    beta = ridge(
-        basis.T @ whitening.rotate(labelled.G) @ basis,
-        basis.T @ whitening.reduce(labelled.C),
-        alpha,
-        n_rows=labelled.rows,
-    )
-    return whitening.expand(basis @ beta), values
-
-
-def sssl_core(
-    core: Array, labelled_G: Array, labelled_C: Array, n_components: int, alpha: float
-) -> tuple[Array, Array]:
-    """SSSL with eigenfunctions of the core: coefficients over its points (p, c), and the s eigenvalues.
-
-    Core of m landmarks: SSSL_m as in seed 001 eq. 8; core of all N rows: SSSL_N (eq. 6, whose Λ^{1/2} only rescales β).
-    With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py, f(x) = k(x, ·)Vβ. (Eq. 7 prints the penalty as a norm; its
-    solution is that of the squared norm.)
-    """
-    values, V = positive_part(*top_eigen(core, n_components))
-    beta = ridge(V.T @ labelled_G @ V, V.T @ labelled_C, alpha)
-    return V @ beta, values
 
 
 def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:

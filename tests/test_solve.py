@@ -11,18 +11,17 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.kernel_ridge import KernelRidge
 
+from bigkernel.eigenfunctions import sssl_all, sssl_core
 from bigkernel.errors import ConfigError, RankDeficient
+from bigkernel.indefinite import indefinite_krr
 from bigkernel.solve import (
     centre,
     exact_krr,
     identity,
-    indefinite_krr,
     nystrom_ridge,
     reduced,
     ridge,
     squared_error,
-    sssl_all,
-    sssl_core,
     top_eigen,
     whiten,
 )

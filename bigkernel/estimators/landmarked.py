@@ -17,7 +17,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel import certify
 from bigkernel import landmarks as choice
+from bigkernel.certify import Certificates
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
@@ -55,6 +57,13 @@ def keeps_statistics(estimator: Any) -> bool:
     return not estimator._exact
 
 
+def require_some(rows: Rows, skipped: int) -> int:
+    """`skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
+    if skipped and skipped == len(rows):
+        raise DataError(f"{rows.name}: every one of {skipped} rows contains NaN or infinity; none is left to fit")
+    return skipped
+
+
 def require_exact(name: str, n: int) -> None:
     """Raise `PlanTooLarge` where the n×n matrix of the exact form of the estimator `name` would be too large."""
     if 8 * n * n > EXACT_BYTES:
@@ -73,12 +82,14 @@ class LandmarkEstimator(RowsEstimator):
 
     # -- what a subclass gives ---------------------------------------------------------------------------------------
 
-    def _solve(self) -> None:
-        """Set dual_coef_ and intercept_ from statistics_ and the landmarks."""
+    def _solve(self, certificates: Certificates) -> None:
+        """Set dual_coef_, intercept_, rank_ and alpha_ from statistics_ and the landmarks."""
         raise TypeError(type(self).__name__)
 
-    def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
-        """Set dual_coef_ and intercept_ from K (n, n), targets of the labelled rows, and weights."""
+    def _solve_exact(
+        self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
+    ) -> None:
+        """The same from K (n, n), targets of the labelled rows, and weights."""
         raise TypeError(type(self).__name__)
 
     # -- fitting -----------------------------------------------------------------------------------------------------
@@ -91,8 +102,7 @@ class LandmarkEstimator(RowsEstimator):
             self._fit_exact(rows, targets)
         else:
             self._start(rows)
-            self.statistics_ = self._sweep(rows, targets)
-            self._finish()
+            self._learn(rows, targets)
         return self
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
@@ -106,10 +116,9 @@ class LandmarkEstimator(RowsEstimator):
         rows, targets = self._training(X, y, sample_weight, reset=first, classes=classes)
         if first:
             self._start(rows)
-            self.statistics_ = self._sweep(rows, targets)
+            self._learn(rows, targets)
         else:
-            self.statistics_ = add(self.statistics_, self._sweep(rows, targets))
-        self._finish()
+            self._adopt(add(self.statistics_, self._sweep(rows, targets)))
         return self
 
     def refit(self) -> Self:
@@ -161,7 +170,8 @@ class LandmarkEstimator(RowsEstimator):
                 self.landmarks_ = np.resize(first, (self.n_landmarks, rows.shape[1]))
             else:
                 rng = check_random_state(self.random_state)
-                self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng))
+                sound = rows.sound if rows.bad_rows == "skip" else None  # else the rows taken are refused
+                self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng, sound=sound))
         else:
             self.landmarks_ = choice.given(self.landmarks, rows.shape[1])
             if self.n_landmarks not in (None, len(self.landmarks_)):
@@ -207,16 +217,60 @@ class LandmarkEstimator(RowsEstimator):
         features = self._centred()
         swept = sweep(rows, MomentStatistic(features, targets, self._unlabelled), what="moments")
         self.sweep_ = swept.report()
+        self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
         assert features.shift is not None
         return uncentred(swept.total, features.shift)
 
+    def _learn(self, rows: Rows, targets: Targets) -> None:
+        """Sweep and solve; once more in float64 where float32 proves too coarse and the dtype is ours to choose."""
+        self.statistics_ = self._sweep(rows, targets)
+        certificates = self._solved()
+        if self._blind(certificates) and self.dtype == "auto" and self.dtype_ == "float32":
+            note = f"{self._rounding_note(certificates)}: the rows are swept again in float64"
+            self.dtype_ = "float64"
+            self.statistics_ = self._sweep(rows, targets)
+            certificates = self._solved()
+            certificates.notes.insert(0, note)
+        self._settle(certificates)
+
     def _finish(self) -> None:
+        self._settle(self._solved())
+
+    def _solved(self) -> Certificates:
         if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:
             raise DataError("y: no labelled row with a weight above zero")
-        self._solve()
+        certificates = Certificates()
+        self._solve(certificates)
+        return certificates
 
-    def _whitening(self, *, warn: bool = True) -> Whitening:
-        return whiten(self._core(), eps=float(np.finfo(self.dtype_).eps), kernel=self.kernel_.name, warn=warn)
+    def _settle(self, certificates: Certificates) -> None:
+        """Warn of what the solve has met, and keep its certificates for the report."""
+        if self._blind(certificates):
+            narrow = self.dtype_ == "float32" and hasattr(self, "statistics_")
+            advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
+            certificates.notes.append(f"{self._rounding_note(certificates)}; take {advice}a larger alpha")
+        certificates.warn()
+        self.certificates_ = {
+            **certificates.report(),
+            "duplicate_landmarks": certify.duplicates(self.landmarks_),
+            "constant_features": certify.constant_features(self.landmarks_),
+        }
+
+    def _blind(self, certificates: Certificates) -> bool:
+        # "gcv" asks for what serves with the moments as they are
+        return certificates.blind and self.alpha != "gcv"
+
+    def _rounding_note(self, certificates: Certificates) -> str:
+        values = "moments" if hasattr(self, "statistics_") else "kernel values"
+        condition = certificates.figures.get("core_condition", 1.0)
+        return (
+            f"{self.kernel_.name} kernel: in {self.dtype_} the {values} carry rounding of up to "
+            f"{certificates.rounding:.2g}, beyond alpha = {self.alpha_:.3g}; the core has the condition {condition:.1e}"
+        )
+
+    def _whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
+        eps, name = float(np.finfo(self.dtype_).eps), self.kernel_.name
+        return whiten(self._core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
 
     def _core(self) -> Array:
         return self.kernel_(self.landmarks_)
@@ -224,13 +278,16 @@ class LandmarkEstimator(RowsEstimator):
     def _fit_exact(self, rows: Rows, targets: Targets) -> None:
         n = len(rows)
         require_exact(type(self).__name__, n)
-        y = rows.column("y")
+        given = rows.read(0, n)
+        chunk, self.skipped_rows_ = rows.admit(given)
+        sound = np.ones(n, bool) if chunk is given else ~given.faults()
+        y, weight = chunk.y, chunk.weight if "weight" in rows.columns else None
         assert y is not None
-        labelled = targets.labelled(y, 0)
-        keep = np.ones(n, bool) if self._semi_supervised else labelled
-        weight = rows.column("weight")
-        X = rows.take(np.flatnonzero(keep))
+        labelled = targets.labelled(y, 0) & sound
+        keep = sound if self._semi_supervised else labelled
+        X = chunk.load(np.flatnonzero(keep), rows.shape[1], np.float64)
         labelled = labelled[keep]
+        require_some(rows, self.skipped_rows_)
         if not labelled.any():
             raise DataError("y: no labelled row")
         Y = np.empty((int(labelled.sum()), targets.width))
@@ -245,7 +302,9 @@ class LandmarkEstimator(RowsEstimator):
             self.__dict__.pop(name, None)
         if weight is not None:
             self.sample_weight_ = weight
-        self._solve_exact(self.kernel_(X), Y, labelled, weight)
+        certificates = Certificates()
+        self._solve_exact(self.kernel_(X), Y, labelled, weight, certificates)
+        self._settle(certificates)
 
     # -- prediction --------------------------------------------------------------------------------------------------
 
@@ -262,7 +321,13 @@ class LandmarkEstimator(RowsEstimator):
         self.intercept_ = float(intercept[0]) if flat else intercept
 
     def fit_report(self) -> dict[str, Any]:
-        """What the fit was: kernel, landmarks, rank, dtype and the sweep's seconds, rates and peak memory."""
+        """What the fit was, as plain data.
+
+        Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped, and
+        `certificates`: residual ratios of the solve (`bigkernel.certify`; rounding leaves about 1, above 30 is an
+        error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
+        moments, landmarks that repeat another and features that do not vary among them.
+        """
         check_is_fitted(self)
         report: dict[str, Any] = {
             "estimator": type(self).__name__,
@@ -271,6 +336,8 @@ class LandmarkEstimator(RowsEstimator):
             "rank": int(self.rank_),
             "dtype": self.dtype_,
             "alpha": self.alpha_,
+            "certificates": getattr(self, "certificates_", {}),  # a model that was read from a file has none
+            "skipped_rows": getattr(self, "skipped_rows_", 0),
         }
         if hasattr(self, "statistics_"):
             report["rows"] = int(self.statistics_["rows"].sum())

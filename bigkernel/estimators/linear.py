@@ -11,8 +11,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.certify import Certificates
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
+from bigkernel.estimators.landmarked import require_some
 from bigkernel.features import IdentityMap
 from bigkernel.gcv import best_alpha
 from bigkernel.grid import Coordinates, Penalty
@@ -66,6 +68,19 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         self._solve()
         return self
 
+    def fit_report(self) -> dict[str, Any]:
+        """What the fit was, as plain data; see `KernelRidge.fit_report`."""
+        check_is_fitted(self)
+        return {
+            "estimator": type(self).__name__,
+            "features": self.n_features_in_,
+            "alpha": self.alpha_,
+            "certificates": getattr(self, "certificates_", {}),
+            "skipped_rows": getattr(self, "skipped_rows_", 0),
+            "rows": int(self.statistics_["rows"].sum()),
+            "sweep": getattr(self, "sweep_", {}),
+        }
+
     def _start(self, rows: Rows) -> None:
         # rows are shifted near their mean, so that centring the moments loses no digits
         self.shift_ = near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1])
@@ -74,7 +89,10 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         return MomentStatistic(IdentityMap(self.shift_), targets)
 
     def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
-        return sweep(rows, self._statistic(targets), what="moments").total
+        swept = sweep(rows, self._statistic(targets), what="moments")
+        self.sweep_ = swept.report()
+        self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
+        return swept.total
 
     def _add(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Self:
         self._validate_params()
@@ -92,7 +110,12 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         if alpha == "gcv":
             alpha = best_alpha(moments, whitening, fit_intercept=self.fit_intercept)
         self.alpha_ = float(alpha)
-        coef, intercept, error = nystrom_ridge(moments, whitening, self.alpha_, fit_intercept=self.fit_intercept)
+        certificates = Certificates()
+        coef, intercept, error = nystrom_ridge(
+            moments, whitening, self.alpha_, fit_intercept=self.fit_intercept, certificates=certificates
+        )
+        certificates.warn()
+        self.certificates_ = certificates.report()
         intercept = intercept - self.shift_ @ coef + self.target_shift_
         self.training_mse_ = error / moments.n
         self.coef_ = coef[:, 0] if self._flat else coef.T
@@ -127,6 +150,8 @@ class LinearRegression(_Linear):
     statistics_ : dict of float64 arrays, the moments of the rows
     training_mse_ : (c,)
     alpha_ : float, the penalty that was used
+    certificates_ : dict, residuals and condition of the solve; see `fit_report`
+    skipped_rows_ : int, bad rows that were left out
 
     Examples
     --------

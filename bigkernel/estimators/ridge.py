@@ -13,14 +13,16 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics, require_exact
 from bigkernel.gcv import best_alpha, best_alpha_exact
 from bigkernel.grid import Coordinates, Penalty
+from bigkernel.indefinite import indefinite_krr
 from bigkernel.kernels import Kernel
 from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
-from bigkernel.solve import exact_krr, indefinite_krr, nystrom_ridge
+from bigkernel.solve import exact_krr, nystrom_ridge
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -61,10 +63,13 @@ class _KernelRidge(LandmarkEstimator):
         self.solver = solver
         self.random_state = random_state
 
-    def _solve(self) -> None:
-        whitening, moments, flag = self._whitening(), Moments.of(self.statistics_), self.fit_intercept
+    def _solve(self, certificates: Certificates) -> None:
+        moments, flag = Moments.of(self.statistics_), self.fit_intercept
+        whitening = self._whitening(certificates=certificates)
         self.alpha_ = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
-        coef, intercept, error = nystrom_ridge(moments, whitening, self.alpha_, fit_intercept=flag)
+        coef, intercept, error = nystrom_ridge(
+            moments, whitening, self.alpha_, fit_intercept=flag, certificates=certificates
+        )
         self.rank_ = whitening.rank
         self.training_mse_ = error / max(float(self.statistics_["n"].sum()), 1e-300)
         self._set_coefficients(coef, intercept)
@@ -75,14 +80,16 @@ class _KernelRidge(LandmarkEstimator):
     def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
         return Coordinates(self._whitening())
 
-    def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
+    def _solve_exact(
+        self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
+    ) -> None:
         self.rank_, flag = len(K), self.fit_intercept
         if self.alpha == "gcv":
             self.alpha_ = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
         else:
             self.alpha_ = float(self.alpha)
         solve = exact_krr if self.kernel_.positive else partial(indefinite_krr, kernel=self.kernel_.name)
-        coef, intercept = solve(K, Y, self.alpha_, fit_intercept=flag, weight=weight)
+        coef, intercept = solve(K, Y, self.alpha_, fit_intercept=flag, weight=weight, certificates=certificates)
         # Y is without its shift here, as is the intercept
         self.training_mse_ = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
         self._set_coefficients(coef, intercept)
@@ -112,7 +119,8 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         An intercept b without penalty (seed 002).
     gamma, degree, coef0 : of a kernel given by name
     dtype : "auto", "float32" or "float64"
-        Of the kernel blocks; sums are float64 always. "auto": float64 for float64 rows, float32 for narrower ones.
+        Of the kernel blocks; sums are float64 always. "auto": float64 for float64 rows, float32 for narrower ones,
+        unless their distances, or moments whose rounding exceeds alpha a hundredfold (a second sweep), need float64.
     solver : "auto" or "cholesky"
     random_state : int, RandomState or None
         Of the landmark draw.
@@ -132,6 +140,10 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     training_mse_ : (c,)
     alpha_ : float
         The penalty that the coefficients were solved with.
+    certificates_ : dict
+        Residuals and conditions of the solve; see `fit_report`.
+    skipped_rows_ : int
+        Bad rows that were left out; see `Rows.skip_bad_rows`.
     n_features_in_, feature_names_in_
 
     Notes

@@ -16,12 +16,13 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from bigkernel.certify import Certificates, tell
+from bigkernel.eigenfunctions import sssl_all, sssl_core
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
 from bigkernel.grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.kernels import Kernel
-from bigkernel.mercer import warn_negative
-from bigkernel.solve import sssl_all, sssl_core
+from bigkernel.mercer import negative_note
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -63,19 +64,26 @@ class _SSSL(LandmarkEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _solve(self) -> None:
+    def _solve(self, certificates: Certificates) -> None:
         self.alpha_ = float(self.alpha)
         labelled = Moments.of(self.statistics_, 1)
         if self.eigenfunctions == "all":
-            whitening = self._whitening()
+            whitening = self._whitening(certificates=certificates)
             coef, self.eigenvalues_ = sssl_all(
-                Moments.of(self.statistics_), labelled, whitening, self.n_components, self.alpha
+                Moments.of(self.statistics_),
+                labelled,
+                whitening,
+                self.n_components,
+                self.alpha,
+                certificates=certificates,
             )
             self.rank_ = whitening.rank
         else:
             core = self._core()
-            self._warn_negative(core)
-            coef, self.eigenvalues_ = sssl_core(core, labelled.G, labelled.C, self.n_components, self.alpha)
+            self._note_negative(core, certificates)
+            coef, self.eigenvalues_ = sssl_core(
+                core, labelled.G, labelled.C, self.n_components, self.alpha, certificates=certificates
+            )
             self.rank_ = len(core)
         self._set_coefficients(coef, np.zeros(coef.shape[1]))
 
@@ -86,22 +94,29 @@ class _SSSL(LandmarkEstimator):
         whitening = self._whitening() if self.eigenfunctions == "all" else None
         return sssl_coordinates(everything, self._core(), whitening, n_components)
 
-    def _solve_exact(self, K: Array, Y: Array, labelled: Array, weight: Array | None) -> None:
+    def _solve_exact(
+        self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
+    ) -> None:
         self.alpha_ = float(self.alpha)
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         root = np.ones(len(K)) if weight is None else np.sqrt(weight)
-        self._warn_negative(K)
+        self._note_negative(K, certificates)
         P = (K[:, labelled] * root[:, None]) * root[labelled]
         coef, self.eigenvalues_ = sssl_core(
-            K * np.outer(root, root), P @ P.T, P @ (root[labelled, None] * Y), self.n_components, self.alpha
+            K * np.outer(root, root),
+            P @ P.T,
+            P @ (root[labelled, None] * Y),
+            self.n_components,
+            self.alpha,
+            certificates=certificates,
         )
         self.rank_ = len(K)
         self._set_coefficients(root[:, None] * coef, np.zeros(coef.shape[1]))
 
-    def _warn_negative(self, K: Array) -> None:
+    def _note_negative(self, K: Array, certificates: Certificates) -> None:
         # only the largest eigenvalues are looked at afterwards
         if not self.kernel_.positive:
-            warn_negative(linalg.eigvalsh(K), self.kernel_.name)
+            tell(negative_note(linalg.eigvalsh(K), self.kernel_.name), True, certificates)
 
     @property
     def n_components_(self) -> int:
@@ -129,7 +144,7 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
     ----------
     dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
     eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
-    landmarks_, kernel_, statistics_, rank_, intercept_ (zero), n_features_in_
+    landmarks_, kernel_, statistics_, rank_, intercept_ (zero), certificates_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
 
     Examples

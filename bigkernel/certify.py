@@ -1,0 +1,207 @@
+"""Certificates of the small dense problems: residuals in units of rounding, in the manner of LAPACK's test programs.
+
+    whitening   ‖ΠKΠᵀ − LLᵀ‖ / (m·ulp·‖K‖)                      of a Cholesky factor
+    solution    ‖Aw − C‖ / (m·ulp·(‖A‖‖w‖ + ‖C‖))               of a linear solve
+    eigen       ‖AZ − ZΛ‖ / (m·ulp·‖A‖),  ‖ZᵀZ − I‖ / (m·ulp)    of eigenpairs
+
+A backward stable method leaves ratios of about 1 or less; LAPACK's programs pass what is below 30 (Anderson et al.,
+*LAPACK Users' Guide*, ch. 4; Higham 2002, §3.4). Norms are Frobenius norms. A residual matrix R is not formed but seen
+by a few fixed vectors v of ±1, for which the mean of ‖Rv‖² is ‖R‖²: O(m²) work; `exact=True` takes all unit vectors.
+Shapes: A (m, m) symmetric, L (r, r) lower triangular, Z (m, k), w and C (m, c).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.errors import RankDeficient
+
+Array = NDArray[Any]
+LIMIT = 30.0  # a ratio above it is not rounding any more
+# Rounding ν of moments acts as a penalty of about ν. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up to
+# 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
+BLIND = 100.0
+PROBES = 2
+DOF_PROBES = 8
+EXACT_DOF = 512  # rank up to which the effective degrees of freedom are exact
+_TINY = 1e-300
+
+
+def probes(size: int, count: int = PROBES) -> Array:
+    """`count` columns of ±1, (size, count), always the same and nearly orthogonal: signs of quadratic chirps."""
+    j = np.arange(1.0, size + 1)[:, None]
+    # squares of the golden ratio's multiples, distinct for every column
+    rates = np.modf(np.arange(1, count + 1) * (np.sqrt(5) - 1) / 2)[0]
+    return np.where(np.modf(j * j * rates)[0] < 0.5, 1.0, -1.0)
+
+
+def factorization(A: Array, lower: Array, *, kept: Array | None = None, exact: bool = False) -> float:
+    """The ratio of L as the Cholesky factor of A, or of its rows and columns `kept` (r,)."""
+    V = _vectors(len(lower), exact)
+    spread = V if kept is None else np.zeros((len(A), V.shape[1]))
+    if kept is not None:
+        spread[kept] = V
+    of_A = _times(A, spread) if kept is None else _times(A, spread)[kept]
+    left = of_A - _times(lower, _times(lower.T, V))
+    return _ratio(_norm(left, V), len(lower) * _ulp(lower) * _size(A))
+
+
+def solution(A: Array, shift: float, w: Array, C: Array) -> float:
+    """The ratio of w as the solution of (A + shift·I)w = C; A may be the diagonal (m,) of a matrix that has no more."""
+    if w.shape[1] > PROBES:  # a few combinations of many right-hand sides
+        V = probes(w.shape[1])
+        w, C = w @ V, C @ V
+    largest = max(float(np.abs(w).max(initial=0.0)), float(np.abs(C).max(initial=0.0)), _TINY)
+    w, C = w / largest, C / largest  # their products stay in range
+    left = (_times(A, w) if A.ndim == 2 else A[:, None] * w) + shift * w - C
+    size = _size(A) + shift * len(A) ** 0.5
+    return _ratio(
+        _size(left),
+        len(A) * _ulp(w) * (size * _size(w) + _size(C)),
+    )
+
+
+def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
+    """The ratios of k eigenpairs, values (k,) and vectors (m, k): of their residual, and of their orthogonality."""
+    V = _vectors(len(values), exact)
+    of_Z = vectors @ V
+    ulp = _ulp(vectors)
+    residual = _norm(A @ of_Z - vectors @ (values[:, None] * V), V)
+    skew = _norm(vectors.T @ of_Z - V, V)
+    return _ratio(residual, len(A) * ulp * _size(A)), _ratio(skew, len(A) * ulp)
+
+
+def smallest_eigenvalue(lower: Array, *, steps: int = 3) -> float:
+    """About the least eigenvalue of LLᵀ, never below it: inverse iteration from a fixed vector, O(m²) a step."""
+    v, quotient = probes(len(lower), 1)[:, 0], 0.0
+    for _ in range(steps):
+        v = v / max(float(np.abs(v).max()), _TINY)
+        v = v / np.linalg.norm(v)
+        solved = linalg.cho_solve((lower, True), v, check_finite=False)
+        # vᵀA⁻¹v of a unit vector is at most 1/λ_min
+        quotient, v = float(v @ solved), solved
+    return 1 / max(quotient, _TINY)
+
+
+def condition(lower: Array, norm: float) -> float:
+    """The condition number of LLᵀ, of norm `norm`, to a factor of about 3, and rather below it."""
+    return norm / max(smallest_eigenvalue(lower, steps=2), _TINY) if len(lower) else 1.0
+
+
+def effective_dof(G: Array, alpha: float, solve: Callable[[Array], Array]) -> float:
+    """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹, `solve(C)` being (G + αI)⁻¹C: how many parameters the data determine.
+
+    Exact up to r = 512; beyond, the mean over 8 fixed vectors, whose relative error is about 1/√(4·dof).
+    """
+    V = _vectors(len(G), len(G) <= EXACT_DOF, DOF_PROBES)
+    size = float((V * V).sum())
+    return float(len(G) * (size - alpha * (V * solve(V)).sum()) / max(size, 1.0))
+
+
+def duplicates(Z: Array) -> int:
+    """How many rows of Z (m, d) repeat another one."""
+    rows = np.ascontiguousarray(Z + 0.0)  # −0 is 0
+    return len(rows) - len({row.tobytes() for row in rows})
+
+
+def constant_features(Z: Array) -> int:
+    """How many columns of Z (m, d) do not vary."""
+    return int((Z[:1] == Z).all(axis=0).sum())
+
+
+@dataclass
+class Certificates:
+    """What the solves of one fit say of themselves; the solvers fill it, the fit report shows it.
+
+    Attributes
+    ----------
+    ratios : residual ratios by name
+    figures : condition numbers, effective degrees of freedom, counts
+    notes : what the fit has to be warned of
+    rounding : the largest rounding of moments that a solve has met: how far below 0 the eigenvalues of G reach, which
+        has none; 0 where it has met none
+    blind : that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
+    """
+
+    ratios: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float | int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    rounding: float = 0.0
+    blind: bool = False
+
+    def of_cholesky(self, G: Array, C: Array, alpha: float, w: Array, lower: Array) -> None:
+        """Take a solution w of (G + αI)w = C by the Cholesky factor of that matrix."""
+        self.ratios["solution"] = solution(G, alpha, w, C)
+        self.figures["effective_dof"] = effective_dof(G, alpha, lambda V: linalg.cho_solve((lower, True), V))
+
+    def of_spectrum(self, G: Array, C: Array, w: Array, plain: Array, values: Array, vectors: Array) -> None:
+        """Take a solution by eigenpairs of G, `plain`, that were solved with `values` = plain + α, (k,)."""
+        self.ratios["solution"] = solution(values, 0.0, vectors.T @ w, vectors.T @ C)
+        self.ratios["eigen"], self.ratios["orthogonality"] = eigen(G, plain, vectors)
+        self.figures["effective_dof"] = float((np.maximum(plain, 0) / values).sum())
+
+    def meet(self, rounding: float, alpha: float) -> None:
+        """Take the rounding of moments that were solved with a penalty."""
+        self.rounding = max(self.rounding, rounding)
+        self.blind |= rounding > BLIND * alpha
+
+    def warn(self) -> None:
+        """Warn of all notes, and of every ratio above 30.
+
+        Warns
+        -----
+        RankDeficient
+        """
+        high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
+        if high:
+            self.notes.append(
+                f"the residuals of the solve exceed rounding ({', '.join(high)}; expected at most {LIMIT:.0f}): do not "
+                "trust this fit; take a larger alpha, fewer landmarks or dtype='float64', and check the BLAS library"
+            )
+        for note in self.notes:
+            warnings.warn(note, RankDeficient, 4)
+
+    def report(self) -> dict[str, float | int]:
+        """All figures as plain data."""
+        return {**self.ratios, **self.figures, "rounding": self.rounding}
+
+
+def tell(note: str, warn: bool, certificates: Certificates | None) -> None:
+    """Leave a note with the certificates, or without them warn of it, if it says anything and that is wanted."""
+    if certificates is not None:
+        certificates.notes += [note] if note else []
+    elif warn and note:
+        warnings.warn(note, RankDeficient, 4)
+
+
+def _vectors(size: int, exact: bool, count: int = PROBES) -> Array:
+    return np.eye(size) if exact else probes(size, count)
+
+
+def _norm(seen: Array, V: Array) -> float:
+    # ‖R‖² from RV: the mean of ‖Rv‖²/‖v‖² over the columns, times their length
+    return _size(seen) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
+
+
+def _times(A: Array, V: Array) -> Array:
+    # products with single vectors read A once; those with a few copy it first
+    return np.stack([A @ v for v in V.T], axis=1) if V.shape[1] <= PROBES else A @ V
+
+
+def _size(array: Array) -> float:
+    return float(linalg.norm(array, check_finite=False))  # LAPACK's, which scales: squares may overflow
+
+
+def _ulp(array: Array) -> float:
+    return float(np.finfo(array.dtype if array.dtype.kind == "f" else np.float64).eps)
+
+
+def _ratio(error: float, unit: float) -> float:
+    return 0.0 if error == 0 else error / max(unit, _TINY)

@@ -1,0 +1,74 @@
+"""Simple semi-supervised learning as a small problem: ridge on the leading eigenfunctions of the kernel (seed 001).
+
+Notation: m landmarks, p columns of the map, s components, c targets; all rows, labelled or not, shape the
+eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, Jin & Han (ICML 2012).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import certify
+from bigkernel.certify import Certificates
+from bigkernel.solve import Whitening, positive_part, ridge, top_eigen
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+
+
+def sssl_all(
+    everything: Moments,
+    labelled: Moments,
+    whitening: Whitening,
+    n_components: int,
+    alpha: float,
+    *,
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
+
+    ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
+    same in all three (Ji et al. 2012; seed 001).
+    """
+    values, W = _leading(whitening.rotate(everything.G), n_components, certificates)
+    basis = W * np.sqrt(values)
+    # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
+    beta = ridge(
+        basis.T @ whitening.rotate(labelled.G) @ basis,
+        basis.T @ whitening.reduce(labelled.C),
+        alpha,
+        n_rows=labelled.rows,
+        certificates=certificates,
+    )
+    return whitening.expand(basis @ beta), values
+
+
+def sssl_core(
+    core: Array,
+    labelled_G: Array,
+    labelled_C: Array,
+    n_components: int,
+    alpha: float,
+    *,
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """SSSL with eigenfunctions of the core: coefficients over its points (p, c), and the s eigenvalues.
+
+    Core of m landmarks: SSSL_m as in seed 001 eq. 8; core of all N rows: SSSL_N (eq. 6, whose Λ^{1/2} only rescales β).
+    With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py, f(x) = k(x, ·)Vβ. (Eq. 7 prints the penalty as a norm; its
+    solution is that of the squared norm.)
+    """
+    values, V = _leading(core, n_components, certificates)
+    beta = ridge(V.T @ labelled_G @ V, V.T @ labelled_C, alpha, certificates=certificates)
+    return V @ beta, values
+
+
+def _leading(S: Array, count: int, certificates: Certificates | None) -> tuple[Array, Array]:
+    values, vectors = positive_part(*top_eigen(S, count))
+    if certificates is not None and len(values):
+        ratios = certificates.ratios
+        ratios["eigenfunctions"], ratios["eigenfunctions_orthogonality"] = certify.eigen(S, values, vectors)
+    return values, vectors
