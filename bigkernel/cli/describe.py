@@ -23,6 +23,7 @@ from bigkernel.estimators import (
     UnitNormalizer,
 )
 from bigkernel.kernels import KERNELS, Kernel
+from bigkernel.rows import Rows, as_rows
 
 _METHODS = {
     "krr": "kernel ridge regression on Nyström landmarks",
@@ -152,6 +153,24 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
     ):
         function = option(function)
     return function
+
+
+def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--on-bad-rows."""
+    return click.option(
+        "--on-bad-rows",
+        type=click.Choice(["refuse", "skip"]),
+        default="refuse",
+        show_default=True,
+        help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
+        "or leave them out and count them.",
+    )(function)
+
+
+def chosen_rows(corpus: Corpus, on_bad_rows: str) -> Rows:
+    """The rows of a corpus, the bad ones to be refused or skipped."""
+    rows = as_rows(corpus)
+    return rows.skip_bad_rows() if on_bad_rows == "skip" else rows
 
 
 def build(corpus: Corpus, options: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
-from bigkernel.cli.describe import build, model_options
+from bigkernel.cli.describe import bad_rows_option, build, chosen_rows, model_options
 from bigkernel.cli.options import (
     Where,
     cluster_options,
@@ -27,15 +27,17 @@ from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.model import load_model, save_model
 from bigkernel.predictor import score as score_of
+from bigkernel.rows import Rows
 from bigkernel.sweep import processors
 
 
 @click.command()
 @click.argument("corpus", type=click.Path())
 @model_options
+@bad_rows_option
 @click.option("--workers", type=click.IntRange(1), help="How many workers there would be  [one a processor].")
 @json_option
-def plan(corpus: str, workers: int | None, as_json: bool, **options: Any) -> None:
+def plan(corpus: str, on_bad_rows: str, workers: int | None, as_json: bool, **options: Any) -> None:
     """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time. Nothing is run.
 
     The time is that of the sweep, at the rate of this machine's matrix product, measured here for half a second.
@@ -45,7 +47,7 @@ def plan(corpus: str, workers: int | None, as_json: bool, **options: Any) -> Non
     last = model[-1] if isinstance(model, Pipeline) else model
     if not hasattr(last, "plan"):
         raise ConfigError(f"--method {options['method']} has no plan: one sweep over {opened.n_rows:,} rows")
-    steps = last.plan(opened)
+    steps = last.plan(chosen_rows(opened, on_bad_rows))
     rate, count = gemm_flops_per_second(), workers or processors()
     seconds = steps.seconds(rate * count)
     base = settings().worker_base_bytes
@@ -78,6 +80,7 @@ def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=click.Path())
 @model_options
+@bad_rows_option
 @cluster_options
 @run_options
 @overwrite_option
@@ -85,6 +88,7 @@ def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
 def fit(
     corpus: str,
     model: str,
+    on_bad_rows: str,
     where: Where,
     run: str | None,
     resume: bool,
@@ -103,7 +107,7 @@ def fit(
     _require_target(model, overwrite)
     with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
-        estimator.fit(opened)
+        estimator.fit(chosen_rows(opened, on_bad_rows))
         seconds = time.perf_counter() - start
     save_model(estimator, model, overwrite=overwrite)
     last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
@@ -176,17 +180,19 @@ def predict(
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
+@bad_rows_option
 @cluster_options
 @json_option
 def score(
     model: str,
     corpus: str,
+    on_bad_rows: str,
     where: Where,
     as_json: bool,
 ) -> None:
     """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R²."""
     loaded, opened = load_model(model), open_corpus(corpus)
-    last, rows = _split(loaded, opened)
+    last, rows = _split(loaded, chosen_rows(opened, on_bad_rows))
     with execution(where, quiet=as_json):
         start = time.perf_counter()
         totals = last.score_totals(rows)
@@ -216,8 +222,8 @@ def score(
     show(figures, as_json=as_json, title=f"{model} on {corpus}")
 
 
-def _split(model: Any, corpus: Corpus) -> tuple[Any, Any]:
-    """The last step, and the corpus as the steps before it hand it on."""
+def _split(model: Any, corpus: Corpus | Rows) -> tuple[Any, Any]:
+    """The last step, and the rows as the steps before it hand them on."""
     if not isinstance(model, Pipeline):
         return model, corpus
     return model[-1], model[:-1].transform(corpus) if len(model) > 1 else corpus
