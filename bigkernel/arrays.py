@@ -166,65 +166,61 @@ def require_chunk(array: zarr.Array, index: int) -> None:
 
 
 def read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
-    """Rows start:stop of `array`, every checksum verified; an error of the store is tried again, piece by piece.
+    """Rows start:stop of `array`, every checksum verified; an error of the store is tried again, chunk by chunk.
 
     Raises
     ------
     ChunkCorrupt, ChunkMissing
-        Name the array and the rows.
+        Name the array, the chunk and its rows.
     OSError
         The store failed `bigkernel.retries` times more.
     """
-    what = f"{array.store_path}: a chunk of rows {start}:{stop}"
     try:
-        try:
-            return np.asarray(array[start:stop])
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            _logger.warning("%s could not be read (%s): trying again", what, error)
-            return _read_pieces(array, start, stop)
-    except FileNotFoundError as error:
-        raise ChunkMissing(f"{what} is missing") from error
-    except OSError:
-        raise
+        return np.asarray(array[start:stop])
     except Exception as error:
-        if type(error).__name__ == "ChunkNotFoundError":
-            raise ChunkMissing(f"{what} is missing") from error
-        raise ChunkCorrupt(
-            f"{array.store_path}: rows {start}:{stop} cannot be decoded ({error}); restore the chunk from a copy"
-        ) from error
+        if _passing(error):
+            _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+        # chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name
+        out = np.empty((stop - start, *array.shape[1:]), array.dtype)
+        for key, piece in _pieces(array, start, stop):
+            rows = slice(piece[0].start - start, piece[0].stop - start)
+            out[(rows, *piece[1:])] = _read_piece(array, key, piece)
+        return out
 
 
-def _read_pieces(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
-    """Rows start:stop, one chunk at a time, each of which may fail a few times: many reads rarely all succeed."""
-    out = np.empty((stop - start, *array.shape[1:]), array.dtype)
+def _passing(error: Exception) -> bool:
+    """Whether a store may succeed when it is asked again; what a codec says of damaged bytes has no errno."""
+    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
+
+
+def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """The chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
     shape = ((start, stop), *((0, size) for size in array.shape[1:]))
-    cuts = [range(a // step * step, b, step) for (a, b), step in zip(shape, array.chunks, strict=True)]
-    for corner in product(*cuts):
+    steps = array.shards or array.chunks
+    grid = (range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))
+    for index in product(*grid):
         piece = tuple(
-            slice(max(low, at), min(high, at + step))
-            for (low, high), at, step in zip(shape, corner, array.chunks, strict=True)
+            slice(max(low, i * step), min(high, (i + 1) * step))
+            for (low, high), i, step in zip(shape, index, steps, strict=True)
         )
-        rows = slice(piece[0].start - start, piece[0].stop - start)
-        out[(rows, *piece[1:])] = _read_piece(array, piece)
-    return out
+        yield array.metadata.encode_chunk_key(index), piece
 
 
-def _read_piece(array: zarr.Array, piece: tuple[slice, ...]) -> NDArray[Any]:
-    attempts = settings().retries + 1
-    for attempt in range(attempts):
+def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...]) -> NDArray[Any]:
+    what, attempt = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop} (chunk {key})", 0
+    while True:
         try:
             return np.asarray(array[piece])
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            if attempt == attempts - 1:
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
+                raise ChunkMissing(f"{what} are missing; restore the chunk from a copy") from error
+            if not _passing(error):
+                raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk from a copy") from error
+            if attempt == settings().retries:
                 raise
-            rows = f"{piece[0].start}:{piece[0].stop}"
-            _logger.warning("%s: rows %s could not be read (%s): trying again", array.store_path, rows, error)
+            _logger.warning("%s could not be read (%s): trying again", what, error)
             time.sleep(_RETRY_SECONDS * 2**attempt)
-    raise AssertionError
+            attempt += 1
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -82,9 +82,9 @@ def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked
         else:
             try:
                 wrong = judge(start, np.asarray(array[place]))
-            except OSError:
-                raise
             except Exception as error:  # whatever a codec says of bytes that it does not understand
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the store fails; the chunk may be sound
                 damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
             else:
                 damage = DataError(f"{where} has {wrong}") if wrong else None
