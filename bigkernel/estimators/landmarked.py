@@ -118,7 +118,10 @@ class LandmarkEstimator(RowsEstimator):
             self._start(rows)
             self._learn(rows, targets)
         else:
-            self._adopt(add(self.statistics_, self._sweep(rows, targets)))
+            before = getattr(self, "skipped_rows_", 0)
+            statistics = add(self.statistics_, self._sweep(rows, targets))
+            self.skipped_rows_ += before
+            self._adopt(statistics)
         return self
 
     def refit(self) -> Self:

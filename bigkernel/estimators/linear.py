@@ -100,7 +100,9 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         rows, targets = self._training(X, y, sample_weight, reset=first)
         if first:
             self._start(rows)
+        before = 0 if first else getattr(self, "skipped_rows_", 0)
         total = self._sweep(rows, targets)
+        self.skipped_rows_ += before
         return self._adopt(total if first else add(self.statistics_, total))
 
     def _solve(self) -> None:

@@ -1,0 +1,343 @@
+"""Rows with NaN or infinity (F18): refused by name, or skipped with the result of the cleaned data; masked rows."""
+
+from __future__ import annotations
+
+import json
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    LinearRegression,
+    Ridge,
+    SSSLClassifier,
+    SweepSearchCV,
+    UnitNormalizer,
+    executing,
+)
+from bigkernel import landmarks as choice
+from bigkernel.chunks import Chunk
+from bigkernel.cli import main
+from bigkernel.errors import DataError
+from bigkernel.rows import as_rows
+
+rng = np.random.default_rng(18)
+N, D, M = 160, 4, 12
+X = rng.normal(size=(N, D))
+Y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+LABELS = (Y > 0).astype(np.int64) + (Y > 1)
+WEIGHT = rng.uniform(0.2, 2, N)
+BAD = np.array([3, 17, 57, 58, 59, 140])
+DIRTY = X.copy()
+DIRTY[BAD, [0, 1, 2, 3, 0, 1]] = np.nan, np.inf, -np.inf, np.nan, np.inf, np.nan
+GOOD = np.setdiff1d(np.arange(N), BAD)
+Z = X[GOOD[:M]]
+NEW = rng.normal(size=(40, D))
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+KINDS = ["numpy rows", "dask", "zarr", "corpus"]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+NUMBERS = {
+    "krr": lambda **draw: KernelRidge(Gaussian(1.5), alpha=0.1, **(draw or {"landmarks": Z})),
+    "krr with an intercept": lambda **draw: KernelRidge(
+        Gaussian(1.5), alpha=0.1, fit_intercept=True, **(draw or {"landmarks": Z})
+    ),
+    "krr exact": lambda: KernelRidge(Gaussian(1.5), alpha=0.1),
+    "krr exact, width from the data": lambda: KernelRidge(alpha=0.1, fit_intercept=True),
+    "sssl": lambda: SSSL(Gaussian(1.5), n_components=6, landmarks=Z),
+    "sssl exact": lambda: SSSL(Gaussian(1.5), n_components=6),
+    "ridge": lambda: Ridge(2.0),
+    "least squares": LinearRegression,
+    "unit norm": lambda: make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(0.8), alpha=0.1, landmarks=Z)),
+}
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """Rows with columns, from one of the kinds of input."""
+
+    def make(kind, x, **columns):
+        if kind == "numpy rows":
+            return as_rows(x, **columns)
+        if kind == "dask":
+            return as_rows(da.from_array(x, chunks=(40, D)), **columns)
+        if kind == "zarr":
+            array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=x.dtype, chunks=(16, D), overwrite=True)
+            array[...] = x
+            return as_rows(array, **columns)
+        return as_rows(make_corpus(x, **columns))
+
+    return make
+
+
+def spoilt(values, at, wrong):
+    """A copy with other values in these places."""
+    out = values.astype(np.float64)
+    out[at] = wrong
+    return out
+
+
+# ---------------------------------------------------------------- refused
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "array, columns, x",
+    [
+        ("contain NaN or infinity", {"y": Y}, DIRTY),
+        ("y: .*infinite", {"y": spoilt(Y, BAD, np.inf)}, X),
+        ("weight: .*NaN or infinite", {"y": Y, "weight": spoilt(WEIGHT, BAD, np.nan)}, X),
+        ("weight: .*NaN or infinite", {"y": Y, "weight": spoilt(WEIGHT, BAD, np.inf)}, X),
+    ],
+    ids=["x", "y", "weight NaN", "weight infinite"],
+)
+def test_bad_rows_are_refused_with_array_first_rows_and_count(build, kind, array, columns, x):
+    rows = build(kind, x, **columns)
+    chunk = rows.read(50, 80)
+    with pytest.raises(DataError, match=rf"{array}.* \[57, 58, 59\]; .*skip") as caught:
+        rows.admit(chunk)
+    assert "3 of rows 50 to 79" in str(caught.value)
+    with executing("serial"), pytest.raises(DataError, match=rf"{array}.*\[(3|3, 17)\]"):
+        KernelRidge(Gaussian(1.5), landmarks=Z).fit(rows)
+
+
+@pytest.mark.parametrize("form", [{}, {"n_landmarks": 5}])
+def test_masked_values_are_refused(form):
+    masked = np.ma.MaskedArray(X, np.zeros(X.shape, bool))
+    masked[7, 2] = np.ma.masked
+    with pytest.raises(DataError, match="row 7 has masked values"):
+        KernelRidge(**form).fit(as_rows(masked), Y)
+
+
+@every_kind
+def test_rows_that_a_fit_may_skip_are_still_not_predicted(build, kind, tmp_path):
+    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, Y)
+    rows = build(kind, DIRTY).skip_bad_rows()
+    if kind != "numpy rows":
+        with pytest.raises(DataError, match="NaN or infinity"):
+            np.asarray(model.predict(rows))
+    if kind != "dask":
+        with pytest.raises(DataError, match="NaN or infinity"):
+            model.predict_to(rows, tmp_path / "out")
+
+
+# ---------------------------------------------------------------- skipped
+
+
+def fitted(make, rows):
+    with executing("serial"):
+        return make().fit(rows)
+
+
+def last_of(model):
+    return model[-1] if hasattr(model, "steps") else model
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
+def test_the_result_is_that_of_the_cleaned_data(make, weight):
+    columns = {} if weight is None else {"weight": weight}
+    rows = as_rows(DIRTY, Y, **columns).skip_bad_rows()
+    clean = as_rows(X[GOOD], Y[GOOD], **{name: values[GOOD] for name, values in columns.items()})
+    model, wanted = fitted(make, rows), fitted(make, clean)
+    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+    assert last_of(model).skipped_rows_ == len(BAD)
+    assert last_of(model).fit_report()["skipped_rows"] == len(BAD)
+    assert last_of(wanted).skipped_rows_ == 0
+
+
+@every_kind
+@pytest.mark.parametrize("kind_of_target", ["numbers", "classes"])
+def test_every_kind_of_input_skips_the_same_rows(build, kind, kind_of_target):
+    if kind_of_target == "numbers":
+        make, y = NUMBERS["krr"], Y
+    else:
+        make, y = (lambda: KernelRidgeClassifier(Gaussian(1.5), landmarks=Z)), LABELS
+    model = fitted(make, build(kind, DIRTY, y=y).skip_bad_rows())
+    wanted = make().fit(X[GOOD], y[GOOD])
+    assert_allclose(model.dual_coef_, wanted.dual_coef_, atol=1e-10)
+    assert model.sweep_["skipped_rows"] == len(BAD)
+    assert model.fit_report()["rows"] == len(GOOD)
+
+
+@pytest.mark.parametrize("form", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
+def test_semi_supervised_rows_without_a_label_are_kept_and_bad_ones_are_not(form):
+    y = np.where(np.arange(N) % 3 == 0, LABELS, -1)
+    make = lambda: SSSLClassifier(Gaussian(1.5), n_components=6, **form)  # noqa: E731
+    model = make().fit(as_rows(DIRTY).skip_bad_rows(), y)
+    wanted = make().fit(X[GOOD], y[GOOD])
+    assert_allclose(model.decision_function(NEW), wanted.decision_function(NEW), atol=1e-10)
+    assert model.skipped_rows_ == len(BAD)
+
+
+@pytest.mark.parametrize("make", [NUMBERS["krr"], NUMBERS["krr exact"], NUMBERS["sssl"], NUMBERS["sssl exact"]])
+def test_bad_targets_and_weights_make_a_row_bad_whatever_its_x(make):
+    y, weight = spoilt(Y, [5, 6], [np.inf, -np.inf]), spoilt(WEIGHT, [6, 90], np.nan)
+    keep = np.setdiff1d(np.arange(N), [5, 6, 90])
+    model = fitted(make, as_rows(X, y, weight=weight).skip_bad_rows())
+    wanted = fitted(make, as_rows(X[keep], Y[keep], weight=WEIGHT[keep]))
+    assert model.skipped_rows_ == 3
+    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+
+
+def test_a_negative_weight_is_wrong_and_not_merely_bad():
+    with pytest.raises(DataError, match="weight: row 7"):
+        KernelRidge(landmarks=Z).fit(as_rows(DIRTY, Y, weight=spoilt(WEIGHT, 7, -1.0)).skip_bad_rows())
+
+
+@pytest.mark.parametrize("make", [NUMBERS["krr"], NUMBERS["ridge"]])
+def test_more_rows_and_scores_skip_them_too(make):
+    model = make()
+    for part in (slice(0, 80), slice(80, N)):
+        model.partial_fit(as_rows(DIRTY[part], Y[part]).skip_bad_rows())
+    wanted = make().fit(X[GOOD], Y[GOOD])
+    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+    assert model.skipped_rows_ == len(BAD)
+    score = model.score(as_rows(DIRTY, Y).skip_bad_rows())
+    assert score == pytest.approx(wanted.score(X[GOOD], Y[GOOD]), abs=1e-10)
+
+
+def test_a_search_over_rows_that_skip_is_that_of_rows_without_weight():
+    grid = {"alpha": [0.01, 1.0], "kernel": [Gaussian(1.0), Gaussian(2.0)]}
+    make = lambda: SweepSearchCV(KernelRidge(landmarks=Z), grid, cv=3)  # noqa: E731
+    weight = np.ones(N)
+    weight[BAD] = 0
+    search, wanted = make().fit(as_rows(DIRTY, Y).skip_bad_rows()), make().fit(as_rows(X, Y, weight=weight))
+    assert_allclose(search.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"], atol=1e-10)
+    assert search.best_params_["alpha"] == wanted.best_params_["alpha"]
+
+
+def test_rows_keep_their_places_and_sound_chunks_stay_as_they_are():
+    rows = as_rows(DIRTY, Y).skip_bad_rows()
+    chunk, skipped = rows.admit(rows.read(40, 80))
+    assert (skipped, chunk.start, len(chunk)) == (3, 40, 40)
+    assert_array_equal(np.flatnonzero(chunk.weight == 0) + 40, [57, 58, 59])
+    assert_array_equal(chunk.x, np.where(np.isin(np.arange(40, 80), BAD)[:, None], 0, X[40:80]))
+    assert_array_equal(chunk.y, Y[40:80])
+    whole = rows.read(60, 100)
+    assert rows.admit(whole) == (whole, 0)
+    assert np.isnan(DIRTY[3, 0])  # what the caller holds is never written
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, bool])
+def test_rows_of_whole_numbers_are_never_looked_at(dtype):
+    class Untouched(np.ndarray):
+        def sum(self, *args, **kwargs):
+            raise AssertionError("looked at")
+
+        def __array_ufunc__(self, *args, **kwargs):
+            raise AssertionError("looked at")
+
+    x = np.zeros((5, 2), dtype).view(Untouched)
+    rows = as_rows(np.zeros((5, 2), dtype), np.arange(5))
+    chunk = Chunk(x, y=np.arange(5))
+    assert rows.admit(chunk) == (chunk, 0)
+    assert not rows.skip_bad_rows().admit(chunk)[1]
+
+
+# ---------------------------------------------------------------- landmarks
+
+
+@every_kind
+@pytest.mark.parametrize("m", [1, M, 80, len(GOOD)])
+def test_no_landmark_is_a_bad_row_and_a_seed_fixes_the_draw(build, kind, m):
+    rows = build(kind, DIRTY, y=Y).skip_bad_rows()
+    models = [KernelRidge(Gaussian(1.5), n_landmarks=m, random_state=s) for s in (0, 0, 1)]
+    drawn = [fitted(lambda one=model: one, rows).landmarks_ for model in models]
+    assert_array_equal(drawn[0], drawn[1])
+    assert len(np.unique(drawn[0], axis=0)) == m
+    assert {tuple(z) for z in drawn[0]} <= {tuple(x) for x in X[GOOD]}
+    if m < len(GOOD):
+        assert not np.array_equal(drawn[0], drawn[2])
+    wanted = KernelRidge(Gaussian(1.5), landmarks=drawn[0]).fit(X[GOOD], Y[GOOD])
+    assert_allclose(fitted(lambda: models[0], rows).predict(NEW), wanted.predict(NEW), atol=1e-8)
+
+
+def test_without_a_bad_row_the_draw_is_as_if_none_had_been_skipped():
+    for m in (M, 100):
+        models = [KernelRidge(Gaussian(1.5), n_landmarks=m, random_state=4).fit(rows) for rows in (X_ROWS, X_SKIP)]
+        assert_array_equal(models[0].landmarks_, models[1].landmarks_)
+        assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
+
+
+X_ROWS = as_rows(X, Y)
+X_SKIP = X_ROWS.skip_bad_rows()
+
+
+def test_every_sound_row_is_equally_likely():
+    draws, counts = 3000, np.zeros(10)
+    sound = np.arange(10) % 3 != 0  # 6 of 10
+    state = np.random.RandomState(3)
+    for _ in range(draws):
+        counts[choice.uniform(10, 2, state, sound=lambda ids: sound[ids])] += 1
+    assert not counts[~sound].any()
+    # each is drawn 1,000 times on the average, give or take 26
+    assert np.abs(counts[sound] - draws / 3).max() < 130
+
+
+def test_few_sound_rows_among_very_many_are_found_in_few_looks():
+    looks = []
+
+    def sound(ids):
+        looks.append(len(ids))
+        return ids % 1000 == 7
+
+    chosen = choice.uniform(100_000, 40, np.random.RandomState(0), sound=sound)
+    assert len(np.unique(chosen)) == 40
+    assert (chosen % 1000 == 7).all()
+    assert len(looks) < 14
+
+
+@pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
+def test_when_every_row_is_bad_nothing_is_fitted(make):
+    with pytest.raises(DataError, match=r"(?i)(every|only 0 of).*NaN or infinity"):
+        fitted(make, as_rows(np.full((N, D), np.nan), Y).skip_bad_rows())
+
+
+def test_more_landmarks_than_sound_rows_are_refused_with_both_numbers():
+    with pytest.raises(DataError, match=rf"n_landmarks={N - 2}: only {len(GOOD)} of {N} rows"):
+        KernelRidge(n_landmarks=N - 2).fit(as_rows(DIRTY, Y).skip_bad_rows())
+
+
+# ---------------------------------------------------------------- cluster and command line
+
+
+@pytest.mark.cluster
+def test_a_cluster_skips_what_this_process_skips_bit_by_bit(build, client):
+    rows = build("corpus", DIRTY, y=Y).skip_bad_rows()
+    models = []
+    for executor in ("serial", client):
+        with executing(executor):
+            models.append(KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0).fit(rows))
+    assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
+    assert models[1].sweep_["executor"] == "dask"
+    assert models[1].sweep_["skipped_rows"] == len(BAD)
+
+
+def test_the_command_line_refuses_and_skips(make_corpus, tmp_path):
+    path = make_corpus(DIRTY, y=Y).path
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(main, [*arguments, "--json"])
+        assert result.exit_code == code, result.output
+        return result
+
+    fit = ["fit", path, str(tmp_path / "a.model"), "--landmarks", "20", "--sigma", "1.5"]
+    refused = run(*fit, code=3)
+    assert "NaN or infinity" in refused.output
+    assert not (tmp_path / "a.model").exists()
+    assert json.loads(run(*fit, "--on-bad-rows", "skip").stdout)["skipped_rows"] == len(BAD)
+    run("plan", path, "--landmarks", "20", "--on-bad-rows", "skip")
+    run("score", str(tmp_path / "a.model"), path, code=3)
+    scored = json.loads(run("score", str(tmp_path / "a.model"), path, "--on-bad-rows", "skip").stdout)
+    assert scored["rows"] == len(GOOD)
