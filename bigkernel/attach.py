@@ -15,7 +15,6 @@ from typing import Any
 import dask
 from distributed import Client, Security, rpc
 from distributed.comm import CommClosedError, parse_address, parse_host_port
-from distributed.comm.core import FatalCommClosedError
 
 from bigkernel.config import settings
 from bigkernel.credentials import check_credentials
@@ -59,19 +58,8 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         # in a thread of its own: the caller may be inside a running event loop, as notebooks are
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(asyncio.run, asyncio.wait_for(ask(), seconds)).result()
-    except (FatalCommClosedError, ValueError) as error:
-        reason = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), error)
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            raise ConfigError(
-                f"{address}: the scheduler's certificate is not one that {tls}/ca.pem signed for a scheduler "
-                f"({reason.verify_message}); take the directory that the scheduler was given"
-            ) from error
-        raise ConfigError(f"{address}: what answers there does not speak TLS ({reason}); is it tcp://?") from error
-    except CommClosedError as error:
-        cure = (
-            f"does it know the authority of {tls}/client.pem?" if tls else "if it speaks TLS, write tls:// and tls: DIR"
-        )
-        raise ConfigError(f"{address}: the scheduler closed the connection before it answered; {cure}") from error
+    except (CommClosedError, ValueError) as error:
+        raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
         detail = f" ({error})" if str(error) else ""
         raise Stalled(f"{address}: no scheduler answered within {seconds} s{detail}; is it running?") from error
@@ -81,11 +69,27 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
         raise ConfigError(f"{address}: expected a scheduler, found a {found.get('type')}; take the scheduler's address")
 
 
+def _refusal(error: BaseException, tls: Path | None) -> str:
+    """Why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not tell."""
+    if tls is None:
+        return "the scheduler closed the connection before it answered; if it speaks TLS, write tls:// and tls: DIR"
+    reason = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"the scheduler's certificate is not one that {tls}/ca.pem signed for a scheduler "
+            f"({reason.verify_message}); take the directory that the scheduler was given"
+        )
+    if isinstance(error, CommClosedError) and (reason is None or "ALERT" in str(reason.reason)):
+        return f"the scheduler closed the connection; does it know the authority of {tls}/client.pem?"
+    return f"what answers there does not speak TLS ({reason or error}); is it tcp://?"
+
+
 def _causes(error: BaseException) -> Iterator[BaseException]:
     found: BaseException | None = error
     while found is not None:
         yield found
-        found = found.__cause__ or found.__context__
+        # a StreamClosedError of Tornado keeps the error of the socket here
+        found = found.__cause__ or getattr(found, "real_error", None) or found.__context__
 
 
 def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:

@@ -232,8 +232,8 @@ def _dask_configuration(target: Path) -> str:
     roles = "".join(f"      {role}: {{cert: {json.dumps(str(target / f'{role}.pem'))}}}\n" for role in ROLES)
     return f"""\
 # Made by `bigkernel certs`: Dask's configuration for a scheduler and workers that are started by hand.
-#   DASK_CONFIG=THIS_FILE dask scheduler --host ADDRESS --dashboard-address 127.0.0.1:8787
-#   DASK_CONFIG=THIS_FILE dask worker tls://ADDRESS:8786 --nthreads 1 --no-dashboard
+#   DASK_CONFIG=THIS_FILE dask scheduler --host NODE1 --dashboard-address 127.0.0.1:8787
+#   DASK_CONFIG=THIS_FILE dask worker tls://NODE1:8786 --host NODE2 --dashboard-address 127.0.0.1:0 --nthreads 1
 # Another machine gets ca.pem, the one file of its role and this file, with its own paths; never ca-key.pem.
 distributed:
   comm:

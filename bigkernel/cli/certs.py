@@ -39,9 +39,10 @@ def certs(directory: str, days: int, hosts: tuple[str, ...], renew: bool, as_jso
     On one machine: a cluster file (see cluster/ in the repository) with
         bigkernel: {cluster: {kind: local, tls: DIR}}
     On several, started by hand:
-        DASK_CONFIG=DIR/dask-tls.yaml dask scheduler --dashboard-address 127.0.0.1:8787
-        DASK_CONFIG=DIR/dask-tls.yaml dask worker tls://HOST:8786 --nthreads 1 --no-dashboard
-        bigkernel: {cluster: {kind: address, address: "tls://HOST:8786", tls: DIR}}
+        export DASK_CONFIG=DIR/dask-tls.yaml
+        dask scheduler --host NODE1 --dashboard-address 127.0.0.1:8787
+        dask worker tls://NODE1:8786 --host NODE2 --dashboard-address 127.0.0.1:0
+        bigkernel: {cluster: {kind: address, address: "tls://NODE1:8786", tls: DIR}}
 
     Every machine gets ca.pem and the one file of its role: scheduler.pem, worker.pem or client.pem. Keep ca-key.pem
     off the cluster: it signs new certificates. --renew replaces the three (the authority holds for ten years); what
