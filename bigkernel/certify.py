@@ -35,11 +35,10 @@ _TINY = 1e-300
 
 
 def probes(size: int, count: int = PROBES) -> Array:
-    """`count` columns of ±1, (size, count), always the same and nearly orthogonal: signs of quadratic chirps."""
+    """`count` columns of ±1, at most 8, (size, count): the signs of quadratic chirps, as unrelated as random signs."""
     j = np.arange(1.0, size + 1)[:, None]
-    # squares of the golden ratio's multiples, distinct for every column
-    rates = np.modf(np.arange(1, count + 1) * (np.sqrt(5) - 1) / 2)[0]
-    return np.where(np.modf(j * j * rates)[0] < 0.5, 1.0, -1.0)
+    # j²√p modulo 1, p the first primes
+    return np.where(np.modf(j * j * np.sqrt([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0][:count]))[0] < 0.5, 1.0, -1.0)
 
 
 def factorization(A: Array, lower: Array, *, kept: Array | None = None, exact: bool = False) -> float:

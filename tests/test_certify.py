@@ -1,0 +1,150 @@
+"""Certificates: right solves pass, wrong ones do not; cheap estimates are those of the matrices that they stand for."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import linalg
+
+from bigkernel import certify
+from bigkernel.certify import LIMIT, Certificates
+from bigkernel.errors import RankDeficient
+from bigkernel.solve import factorize, ridge, whiten
+
+SIZES = [1, 2, 7, 40, 300]
+
+
+def positive(m, seed=0, smallest=1e-6):
+    """A positive matrix (m, m) with eigenvalues from `smallest` to 1."""
+    Q = np.linalg.qr(np.random.default_rng(seed).normal(size=(m, m)))[0]
+    A = (Q * np.geomspace(smallest, 1, m)) @ Q.T
+    return (A + A.T) / 2
+
+
+def spoilt(array, share=1e-9):
+    """A copy with one value moved by a share of the largest."""
+    out = array.copy()
+    out[len(out) // 2, 0] += share * np.abs(out).max()
+    return out
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_probes_are_signs_that_are_always_the_same_and_nearly_orthogonal(m):
+    V = certify.probes(m, 8)
+    assert_array_equal(np.abs(V), 1)
+    assert_array_equal(V, certify.probes(m, 8))
+    # random signs overlap by about 1/√m
+    assert np.abs(V.T @ V / m - np.eye(8)).max() < 4 / m**0.5
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("m", SIZES)
+def test_a_right_factor_passes_and_one_wrong_value_in_the_ninth_place_does_not(m, exact):
+    A = positive(m)
+    lower = linalg.cholesky(A, lower=True)
+    assert certify.factorization(A, lower, exact=exact) < 1
+    assert certify.factorization(A, spoilt(lower), exact=exact) > LIMIT
+    order = np.arange(m)[::-1]
+    pivoted = linalg.cholesky(A[np.ix_(order, order)], lower=True)
+    assert certify.factorization(A, pivoted, kept=order, exact=exact) < 1
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e-3, 1e6])
+@pytest.mark.parametrize("targets", [1, 2, 50])
+@pytest.mark.parametrize("m", SIZES)
+def test_a_right_solution_passes_and_a_wrong_one_does_not(m, targets, shift):
+    A, C = positive(m), np.random.default_rng(1).normal(size=(m, targets))
+    w = linalg.cho_solve(linalg.cho_factor(A + shift * np.eye(m), lower=True), C)
+    assert certify.solution(A, shift, w, C) < 5
+    assert certify.solution(A, shift, w + 1e-6 * np.abs(w).max(), C) > LIMIT
+    assert certify.solution(A, shift, 1e200 * w, 1e200 * C) < 5
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("m", SIZES)
+def test_right_eigenpairs_pass_and_wrong_ones_do_not(m, exact):
+    A = positive(m)
+    values, vectors = linalg.eigh(A)
+    assert max(certify.eigen(A, values, vectors, exact=exact)) < 5
+    assert certify.eigen(A, values + 1e-9, vectors, exact=exact)[0] > LIMIT
+    assert certify.eigen(A, values, 1.000001 * vectors, exact=exact)[1] > LIMIT
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_estimated_ratio_is_about_the_exact_one(seed):
+    m = 200
+    A = positive(m, seed)
+    wrong = linalg.cholesky(A, lower=True) + 1e-9 * np.tril(np.random.default_rng(seed).normal(size=(m, m)))
+    estimated, exact = (certify.factorization(A, wrong, exact=flag) for flag in (False, True))
+    assert 0.3 * exact < estimated < 3 * exact
+
+
+@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("smallest", [1e-12, 1e-3, 0.5])
+def test_the_smallest_eigenvalue_is_never_below_the_true_one_and_near_it(m, smallest):
+    A = positive(m, smallest=smallest)
+    lower, true = linalg.cholesky(A, lower=True), np.linalg.eigvalsh(A)[0]
+    found = certify.smallest_eigenvalue(lower)
+    assert true * (1 - 1e-3) <= found <= 4 * true + 1e-15
+    assert certify.condition(lower, 1.0) == pytest.approx(1 / true, rel=0.8)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1.0])
+def test_effective_degrees_of_freedom_are_exact_for_few_parameters_and_near_for_many(alpha):
+    for m, tolerance in ((40, 1e-9), (600, 0.25)):
+        G = 100 * positive(m)
+        values = np.linalg.eigvalsh(G)
+        wanted = (values / (values + alpha)).sum()
+        assert certify.effective_dof(G, alpha, factorize(G, alpha).solve) == pytest.approx(wanted, rel=tolerance)
+
+
+def test_repeated_rows_and_constant_columns_are_counted():
+    Z = np.array([[0.0, 1.0], [-0.0, 1.0], [2.0, 1.0], [2.0, 1.0], [3.0, 1.0]])
+    assert certify.duplicates(Z) == 2
+    assert certify.constant_features(Z) == 1
+    assert certify.duplicates(Z[:1]) == 0
+    assert certify.constant_features(Z[:1]) == 2
+
+
+def test_the_solvers_leave_their_figures_and_notes():
+    core = np.eye(6)[:, [0, 1, 2, 2, 4, 5]]
+    core = core.T @ core  # two landmarks are one
+    certificates = Certificates()
+    whitening = whiten(core, kernel="linear", certificates=certificates)  # no warning: notes
+    assert whitening.rank == 5
+    assert "numerical rank 5" in certificates.notes[0]
+    ridge(positive(30), np.ones((30, 2)), 0.1, certificates=certificates)
+    assert set(certificates.ratios) == {"whitening", "solution"}
+    assert set(certificates.figures) == {"core_condition", "solved_condition", "effective_dof"}
+    assert certificates.rounding == 0
+    assert not certificates.blind
+    with pytest.warns(RankDeficient, match="numerical rank 5") as caught:
+        certificates.warn()
+    assert len(caught) == 1
+
+
+def test_a_ratio_above_the_limit_is_warned_of_by_name_and_so_is_one_that_is_no_number():
+    for ratio in (30.1, float("nan"), float("inf")):
+        with pytest.warns(RankDeficient, match=rf"residuals.*solution {ratio:.3g}; expected at most 30"):
+            Certificates({"whitening": 1.0, "solution": ratio}).warn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Certificates({"whitening": 30.0}).warn()
+
+
+def test_rounding_is_met_where_eigenvalues_are_negative_and_beyond_a_hundred_penalties_the_answer_is_blind():
+    values = np.r_[-1e-3, np.geomspace(1e-3, 100, 29)]
+    Q = np.linalg.qr(np.random.default_rng(2).normal(size=(30, 30)))[0]
+    G, C = (Q * values) @ Q.T, np.ones((30, 1))
+    for alpha, blind in ((1e-2, False), (1.1e-5, False), (0.9e-5, True), (0.0, True)):
+        certificates = Certificates()
+        w = ridge((G + G.T) / 2, C, alpha, certificates=certificates)
+        assert certificates.blind is blind, alpha
+        if alpha < 1e-3:
+            assert certificates.rounding == pytest.approx(1e-3, rel=1e-6)
+        # rounding counts as a penalty of its size, or as null where there is none: nothing is divided by less
+        assert np.linalg.norm(w) <= np.linalg.norm(C) / max(alpha, 1e-3)
+        assert_allclose(certificates.ratios["solution"], 0, atol=LIMIT)
