@@ -57,6 +57,16 @@ def create(
     )
 
 
+def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
+    """Write rows `start` and up, one chunk after the other: when an error ends it, nothing is still being written."""
+    if not array.ndim:
+        array[...] = values
+        return
+    step = array.chunks[0]
+    for first in range(0, len(values), step):
+        array[start + first : start + first + step] = values[first : first + step]
+
+
 def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any]]:
     """Open a group of ours read-only and return it with its `bigkernel` attributes.
 
@@ -262,7 +272,7 @@ def publish(
                 dtype=values.dtype,
                 compress=values.dtype.kind in "iu",
             )
-            array[...] = values
+            write(array, 0, values)
 
 
 def read_group(

@@ -332,11 +332,13 @@ class CorpusWriter:
         joined = {name: np.concatenate([part[name] for part in self._pending]) for name in self._shapes}
         whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
         with disk.writing(self.target, passing=False):
-            for name, (tail, _) in self._shapes.items():
-                array = self._arrays[name]
-                array.resize((self.n_rows + whole, *tail))
-                array[self.n_rows : self.n_rows + whole] = _fitting(joined[name][:whole], array.dtype, name)
-        self.n_rows += whole
+            before = self.n_rows
+            self._resize(before + whole)
+            # all columns of a chunk, then the next chunk: an interruption leaves leading chunks that are whole
+            for start in range(0, whole, self.chunk_rows):
+                for name, array in self._arrays.items():
+                    values = joined[name][start : min(whole, start + self.chunk_rows)]
+                    arrays.write(array, before + start, _fitting(values, array.dtype, name))
         self._pending = [{name: values[whole:] for name, values in joined.items()}]
         self._pending_rows -= whole
 

@@ -249,11 +249,11 @@ def _identity(source: Source, labels: Labels | None, info: CorpusInfo, chunk_row
     return {
         "format": source.format,
         **{name: str(value) for name, value in asdict(info).items() if name not in ("classes", "complete", "format")},
-        "classes": fingerprint(info.classes),
+        "classes": fingerprint(info.classes)[:16],
         "labels": "none" if labels is None else str(labels.dtype),
         "rows": f"{source.dtype} of {source.n_features}",
         # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
-        "first_rows": fingerprint((x, "" if y is None else y.tolist())),
+        "start_of_rows": fingerprint((x, "" if y is None else y.tolist()))[:16],
         "chunk_rows": str(chunk_rows),
         "versions": f"bigkernel {bigkernel.__version__}, zarr {zarr.__version__}, numcodecs {version('numcodecs')}",
     }

@@ -1,0 +1,458 @@
+"""Stores that are being written when something happens: gone on with to the same bytes, or not there at all.
+
+F8 for stores (a crash at every chunk that is written), F13 (a full disk), F36 (a place that cannot be written) and F39
+(no chunk is written by two tasks).
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from zarr.storage import LocalStore
+
+from bigkernel import Gaussian, KernelRidge, arrays, disk, executing, open_corpus
+from bigkernel.checks import walk
+from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
+from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
+from bigkernel.filling import require_owned
+from bigkernel.ingest import ingest
+from bigkernel.io import open_source
+from bigkernel.monitor import Note, observe
+from bigkernel.plan import Plan
+
+N, D, CHUNK_ROWS = 210, 5, 20
+rng = np.random.default_rng(11)
+X = rng.normal(size=(N, D))
+Y = rng.integers(0, 3, N)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+class Crash(Exception):
+    """Ends a test's job in the middle."""
+
+
+class Puts:
+    """Counts the chunks that are written to any store, and fails at one of them."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.fail_at: int | None = None
+        self.error: Callable[[], Exception] = Crash
+
+    def __call__(self, key: str) -> None:
+        if key.endswith("zarr.json"):
+            return
+        if self.fail_at is not None and self.done >= self.fail_at:
+            raise self.error()
+        self.done += 1
+
+
+@pytest.fixture
+def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
+    counter, put = Puts(), LocalStore.set
+
+    async def counted(self: LocalStore, key: str, value: Any, *arguments: Any, **options: Any) -> None:
+        if "partials" not in str(self.root):  # those of runs are not what is counted
+            counter(key)
+        await put(self, key, value, *arguments, **options)
+
+    monkeypatch.setattr(LocalStore, "set", counted)
+    return counter
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.endswith(".partial"))
+
+
+def free_of(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = shutil.disk_usage(".")._replace(free=free)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+
+
+# ---------------------------------------------------------------- ingest
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[], Any]:
+    """A table; opened anew each time."""
+    rows = "\n".join(",".join([*map(repr, map(float, row)), f"c{label}"]) for row, label in zip(X, Y, strict=True))
+    (tmp_path / "table.csv").write_text(rows + "\n")
+    return lambda: open_source(tmp_path / "table.csv")
+
+
+def write(source: Callable[[], Any], tmp_path: Path, to: str = "c", **options: Any) -> Corpus:
+    return ingest(source(), tmp_path / to, **{"chunk_rows": CHUNK_ROWS, "name": "table", **options})
+
+
+def test_an_ingest_that_dies_at_any_chunk_is_gone_on_with_to_the_same_bytes(source, tmp_path, puts):
+    write(source, tmp_path, "undisturbed")
+    expected, total = content(tmp_path / "undisturbed"), puts.done
+    assert total == 2 * 11
+    wrong = []
+    for k in range(total):
+        target, run = tmp_path / f"c{k}", tmp_path / f"run{k}"
+        puts.done, puts.fail_at = 0, k
+        with pytest.raises(Crash):
+            write(source, tmp_path, target.name, run=run)
+        assert not target.exists()
+        puts.done, puts.fail_at = 0, None
+        write(source, tmp_path, target.name, run=run, resume=True)
+        if content(target) != expected or left(tmp_path) or puts.done > total - k + 1:
+            wrong.append((k, puts.done, left(tmp_path)))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("damage", ["flipped", "torn", "deleted", "metadata"])
+def test_chunks_that_do_not_read_back_are_written_again(source, tmp_path, puts, damage):
+    write(source, tmp_path, "undisturbed")
+    puts.done, puts.fail_at = 0, 14
+    with pytest.raises(Crash):
+        write(source, tmp_path, run=tmp_path / "run")
+    (scratch,) = [tmp_path / name for name in left(tmp_path)]
+    chunk = scratch / "x" / "c" / "1" / "0"
+    sound = chunk.read_bytes()
+    if damage == "flipped":
+        chunk.write_bytes(bytes([sound[0] ^ 4]) + sound[1:])
+    elif damage == "torn":
+        chunk.write_bytes(sound[:-3])
+        chunk.with_suffix(".0123.partial").write_bytes(b"half")
+    elif damage == "deleted":
+        chunk.unlink()
+    else:
+        (scratch / "x" / "zarr.json").write_text("{")
+    puts.done, puts.fail_at = 0, None
+    corpus = write(source, tmp_path, run=tmp_path / "run", resume=True)
+    assert content(tmp_path / "c") == content(tmp_path / "undisturbed")
+    assert_array_equal(corpus.array("x")[:], X)
+    if damage != "metadata":
+        assert puts.done == 2 * 10  # all but the first chunk
+
+
+def test_an_ingest_of_other_rows_or_settings_is_another_job(source, tmp_path, puts):
+    puts.fail_at = 9
+    with pytest.raises(Crash):
+        write(source, tmp_path, run=tmp_path / "run")
+    puts.fail_at = None
+    kept = content(tmp_path / left(tmp_path)[0])
+    table = tmp_path / "table.csv"
+    text = table.read_text()
+    for options, field in [({"chunk_rows": 30}, "chunk_rows"), ({"name": "other"}, "name"), ({}, "source")]:
+        if not options:
+            table.write_text(text.replace("c0", "c1", 1))
+        with pytest.raises(ResumeMismatch, match=f"another job: {field} was "):
+            write(source, tmp_path, run=tmp_path / "run", resume=True, **options)
+    table.write_text(text)
+    with pytest.raises(DataError, match="holds a run already"):
+        write(source, tmp_path, run=tmp_path / "run")
+    assert content(tmp_path / left(tmp_path)[0]) == kept
+    assert_array_equal(write(source, tmp_path, run=tmp_path / "run", resume=True).array("x")[:], X)
+
+
+def test_another_matrix_of_the_same_file_is_another_job(tmp_path, puts):
+    np.savez(tmp_path / "two.npz", a=X, b=X + 1)
+    puts.fail_at = 3
+    with pytest.raises(Crash):
+        ingest(
+            open_source(tmp_path / "two.npz", x="a", y="none"),
+            tmp_path / "c",
+            chunk_rows=CHUNK_ROWS,
+            run=tmp_path / "run",
+        )
+    puts.fail_at = None
+    with pytest.raises(ResumeMismatch, match="start_of_rows"):
+        ingest(
+            open_source(tmp_path / "two.npz", x="b", y="none"),
+            tmp_path / "c",
+            chunk_rows=CHUNK_ROWS,
+            run=tmp_path / "run",
+            resume=True,
+        )
+
+
+def test_without_a_run_a_dying_ingest_leaves_nothing(source, tmp_path, puts):
+    puts.fail_at = 9
+    with pytest.raises(Crash):
+        write(source, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.csv"]
+
+
+KILLED = """
+import os, signal, sys
+from zarr.storage import LocalStore
+put, puts = LocalStore.set, []
+
+async def counted(self, key, value, *arguments, **options):
+    if not key.endswith("zarr.json") and "partials" not in str(self.root):
+        puts.append(key)
+        if len(puts) == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    await put(self, key, value, *arguments, **options)
+
+LocalStore.set = counted
+from bigkernel.cli import main
+main(sys.argv[2:])
+"""
+
+
+def command(*arguments: Any, kill_at: int = 10**9) -> int:
+    """A command in a process of its own that is killed at a chunk; its exit code."""
+    words = [sys.executable, "-c", KILLED, str(kill_at), *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, timeout=120, check=False).returncode
+
+
+@pytest.mark.filterwarnings("ignore:.*left a lock and is dead:RuntimeWarning")
+def test_commands_that_are_killed_in_the_middle_are_gone_on_with(source, tmp_path):
+    table, run = tmp_path / "table.csv", tmp_path / "ingest.run"
+    options = ["--chunk-rows", CHUNK_ROWS, "--name", "table", "--run", run]
+    assert command("ingest", table, tmp_path / "c", *options, kill_at=13) == -signal.SIGKILL
+    assert not (tmp_path / "c").exists()
+    assert command("ingest", table, tmp_path / "c", *options, "--resume") == 0
+    write(source, tmp_path, "undisturbed")
+    assert content(tmp_path / "c") == content(tmp_path / "undisturbed")
+    assert left(tmp_path) == []
+
+
+# ---------------------------------------------------------------- predictions
+
+
+@pytest.fixture
+def corpus(make_corpus: Callable[..., Corpus]) -> Corpus:
+    """Eleven chunks of 20 rows."""
+    return make_corpus(X, chunk_rows=CHUNK_ROWS)
+
+
+@pytest.fixture
+def model() -> KernelRidge:
+    """A small regressor."""
+    return KernelRidge(Gaussian(1.5), n_landmarks=12, random_state=0).fit(X, X @ np.arange(D))
+
+
+def predict(
+    model: KernelRidge,
+    corpus: Corpus,
+    path: Path,
+    run: Path | None = None,
+    *,
+    resume: bool = False,
+    decision: bool = True,
+) -> None:
+    with executing("serial", run=run, resume=resume):
+        model.predict_to(corpus, path, decision=decision)
+
+
+def test_predictions_that_die_at_any_chunk_are_gone_on_with_to_the_same_bytes(model, corpus, tmp_path, puts):
+    puts.done = 0
+    predict(model, corpus, tmp_path / "undisturbed", decision=False)
+    expected, total = content(tmp_path / "undisturbed"), puts.done
+    assert total == 11
+    wrong, redone = [], []
+    for k in range(total):
+        path, run = tmp_path / f"p{k}", tmp_path / f"run{k}"
+        puts.done, puts.fail_at = 0, k
+        with pytest.raises(Crash):
+            predict(model, corpus, path, run, decision=False)
+        assert not path.exists()
+        puts.done, puts.fail_at = 0, None
+        predict(model, corpus, path, run, resume=True, decision=False)
+        redone.append(puts.done)
+        if content(path) != expected or left(tmp_path):
+            wrong.append(k)
+    assert wrong == []
+    # less and less is left to do: what finished segments wrote is not written again
+    assert redone == sorted(redone, reverse=True)
+    assert redone[0] == total
+    assert redone[-1] <= total / 3
+
+
+@pytest.fixture
+def interrupted(model: KernelRidge, corpus: Corpus, tmp_path: Path, puts: Puts) -> Iterator[Path]:
+    """A run whose predictions died near their end; its scratch directory."""
+    puts.done, puts.fail_at = 0, 18
+    with pytest.raises(Crash):
+        predict(model, corpus, tmp_path / "p", tmp_path / "run")
+    puts.done, puts.fail_at = 0, None
+    (name,) = left(tmp_path)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted", "scratch gone", "metadata"])
+def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
+    model, corpus, tmp_path, interrupted, puts, damage
+):
+    chunk = interrupted / "prediction" / "c" / "2"
+    if damage == "flipped":
+        sound = chunk.read_bytes()
+        chunk.write_bytes(sound[:-1] + bytes([sound[-1] ^ 128]))
+    elif damage == "deleted":
+        chunk.unlink()
+    elif damage == "metadata":
+        (interrupted / "decision" / "zarr.json").write_text("{}")
+    else:
+        shutil.rmtree(interrupted)
+    notes: list[str] = []
+    with observe(lambda event: notes.append(event.text) if isinstance(event, Note) else None):
+        predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
+    predict(model, corpus, tmp_path / "undisturbed")
+    assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
+    assert [looked.damage for looked in walk(tmp_path / "p", "predictions") if looked.damage] == []
+    assert ["written again from the first row" in note for note in notes] == [True] * (damage != "metadata")
+    assert left(tmp_path) == []
+
+
+def test_a_run_of_another_model_is_not_gone_on_with_and_loses_nothing(model, corpus, tmp_path, interrupted):
+    kept = {name for name in content(interrupted) if "/c/" in name}
+    other = KernelRidge(Gaussian(1.6), n_landmarks=12, random_state=0).fit(X, X @ np.arange(D))
+    with pytest.raises(ResumeMismatch, match="statistic"):
+        predict(other, corpus, tmp_path / "p", tmp_path / "run", resume=True)
+    assert {name for name in content(interrupted) if "/c/" in name} == kept
+    predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
+    assert_array_equal(arrays.open_group(tmp_path / "p", "predictions")[0]["prediction"][:].shape, (N,))
+
+
+def test_a_new_run_takes_nothing_from_what_an_older_one_left(model, corpus, make_corpus, tmp_path, interrupted):
+    shutil.rmtree(tmp_path / "run")
+    small = make_corpus(X[:50], name="small", chunk_rows=CHUNK_ROWS)
+    predict(model, small, tmp_path / "p", tmp_path / "run")
+    predict(model, small, tmp_path / "undisturbed")
+    assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
+
+
+# ---------------------------------------------------------------- F39: one task, one chunk
+
+
+def test_a_boundary_inside_a_chunk_is_refused_before_anything_is_written(model, corpus, tmp_path, monkeypatch, puts):
+    """F39: every inner boundary of the plan is shifted by one row, up and down."""
+    engine = importlib.import_module("bigkernel.sweep")
+    plan = engine.plan
+    for shift in (-1, 1):
+        for index in range(1, 11):
+
+            def shifted(bounds: Any, *arguments: Any, index: int = index, shift: int = shift, **options: Any) -> Plan:
+                moved = list(bounds)
+                moved[index] += shift
+                return plan(moved, *arguments, **options)
+
+            monkeypatch.setattr(engine, "plan", shifted)
+            puts.done = 0
+            with pytest.raises(DataError, match=rf"begins at row {20 * index + shift}, inside a chunk of 20 rows"):
+                predict(model, corpus, tmp_path / "p")
+            assert puts.done == 0
+            assert not (tmp_path / "p").exists()
+
+
+def test_steps_may_join_chunks_but_not_cut_them():
+    require_owned((0, 40, 60, 75), 20)
+    require_owned((0, 75), 20)
+    with pytest.raises(DataError, match="row 30, inside a chunk of 20 rows"):
+        require_owned((0, 30, 60), 20)
+
+
+# ---------------------------------------------------------------- F13: a full disk
+
+
+def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_begins(model, corpus, tmp_path, monkeypatch):
+    free_of(monkeypatch, N * 16 - 1)
+    with pytest.raises(PlanTooLarge, match=r"p.*: the prediction store takes up to 0.0 MB"):
+        predict(model, corpus, tmp_path / "p")
+    free_of(monkeypatch, N * D * 8 - 1)
+    with pytest.raises(PlanTooLarge, match="the corpus takes up to"), full_writer(tmp_path):
+        pass
+    free_of(monkeypatch, N * D * 8)
+    with pytest.raises(DataError, match="chunks are missing"), full_writer(tmp_path):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
+
+
+def full_writer(folder: Path) -> CorpusWriter:
+    info = CorpusInfo("c")
+    return CorpusWriter(folder / "c", n_features=D, dtype="f8", columns={}, info=info, n_rows=N, chunk_rows=CHUNK_ROWS)
+
+
+def test_the_place_of_a_store_need_not_exist_to_be_measured(tmp_path):
+    disk.require_free(tmp_path / "deep" / "er" / "c", 1, "a store")
+    assert disk.free_bytes(tmp_path / "deep" / "er") > 2**20
+    with pytest.raises(PlanTooLarge, match="a store takes up to"):
+        disk.require_free(tmp_path / "deep", 2**80, "a store")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG], ids=errno.errorcode.get)
+def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_nothing(
+    model, corpus, source, tmp_path, puts, number
+):
+    before = sorted(path.name for path in tmp_path.iterdir())
+    puts.error = lambda: OSError(number, os.strerror(number))
+    jobs: list[Callable[[], Any]] = [
+        lambda: predict(model, corpus, tmp_path / "p"),
+        lambda: write(source, tmp_path),
+        lambda: arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {}),
+    ]
+    for job in jobs:
+        puts.fail_at = puts.done + 1 if job is not jobs[2] else puts.done
+        with pytest.raises(DataError, match=rf"cannot be written: {os.strerror(number)} \(.* MB are free there\)"):
+            job()
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_again(tmp_path, puts):
+    puts.error, puts.fail_at = lambda: OSError(errno.EIO, "Input/output error"), 0
+    with pytest.raises(OSError, match="Input/output error"):
+        arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
+    with pytest.raises(DataError, match="Input/output error"), full_writer(tmp_path) as writer:
+        writer.write_chunk(0, x=X[:CHUNK_ROWS])
+    assert list(tmp_path.iterdir()) == []
+    puts.fail_at = None
+    with full_writer(tmp_path) as writer:
+        puts.fail_at = 0
+        with pytest.raises(OSError, match="Input/output error"):
+            write_chunk(writer.path, 0, CHUNK_ROWS, {"x": X[:CHUNK_ROWS]})
+        puts.fail_at = None
+        for index in range(11):
+            writer.write_chunk(index, x=X[index * CHUNK_ROWS : (index + 1) * CHUNK_ROWS])
+    assert_array_equal(open_corpus(tmp_path / "c").array("x")[:], X)
+
+
+def test_predictions_on_a_disk_that_fills_up_are_gone_on_with_when_there_is_room(model, make_corpus, tmpfs, tmp_path):
+    """F13 on a real file system of 1 MB: float64 predictions of noise do not compress."""
+    place = tmpfs("1m")
+    rows = np.random.default_rng(0).normal(size=(30_000, D))
+    corpus = make_corpus(rows, name="large", chunk_rows=3000)
+    (place / "filler").write_bytes(bytes(700_000))
+    disk_usage = disk.shutil.disk_usage
+    with pytest.MonkeyPatch.context() as patch:
+        usage = disk_usage(place)._replace(free=2**30)  # it was free when the job began
+        patch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+        with pytest.raises(DataError, match="cannot be written: No space left on device"):
+            predict(model, corpus, place / "p", tmp_path / "run")
+    assert not (place / "p").exists()
+    assert len(left(place)) == 1
+    (place / "filler").unlink()
+    predict(model, corpus, place / "p", tmp_path / "run", resume=True)
+    predict(model, corpus, tmp_path / "undisturbed")
+    assert content(place / "p") == content(tmp_path / "undisturbed")
+
+
+def test_an_ingest_onto_a_small_disk_leaves_nothing_but_room(tmpfs, tmp_path):
+    place = tmpfs("1m")
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(60_000, D)))
+    with pytest.raises(DataError, match=r"cannot be written: No space left on device \(.* MB are free there\)"):
+        ingest(open_source(tmp_path / "rows.npy"), place / "c", chunk_rows=2000)
+    assert list(place.iterdir()) == []
+    assert shutil.disk_usage(place).used == 0
