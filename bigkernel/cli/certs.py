@@ -11,7 +11,7 @@ from bigkernel.cli.options import json_option, show
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path())
+@click.argument("directory", type=click.Path())
 @click.option(
     "--days",
     type=click.IntRange(1, CA_DAYS),
@@ -26,23 +26,28 @@ from bigkernel.cli.options import json_option, show
     metavar="NAME|IP",
     help="Written into the certificates of scheduler and workers, besides localhost; may be given several times.",
 )
-@click.option("--renew", is_flag=True, help="New certificates from the authority that DIR holds already.")
+@click.option("--renew", is_flag=True, help="New certificates from the authority in DIRECTORY.")
 @json_option
 def certs(directory: str, days: int, hosts: tuple[str, ...], renew: bool, as_json: bool) -> None:
-    """Make a private certificate authority and the certificates of a cluster, in the new directory DIR.
+    """Make a private certificate authority and the certificates of a cluster.
 
     Whoever reaches a Dask scheduler runs code on it. With these certificates scheduler, workers and clients encrypt
-    what they say and let in only who shows a certificate of this authority. A key in DIR is a password: the directory
-    has mode 0700, its files 0600, and keys that others could read are refused later on.
+    what they say and let in only who shows a certificate of this authority. A key in DIRECTORY is a password: the
+    directory has mode 0700, its files 0600, and keys that others could read are refused later on.
+
+    On one machine: --cluster local --tls DIRECTORY, or in a cluster file
 
     \b
-    On one machine: a cluster file (see cluster/ in the repository) with
-        bigkernel: {cluster: {kind: local, tls: DIR}}
+      bigkernel: {cluster: {kind: local, tls: DIRECTORY}}
+
     On several, started by hand:
-        export DASK_CONFIG=DIR/dask-tls.yaml
-        dask scheduler --host NODE1 --dashboard-address 127.0.0.1:8787
-        dask worker tls://NODE1:8786 --host NODE2 --dashboard-address 127.0.0.1:0
-        bigkernel: {cluster: {kind: address, address: "tls://NODE1:8786", tls: DIR}}
+
+    \b
+      export DASK_CONFIG=DIRECTORY/dask-tls.yaml
+      dask scheduler --host NODE1 --dashboard-address 127.0.0.1:8787
+      dask worker tls://NODE1:8786 --host NODE2 \\
+          --dashboard-address 127.0.0.1:0 --nthreads 1
+      bigkernel fit … --cluster tls://NODE1:8786 --tls DIRECTORY
 
     Every machine gets ca.pem and the one file of its role: scheduler.pem, worker.pem or client.pem. Keep ca-key.pem
     off the cluster: it signs new certificates. --renew replaces the three (the authority holds for ten years); what
