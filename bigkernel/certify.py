@@ -101,7 +101,7 @@ def effective_dof(G: Array, alpha: float, solve: Callable[[Array], Array]) -> fl
     """
     V = _vectors(len(G), len(G) <= EXACT_DOF, DOF_PROBES)
     size = float((V * V).sum())
-    return float(len(G) * (size - alpha * (V * solve(V)).sum()) / max(size, 1.0))
+    return max(float(len(G) * (size - alpha * (V * solve(V)).sum()) / max(size, 1.0)), 0.0)
 
 
 def duplicates(Z: Array) -> int:
@@ -195,7 +195,11 @@ def _times(A: Array, V: Array) -> Array:
 
 
 def _size(array: Array) -> float:
-    return float(linalg.norm(array, check_finite=False))  # LAPACK's, which scales: squares may overflow
+    with np.errstate(over="ignore", under="ignore"):
+        size = float(np.linalg.norm(array))
+        largest = float(np.abs(array).max(initial=0.0)) if not 1e-15 < size < 1e15 else 0.0
+        # squares may leave the range
+        return largest * float(np.linalg.norm(array / largest)) if 0 < largest < np.inf else size
 
 
 def _ulp(array: Array) -> float:

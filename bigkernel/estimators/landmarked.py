@@ -181,6 +181,11 @@ class LandmarkEstimator(RowsEstimator):
                 raise DataError(f"n_landmarks={self.n_landmarks}, but {len(self.landmarks_)} landmarks were given")
         self.kernel_ = self._kernel().resolve(self.landmarks_)
         self.dtype_ = self._compute_dtype(rows)
+        if not self._within(self.dtype_):
+            raise DataError(
+                f"{self.kernel_.name} kernel: squares of its values at the landmarks leave the range of {self.dtype_}; "
+                "scale the rows, or take dtype='float64'"
+            )
 
     def _compute_dtype(self, rows: Rows) -> str:
         if self.dtype != "auto":
@@ -191,7 +196,13 @@ class LandmarkEstimator(RowsEstimator):
             self.kernel_.bind(self.landmarks_, np.float32)
         except DataError:  # float32 cannot resolve these distances
             return "float64"
-        return "float32"
+        return "float32" if self._within("float32") else "float64"
+
+    def _within(self, dtype: str) -> bool:
+        """Whether sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest = np.abs(self.kernel_.diag(self.landmarks_)).max()
+            return bool(1e9 * largest**2 < np.finfo(dtype).max)
 
     def _statistic(self, targets: Targets) -> MomentStatistic:
         return MomentStatistic(self._centred(), targets, self._unlabelled)
@@ -306,7 +317,11 @@ class LandmarkEstimator(RowsEstimator):
         if weight is not None:
             self.sample_weight_ = weight
         certificates = Certificates()
-        self._solve_exact(self.kernel_(X), Y, labelled, weight, certificates)
+        with np.errstate(over="ignore", invalid="ignore"):
+            K = self.kernel_(X)
+        if not np.isfinite(K).all():
+            raise DataError(f"{self.kernel_.name} kernel: its values leave the range of float64; scale the rows")
+        self._solve_exact(K, Y, labelled, weight, certificates)
         self._settle(certificates)
 
     # -- prediction --------------------------------------------------------------------------------------------------

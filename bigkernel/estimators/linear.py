@@ -64,6 +64,8 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         """Become the model of these statistics, as after a sweep of one's own."""
         if not statistics["n"][0] > 0:
             raise DataError("y: no labelled row with a weight above zero")
+        if not np.isfinite(statistics["G"]).all():
+            raise DataError("X: squares of its values leave the range of float64; scale the rows")
         self.statistics_ = statistics
         self._solve()
         return self

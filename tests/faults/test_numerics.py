@@ -1,0 +1,546 @@
+"""Numbers that are hard: F19 to F26, and float32 that is too coarse for the penalty.
+
+What the unit tests of a module hold already is not repeated here; the README of this directory names those tests.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    LinearRegression,
+    Matern,
+    Polynomial,
+    Ridge,
+    SSSLClassifier,
+    executing,
+)
+from bigkernel.certify import LIMIT, Certificates, eigen, factorization
+from bigkernel.errors import ConfigError, DataError, RankDeficient
+from bigkernel.rows import as_rows
+from bigkernel.solve import exact_krr, ridge, top_eigen, whiten
+
+rng = np.random.default_rng(1925)
+N, D, M = 120, 3, 20
+X = rng.normal(size=(N, D))
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], X[:, 0] + 1]) + 0.05 * rng.normal(size=(N, 3))
+NEW = rng.normal(size=(30, D))
+RATIOS = ("whitening", "solution", "eigen", "orthogonality", "eigenfunctions", "eigenfunctions_orthogonality")
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def quietly(function, *arguments, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankDeficient)
+        return function(*arguments, **options)
+
+
+def certified(model):
+    """The fit report's certificates, after a look at all residuals."""
+    report = model.fit_report()["certificates"]
+    found = {name: report[name] for name in RATIOS if name in report}
+    assert found
+    assert max(found.values()) < LIMIT, found
+    return report
+
+
+def dense(kernel, landmarks, alpha, x=X, y=Y, new=NEW, fit_intercept=False):
+    """What Nyström KRR predicts, from the dense reference."""
+    coef, intercept = reference.nystrom_krr(
+        kernel(x, landmarks), kernel(landmarks, landmarks), y, alpha, fit_intercept=fit_intercept
+    )
+    return kernel(new, landmarks) @ coef + intercept
+
+
+# ---------------------------------------------------------------- F19: features that do not vary
+
+
+@pytest.mark.parametrize("value", [0.0, -7.0, 1e6])
+@pytest.mark.parametrize(
+    "kernel", [Gaussian(1.3), Laplacian(0.4), Matern(1.5)], ids=["gaussian", "laplacian", "matern"]
+)
+def test_a_constant_feature_is_as_good_as_none(kernel, value):
+    def with_it(x):
+        return np.column_stack([x, np.full(len(x), value)])
+
+    model = KernelRidge(kernel, alpha=0.1, landmarks=with_it(X[:M])).fit(with_it(X), Y)
+    plain = KernelRidge(kernel, alpha=0.1, landmarks=X[:M]).fit(X, Y)
+    assert_allclose(model.predict(with_it(NEW)), plain.predict(NEW), atol=1e-8)
+    assert certified(model)["constant_features"] == 1
+    assert certified(plain)["constant_features"] == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_rows_that_are_all_one_have_rank_one_and_the_mean_shrunk_by_the_penalty(alpha, dtype):
+    same = np.full((N, D), 3, dtype)
+    with pytest.warns(RankDeficient, match="numerical rank 1; 19 landmarks"):
+        model = KernelRidge(alpha=alpha, n_landmarks=M, random_state=0).fit(same, Y)
+    assert model.rank_ == 1
+    report = certified(model)
+    assert (report["duplicate_landmarks"], report["constant_features"]) == (M - 1, D)
+    # K is all ones: (n + α)w = Σy
+    assert_allclose(model.predict(same[:2]), np.tile(Y.sum(axis=0) / (N + alpha), (2, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [LinearRegression, lambda: Ridge(0.5)], ids=["least squares", "ridge"])
+def test_linear_models_of_rows_that_are_all_one_are_the_mean(make):
+    model = make().fit(np.full((N, D), 3.0), Y)
+    assert_allclose(model.coef_, 0, atol=1e-10)
+    assert_allclose(model.predict(np.full((2, D), 3.0)), np.tile(Y.mean(axis=0), (2, 1)), rtol=1e-10)
+
+
+# ---------------------------------------------------------------- F20: landmarks that repeat
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_of_two_hundred_landmarks_a_hundred_repeat_and_predictions_are_those_of_the_pseudo_inverse(fit_intercept):
+    points = np.tile(X[:100], (2, 1))
+    model = KernelRidge(Gaussian(0.4), alpha=0.1, landmarks=points, fit_intercept=fit_intercept)
+    with pytest.warns(RankDeficient, match="200 landmarks has numerical rank 100"):
+        model.fit(X, Y)
+    assert model.rank_ == 100
+    assert certified(model)["duplicate_landmarks"] == 100
+    wanted = dense(lambda a, b: reference.gaussian(a, b, 0.4), points, 0.1, fit_intercept=fit_intercept)
+    assert_allclose(model.predict(NEW), wanted, atol=1e-8)
+
+
+def test_semi_supervised_landmarks_that_are_copies_of_one_row_have_one_eigenfunction():
+    model = SSSL(Gaussian(1.0), n_components=5, landmarks=np.tile(X[:1], (9, 1)))
+    with pytest.warns(RankDeficient, match="numerical rank 1;"):
+        model.fit(X, Y)
+    assert (model.rank_, model.n_components_) == (1, 1)
+    assert certified(model)["duplicate_landmarks"] == 8
+
+
+# ---------------------------------------------------------------- F21: shapes at their ends
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize(
+    "n, m, d, q",
+    [(1, 1, 1, 1), (2, 1, 1, 50), (5, 20, 3, 1), (1, 6, 2, 3), (40, 1, 3, 50), (40, 12, 1, 1), (3, 3, 1, 2)],
+)
+def test_shapes_at_their_ends_give_the_dense_answer(n, m, d, q, fit_intercept):
+    x, y, points = X[:n, :d], np.tile(Y, (1, 17))[:n, :q], np.vstack([X, NEW])[:m, :d] + 0.1
+    model = quietly(KernelRidge(Gaussian(0.2), alpha=0.3, landmarks=points, fit_intercept=fit_intercept).fit, x, y)
+    certified(model)
+    wanted = dense(lambda a, b: reference.gaussian(a, b, 0.2), points, 0.3, x, y, NEW[:, :d], fit_intercept)
+    assert_allclose(model.predict(NEW[:, :d]), wanted, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(0, 60, 60), (60, 0, 60), (60, 60, 0), (0, 1, 0, 118, 1), (50, 50, 20), (7,) * 17 + (1,)]
+)
+def test_empty_chunks_and_a_ragged_end_change_nothing(sizes):
+    chunked = da.from_array(X, chunks=(sizes, D))
+    model = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=X[:M]).fit(chunked, Y)
+    plain = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=X[:M]).fit(X, Y)
+    assert_allclose(model.dual_coef_, plain.dual_coef_, atol=1e-9)
+    predicted = model.predict(chunked)
+    assert predicted.chunks[0] == sizes
+    assert_allclose(predicted.compute(), plain.predict(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [KernelRidgeClassifier, SSSLClassifier])
+@pytest.mark.parametrize("form", [{}, {"n_landmarks": 5}])
+def test_one_class_is_refused_by_name(make, form):
+    with pytest.raises(DataError, match="only one class, 4"):
+        make(**form).fit(X, np.full(N, 4))
+
+
+# ---------------------------------------------------------------- F22: types and shapes of another kind
+
+
+@pytest.mark.parametrize("dtype", ["i1", "f2", ">f4", ">f8", ">i2", "u8", "?", "u1"])
+@pytest.mark.parametrize("kind", ["numpy", "dask", "zarr"])
+def test_numbers_of_any_type_count_exactly(kind, dtype, tmp_path):
+    numbers = np.clip(np.round(3 * X) + 8, 0, 15).astype(dtype)
+    x = numbers
+    if kind == "dask":
+        x = da.from_array(numbers, chunks=(50, 2))
+    elif kind == "zarr":
+        x = zarr.create_array(tmp_path / "x", shape=numbers.shape, dtype=numbers.dtype, chunks=(32, D))
+        x[...] = numbers
+    points = numbers[:M:2].astype(float)
+    model = quietly(KernelRidge(Gaussian(4.0), alpha=0.1, landmarks=points, dtype="float64").fit, x, Y)
+    wanted = quietly(KernelRidge(Gaussian(4.0), alpha=0.1, landmarks=points).fit, numbers.astype(float), Y)
+    assert_allclose(model.dual_coef_, wanted.dual_coef_, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [X + 1j, X.astype(object), X.astype(str), X[:, 0], X[None]],
+    ids=["complex", "object", "text", "1-D", "3-D"],
+)
+def test_what_is_no_matrix_of_numbers_is_refused_before_any_chunk_is_computed(wrong):
+    def never(block):
+        raise AssertionError("computed")
+
+    # its chunks would raise if they were looked at
+    lazy = da.from_array(wrong, chunks=-1).map_blocks(never, dtype=wrong.dtype, meta=wrong[:0])
+    for model in (KernelRidge(n_landmarks=5), KernelRidge(), Ridge(), SSSL(n_landmarks=5)):
+        with pytest.raises(DataError, match=r"expected (numbers|a matrix)"):
+            model.fit(lazy, Y)
+        if wrong.dtype != object and wrong.dtype.kind != "U":  # scikit-learn reads numbers written as text or objects
+            with pytest.raises(DataError):
+                model.fit(wrong, Y)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "dask"])
+def test_targets_of_another_length_are_refused_before_any_chunk_is_computed(kind):
+    def never(block):
+        raise AssertionError("computed")
+
+    x = X if kind == "numpy" else da.from_array(X, chunks=50).map_blocks(never, dtype=X.dtype, meta=X[:0])
+    y = Y[:-1] if kind == "numpy" else da.from_array(Y[:-1], chunks=50).map_blocks(never, dtype=Y.dtype, meta=Y[:0])
+    with pytest.raises(DataError, match=r"inconsistent|expected 120 values"):
+        KernelRidge(n_landmarks=5).fit(x, y)
+
+
+def test_chunks_of_targets_and_rows_need_not_meet():
+    model = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=X[:M])
+    lazy = [da.from_array(values, chunks=size) for values, size in ((X, (37, D)), (Y, (50, 2)))]
+    wanted = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=X[:M]).fit(X, Y)
+    assert_allclose(model.fit(*lazy).dual_coef_, wanted.dual_coef_, atol=1e-9)
+
+
+# ---------------------------------------------------------------- F23: far away, very large, very small
+
+
+@pytest.mark.parametrize("offset", [1e5, -1e7])
+def test_rows_far_from_zero_are_fitted_as_near_it(offset):
+    steps = np.round(X * 64) / 64  # exact in float64 at this offset
+    model = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=steps[:M] + offset).fit(steps + offset, Y)
+    near = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=steps[:M]).fit(steps, Y)
+    assert_allclose(model.predict(NEW + offset), near.predict(NEW), atol=1e-6)
+    certified(model)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5, 1e7])
+def test_narrow_rows_far_from_zero_are_those_numbers_or_are_refused(offset):
+    far = (X + offset).astype(np.float32)  # steps of 1e-4, 1e-2 and 1: what is left of X
+    model = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=far[:M].astype(float))
+    near = KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=far[:M].astype(float) - offset)
+    quietly(model.fit, far, Y)
+    quietly(near.fit, far.astype(float) - offset, Y)
+    exact = far[N // 2 :].astype(float)
+    assert_allclose(model.predict(exact), near.predict(exact - offset), atol=1e-3)
+    for points in ({"landmarks": (X[:M] + offset)}, {"n_landmarks": M}):
+        if offset == 1e7 and "landmarks" in points:  # landmarks between the steps of float32
+            with pytest.raises(DataError, match="float32"):
+                KernelRidge(Gaussian(1.0), dtype="float32", **points).fit(far, Y)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "matern"])
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+def test_rows_of_any_size_are_fitted_with_a_bandwidth_from_the_data(scale, kernel):
+    model, near = (KernelRidge(kernel, alpha=0.1, n_landmarks=M, random_state=0) for _ in range(2))
+    model.fit(scale * X, Y)
+    near.fit(X, Y)
+    assert_allclose(model.predict(scale * NEW), near.predict(NEW), atol=1e-7)
+    certified(model)
+
+
+@pytest.mark.parametrize("kernel", [Linear(), Polynomial(2, 1.0, 0.0)], ids=["linear", "quadratic"])
+@pytest.mark.parametrize("form", [{}, {"n_landmarks": M, "random_state": 0}], ids=["exact", "landmarks"])
+def test_products_beyond_the_range_of_numbers_are_refused_and_vanishing_ones_are_nothing(kernel, form):
+    large = 1e150 if form or kernel.name == "polynomial" else 1e160
+    with pytest.raises(DataError, match="range of float64; scale"):
+        KernelRidge(kernel, alpha=0.1, **form).fit(large * X, Y)
+    model = quietly(KernelRidge(kernel, alpha=0.1, **form).fit, 1e-150 * X, Y)
+    assert_allclose(model.predict(1e-150 * NEW), 0, atol=1e-200)
+
+
+def test_values_beyond_float32_are_computed_in_float64_or_refused():
+    large = (1e8 * X).astype(np.float32)
+    model = quietly(KernelRidge(Polynomial(3, 1.0, 1.0), n_landmarks=M, random_state=0).fit, large, Y)
+    assert model.dtype_ == "float64"
+    with pytest.raises(DataError, match="range of float32; scale the rows, or take dtype='float64'"):
+        KernelRidge(Polynomial(3, 1.0, 1.0), n_landmarks=M, dtype="float32").fit(large, Y)
+
+
+@pytest.mark.parametrize("make", [LinearRegression, Ridge])
+def test_linear_models_of_rows_whose_squares_leave_the_range_are_refused(make):
+    with pytest.raises(DataError, match="range of float64; scale"), np.errstate(all="ignore"):
+        make().fit(1e160 * X, Y)
+
+
+# ---------------------------------------------------------------- F24: penalties and bandwidths at their ends
+
+
+@pytest.mark.parametrize("form", [{}, {"landmarks": X[:M]}], ids=["exact", "landmarks"])
+@pytest.mark.parametrize("alpha", [0.0, 1e-300])
+def test_hardly_a_penalty_leaves_small_residuals_and_fits_what_least_squares_fits(alpha, form):
+    model = quietly(KernelRidge(Gaussian(0.5), alpha=alpha, **form).fit, X, Y)
+    certified(model)
+    K = reference.gaussian(X, form.get("landmarks", X), 0.5)
+    wanted = K @ np.linalg.lstsq(K, Y, rcond=None)[0]
+    assert_allclose(model.predict(X), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [np.inf, -np.inf, np.nan, -1e-300])
+@pytest.mark.parametrize("make", [KernelRidge, SSSL, lambda alpha, **_: Ridge(alpha)])
+def test_a_penalty_that_is_none_is_refused_before_any_chunk_is_computed(make, alpha):
+    def never(block):
+        raise AssertionError("computed")
+
+    lazy = da.from_array(X, chunks=50).map_blocks(never, dtype=X.dtype, meta=X[:0])
+    with pytest.raises(ConfigError, match="alpha"):
+        make(alpha=alpha, n_landmarks=5).fit(lazy, Y)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "matern", "poly", "sigmoid"])
+@pytest.mark.parametrize("gamma", [0.0, np.inf, -1.0])
+def test_a_bandwidth_that_is_none_is_refused_by_name(kernel, gamma):
+    with pytest.raises(ValueError, match=r"gamma|sigma|length_scale"):
+        KernelRidge(kernel, gamma=gamma, n_landmarks=5).fit(X, Y)
+
+
+# ---------------------------------------------------------------- F25: LAPACK's types of matrices
+
+
+def matrix(name, m, dtype):
+    """A positive matrix (m, m) with a spectrum that is hard in one way."""
+    values = {
+        "zero": np.zeros(m),
+        "identity": np.ones(m),
+        "clustered": np.where(np.arange(m) < m // 2, 1.0, 1e-3),
+        "geometric": np.geomspace(1, 1e-16, m),
+        "arithmetic": np.linspace(1, 1e-16, m),
+        "one small": np.r_[np.ones(m - 1), 1e-16],
+        "one large": np.r_[1e8, np.ones(m - 1)],
+        "random": np.random.default_rng(4).uniform(0, 1, m),
+        "near overflow": 1e30 * np.random.default_rng(4).uniform(0, 1, m),
+        "near underflow": 1e-30 * np.random.default_rng(4).uniform(0, 1, m),
+    }[name]
+    Q = np.linalg.qr(np.random.default_rng(3).normal(size=(m, m)))[0]
+    A = (Q * values) @ Q.T if name != "identity" else np.eye(m)
+    return ((A + A.T) / 2).astype(dtype)
+
+
+every_type = pytest.mark.parametrize(
+    "name",
+    [
+        *("zero", "identity", "clustered", "geometric", "arithmetic", "one small", "one large", "random"),
+        *("near overflow", "near underflow"),
+    ],
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m, count", [(1, 1), (60, 60), (60, 7), (700, 12)])
+@every_type
+def test_leading_eigenpairs_have_small_residuals(name, m, count, dtype):
+    A = matrix(name, m, dtype)
+    ratios = eigen(A, *top_eigen(A, count), exact=True)
+    assert max(ratios) < LIMIT, ratios
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 60, 300])
+@every_type
+def test_whitening_has_small_residuals(name, m, dtype):
+    A, certificates = matrix(name, m, dtype).astype(np.float64), Certificates()
+    whitening = whiten(A, eps=float(np.finfo(dtype).eps), certificates=certificates)
+    assert max(certificates.ratios.values(), default=0.0) < LIMIT
+    if whitening.factor is not None:
+        assert factorization(A, whitening.factor, kept=whitening.pivots, exact=True) < LIMIT
+    assert whitening.rank == 0 if name == "zero" else whitening.rank >= 1
+    # a condition that is stated is that of what is kept
+    assert certificates.figures.get("core_condition", 1.0) <= 10 * m**2 / float(np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-12, 1e-3, 1e6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every_type
+def test_ridge_has_small_residuals(name, dtype, alpha):
+    A, C = matrix(name, 60, dtype).astype(np.float64), np.random.default_rng(1).normal(size=(60, 5))
+    certificates = Certificates()
+    w = ridge(A, C, alpha, certificates=certificates)
+    assert max(certificates.ratios.values()) < LIMIT, certificates.ratios
+    assert np.isfinite(w).all()
+    assert 0 <= certificates.figures["effective_dof"] <= 60 * (1 + 1e-9)
+
+
+@every_type
+def test_the_exact_form_has_small_residuals(name):
+    K, y = matrix(name, 60, np.float64), Y[:60]
+    for fit_intercept in (False, True):
+        certificates = Certificates()
+        exact_krr(K, y, 0.1, fit_intercept=fit_intercept, certificates=certificates)
+        assert max(certificates.ratios.values()) < LIMIT, certificates.ratios
+
+
+FITTED = {
+    "krr": lambda: KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=X[:M]),
+    "krr of a spectrum": lambda: KernelRidge(Gaussian(1.0), alpha=0.0, landmarks=np.tile(X[:M], (2, 1))),
+    "krr exact": lambda: KernelRidge(Gaussian(1.0), alpha=0.1, fit_intercept=True),
+    "sssl": lambda: SSSL(Gaussian(1.0), n_components=6, landmarks=X[:M]),
+    "sssl of the landmarks": lambda: SSSL(Gaussian(1.0), n_components=6, landmarks=X[:M], eigenfunctions="landmarks"),
+    "sssl exact": lambda: SSSL(Gaussian(1.0), n_components=6),
+    "ridge": lambda: Ridge(0.1),
+    "least squares": LinearRegression,
+}
+
+
+@pytest.mark.parametrize("make", FITTED.values(), ids=FITTED)
+def test_every_estimator_reports_its_certificates(make):
+    model = quietly(make().fit, X, Y)
+    report = certified(model)
+    assert report["solved_condition"] >= 1
+    assert 0 < report["effective_dof"] <= N
+    assert report["rounding"] >= 0
+
+
+# ---------------------------------------------------------------- F26: any blocking of the rows
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    block_rows=st.integers(1, 50),
+    min_segments=st.integers(1, 9),
+)
+def test_any_blocking_gives_the_model_to_rounding(sizes, block_rows, min_segments):
+    sizes = [*sizes, max(0, N - sum(sizes))]
+    total = np.minimum(np.cumsum(sizes), N)
+    chunks = tuple(np.diff(total, prepend=0).tolist())
+    make = lambda: KernelRidge(Gaussian(1.0), alpha=0.1, landmarks=X[:M])  # noqa: E731
+    with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.min-segments": min_segments}):
+        models = []
+        for executor in ("serial", "threads"):
+            with executing(executor):
+                models.append(make().fit(da.from_array(X, chunks=(chunks, D)), Y))
+    assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)  # the same plan
+    wanted = dense(lambda a, b: reference.gaussian(a, b, 1.0), X[:M], 0.1)
+    assert_allclose(models[0].predict(NEW), wanted, atol=50 * N * np.finfo(float).eps * 1e2)
+
+
+@pytest.mark.cluster
+def test_two_workers_give_the_bits_of_this_process_and_another_plan_those_numbers(make_corpus, client):
+    corpus = make_corpus(X, y=Y[:, 0])
+    models = []
+    for executor, rows in (
+        ("serial", corpus),
+        (client, corpus),
+        ("serial", make_corpus(X, name="b", y=Y[:, 0], chunk_rows=7)),
+    ):
+        with executing(executor):
+            models.append(KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=M, random_state=0).fit(rows))
+    assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
+    assert_allclose(models[2].predict(NEW), models[0].predict(NEW), atol=1e-10)
+
+
+# ---------------------------------------------------------------- float32 that is too coarse for the penalty
+
+
+def near_copies(spread=0.02):
+    """Rows in float32 that come in clusters, so near that the core is all but singular; and their targets."""
+    g = np.random.default_rng(11)
+    centres = g.normal(size=(60, 6))
+    rows = np.repeat(centres, 50, axis=0) + spread * g.normal(size=(3000, 6))
+    order = g.permutation(3000)
+    return rows[order].astype(np.float32), np.sin(2 * rows[order, 0]) + 0.1 * g.normal(size=3000)
+
+
+NEAR, NEAR_Y = near_copies()
+
+
+@pytest.fixture
+def long_steps():
+    """Steps as they are by default: the longer they are, the more is summed in float32."""
+    with dask.config.set({"bigkernel.chunk-bytes": 2**23, "bigkernel.min-segments": 4, "bigkernel.block-rows": 2048}):
+        yield
+
+
+COARSE = {"kernel": Gaussian(1.0), "alpha": 1e-6, "n_landmarks": 100, "random_state": 0}
+
+
+def test_moments_too_coarse_for_the_penalty_are_swept_again_in_float64(long_steps):
+    with pytest.warns(RankDeficient, match=r"float32 .* rounding .*alpha = 1e-06.*swept again in float64") as caught:
+        model = KernelRidge(**COARSE).fit(NEAR, NEAR_Y)
+    assert sum("float64" in str(one.message) for one in caught) == 1
+    assert model.dtype_ == model.fit_report()["dtype"] == "float64"
+    wide = quietly(KernelRidge(**COARSE, dtype="float64").fit, NEAR, NEAR_Y)
+    assert_array_equal(model.dual_coef_, wide.dual_coef_)
+    assert certified(model)["rounding"] <= 1e-6
+
+
+def test_a_dtype_that_was_asked_for_is_kept_with_a_warning(long_steps):
+    with pytest.warns(RankDeficient, match=r"float32 .* rounding .*alpha = 1e-06.*take dtype='float64' or a larger"):
+        model = KernelRidge(**COARSE, dtype="float32").fit(NEAR, NEAR_Y)
+    assert model.dtype_ == "float32"
+    assert certified(model)["rounding"] > 1e-4
+    # what rounding hides is left alone rather than divided by: the model is that of a larger penalty
+    wide = quietly(KernelRidge(**{**COARSE, "alpha": 1e-2}, dtype="float64").fit, NEAR, NEAR_Y)
+    assert np.mean((model.predict(NEAR) - wide.predict(NEAR)) ** 2) < 0.05 * np.var(NEAR_Y)
+
+
+def test_statistics_without_rows_cannot_be_mended_and_are_warned_of(long_steps):
+    model = KernelRidge(**{**COARSE, "alpha": 1.0}).fit(NEAR, NEAR_Y)
+    assert model.dtype_ == "float32"
+    for again in (lambda: model.set_params(alpha=1e-6).refit(), lambda: model.partial_fit(NEAR, NEAR_Y)):
+        with pytest.warns(RankDeficient, match=r"float32 .* rounding .*larger alpha"):
+            again()
+        assert model.dtype_ == "float32"
+
+
+def test_the_second_sweep_has_a_directory_of_its_own_in_a_run(tmp_path, long_steps):
+    with pytest.warns(RankDeficient, match="swept again"), executing("serial", run=tmp_path / "run"):
+        first = KernelRidge(**COARSE).fit(NEAR, NEAR_Y)
+    assert {"moments", "moments-2"} <= {child.name for child in (tmp_path / "run").iterdir()}
+    with pytest.warns(RankDeficient, match="swept again"), executing("serial", run=tmp_path / "run", resume=True):
+        second = KernelRidge(**COARSE).fit(NEAR, NEAR_Y)
+    assert second.sweep_["resumed_segments"] == second.sweep_["segments"]
+    assert_array_equal(first.dual_coef_, second.dual_coef_)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.9, 1.4])
+def test_ordinary_fits_in_float32_are_let_be(sigma, long_steps):
+    # unit rows of ten classes, as images of digits are
+    g = np.random.default_rng(5)
+    centres = np.abs(g.normal(size=(10, 40)))
+    labels = g.integers(0, 10, 4000)
+    rows = centres[labels] + 0.5 * np.abs(g.normal(size=(4000, 40)))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    model = KernelRidgeClassifier(Gaussian(sigma), alpha=0.01, n_landmarks=500, random_state=0).fit(rows, labels)
+    assert model.dtype_ == "float32"  # and no warning: here they are errors
+    wide = KernelRidgeClassifier(Gaussian(sigma), landmarks=model.landmarks_, dtype="float64").fit(rows, labels)
+    for alpha in (0.01, 1.0, 10.0):
+        scores = [one.set_params(alpha=alpha).refit().score(rows, labels) for one in (model, wide)]
+        assert scores[0] == pytest.approx(scores[1], abs=2e-3)
+
+
+def test_a_kernel_whose_moments_lose_what_it_knows_is_warned_of_in_float64_too():
+    g = np.random.default_rng(0)
+    rows = g.normal(size=(1500, 8))
+    target = np.sin(rows[:, 0]) + rows[:, 1] * rows[:, 2]
+    far = rows + 10
+    with pytest.warns(RankDeficient, match=r"float64 .*rounding.*alpha = 1; the core has the condition \d.*e\+\d\d"):
+        model = KernelRidge(Polynomial(3, 1.0, 1.0), alpha=1.0, landmarks=far[:100]).fit(far, target)
+    assert certified(model)["rounding"] > 100
+    near = KernelRidge(Polynomial(3, 1.0, 1.0), alpha=1.0, landmarks=rows[:100]).fit(rows, target)  # and centred: none
+    assert certified(near)["rounding"] < 1
+
+
+def test_certificates_are_the_same_every_time():
+    models = [KernelRidge(Gaussian(1.0), n_landmarks=M, random_state=0).fit(as_rows(X, Y)) for _ in range(2)]
+    assert models[0].certificates_ == models[1].certificates_
