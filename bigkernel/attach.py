@@ -15,6 +15,7 @@ from typing import Any
 import dask
 from distributed import Client, Security, rpc
 from distributed.comm import CommClosedError, parse_address, parse_host_port
+from tornado.ioloop import IOLoop
 
 from bigkernel.config import settings
 from bigkernel.credentials import check_credentials
@@ -48,16 +49,22 @@ def attach(address: str, tls: Path | None, *, insecure: bool) -> Iterator[Client
 def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> None:
     """Ask who answers at the address, within `seconds`: a Client would wait for ever for one that does not speak."""
 
-    async def ask() -> dict[str, Any]:
+    async def identity() -> dict[str, Any]:
         connection = security.get_connection_args("client")
         async with rpc(address, timeout=seconds, connection_args=connection) as server:
-            identity: dict[str, Any] = await server.identity()
-            return identity
+            return dict(await server.identity())
+
+    def ask() -> dict[str, Any]:
+        loop = IOLoop(make_current=False)
+        try:
+            return dict(loop.run_sync(lambda: asyncio.wait_for(identity(), seconds)))
+        finally:
+            loop.close(all_fds=True)  # Dask leaves the socket of a connection that was given up open
 
     try:
         # in a thread of its own: the caller may be inside a running event loop, as notebooks are
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(asyncio.run, asyncio.wait_for(ask(), seconds)).result()
+            found = pool.submit(ask).result()
     except (CommClosedError, ValueError) as error:
         raise ConfigError(f"{address}: {_refusal(error, tls)}") from error
     except OSError as error:
@@ -79,9 +86,12 @@ def _refusal(error: BaseException, tls: Path | None) -> str:
             f"the scheduler's certificate is not one that {tls}/ca.pem signed for a scheduler "
             f"({reason.verify_message}); take the directory that the scheduler was given"
         )
-    if isinstance(error, CommClosedError) and (reason is None or "ALERT" in str(reason.reason)):
-        return f"the scheduler closed the connection; does it know the authority of {tls}/client.pem?"
-    return f"what answers there does not speak TLS ({reason or error}); is it tcp://?"
+    if reason is not None and "ALERT" in str(reason.reason):
+        return f"the scheduler refuses {tls}/client.pem ({reason.reason}); take the directory that it was given"
+    return (
+        f"no encrypted connection comes about ({reason or error}): it is a tcp:// scheduler, or one that does not know "
+        f"the authority of {tls}/client.pem"
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from pathlib import Path
 
 import dask
 import distributed
 import numpy as np
 import psutil
 import pytest
+import yaml
 
 from bigkernel import Gaussian, KernelRidge, connect
+from bigkernel.clusters import _read
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.worker import OneBlasThread, blas_threads
 
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
+
+
+ADDRESS = "bigkernel:\n  cluster:\n    kind: address\n    address: tcp://127.0.0.1:1\n"
+SHIPPED = Path(__file__).parents[1] / "cluster"
 
 
 @pytest.fixture
@@ -134,6 +142,22 @@ REFUSED = {
     "a port beyond all": (LOCAL + "    dashboard: 99999\n", "dashboard"),
     "a port below 0": (LOCAL + "    dashboard: -1\n", "dashboard"),
     "a port in text": (LOCAL + "    dashboard: http\n", "dashboard"),
+    "workers beyond all": (LOCAL.replace("1", "100000"), "workers: expected from 1 to 1024"),
+    "memory beyond all": (LOCAL + "    memory-limit: 10000000 TiB\n", "memory limit.*1 PiB"),
+    "memory without an end": (LOCAL + "    memory-limit: inf\n", "memory limit"),
+    "memory a truth value": (LOCAL + "    memory-limit: true\n", "memory-limit: expected int or str, found True"),
+    "certificates a number": (LOCAL + "    tls: 3\n", "tls: expected str, found 3"),
+    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: no directory of certificates"),
+    "a host of another machine": (LOCAL + "    host: 192.0.2.1\n", "host: expected an address of this machine"),
+    "every host without certificates": (LOCAL + "    host: 0.0.0.0\n", r"host: 0\.0\.0\.0 can be reached"),
+    "insecure and local": (LOCAL + "    insecure: true\n", "insecure: has a meaning with kind: address only"),
+    "host of an address": (ADDRESS + "    host: 127.0.0.1\n", "host: has a meaning with kind: local only"),
+    "insecure in text": (ADDRESS + '    insecure: "yes"\n', "insecure: expected bool, found yes"),
+    "certificates and an open address": (ADDRESS + "    tls: keys\n", r"certificates are given \(.*keys\)"),
+    "certificates missing": (ADDRESS.replace("tcp", "tls"), r"tls://127.0.0.1:1: needs certificates.*tls: DIR"),
+    "another scheme": (ADDRESS.replace("tcp", "http"), "not an address of a scheduler.*tcp, tls"),
+    "no port": (ADDRESS.replace(":1", ""), "not an address of a scheduler.*port"),
+    "port 0": (ADDRESS.replace(":1\n", ":0\n"), "not an address of a scheduler.*0 is no port"),
     "directory a number": (LOCAL + "    directory: 3\n", "directory"),
     "directory that cannot be": (LOCAL + "    directory: /proc/nothing\n", "directory|nothing"),
     "no address": ("bigkernel:\n  cluster:\n    kind: address\n", "address: missing"),
@@ -162,7 +186,17 @@ def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments, message",
-    [({"workers": 0}, "workers"), ({"memory_limit": "lots"}, "memory"), ({"memory_limit": 5}, "100 MB")],
+    [
+        ({"workers": 0}, "workers"),
+        ({"workers": 10**9}, "workers: expected from 1 to 1024"),
+        ({"memory_limit": "lots"}, "memory"),
+        ({"memory_limit": 5}, "100 MB"),
+        ({"memory_limit": float("inf")}, "memory limit"),
+        ({"dashboard": -1}, "dashboard: expected a port from 0 to 65535"),
+        ({"dashboard": 65536}, "dashboard: expected a port from 0 to 65535"),
+        ({"host": "0.0.0.0"}, r"needs certificates|make certificates"),
+        ({"tls": "/nowhere"}, "/nowhere: no directory of certificates"),
+    ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments, message):
     before = len(tree())
@@ -171,6 +205,57 @@ def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments
     assert len(tree()) == before
 
 
+def test_certificates_of_an_open_address_are_refused(tmp_path):
+    with (
+        pytest.raises(ConfigError, match=r"certificates are given .*write tls://"),
+        connect("tcp://127.0.0.1:1", tls=tmp_path),
+    ):
+        pass
+
+
+def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    path = write(ADDRESS.replace("tcp", "tls") + "    tls: keys\n")
+    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: no directory of certificates"), connect(path):
+        pass
+    with pytest.raises(ConfigError, match=r"^/elsewhere: no directory"), connect(path, tls="/elsewhere"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["local.yaml", "existing.yaml", "tls.yaml"])
+def test_the_shipped_cluster_files_are_read(name):
+    found = _read(SHIPPED / name)
+    shown = {line.lstrip("# ").split(":")[0] for line in (SHIPPED / name).read_text().splitlines()}
+    assert found.keys() <= shown
+    assert "insecure" not in found
+
+
+def test_every_key_of_the_shipped_dask_configuration_is_one_of_dasks_own():
+    shipped = yaml.safe_load((SHIPPED / "dask.yaml").read_text())
+    known = yaml.safe_load((Path(distributed.__file__).parent / "distributed.yaml").read_text())
+
+    def compare(ours, theirs, path):
+        assert isinstance(theirs, dict), path
+        for key, value in ours.items():
+            assert key in theirs, f"{path}.{key}"
+            if isinstance(value, dict):
+                compare(value, theirs[key], f"{path}.{key}")
+
+    compare(shipped, known, "")
+    assert "preload" not in str(shipped)
+
+
 def test_the_memory_of_a_worker_is_a_setting():
     with dask.config.set({"bigkernel.memory-limit-bytes": 123_000_000}):
         assert settings().memory_limit_bytes == 123_000_000
+
+
+@pytest.mark.cluster
+def test_an_address_is_reached_from_inside_a_running_event_loop(cluster):
+    """As in a notebook."""
+
+    async def cell():
+        with connect(cluster.scheduler_address) as client:
+            return client.submit(sum, [1, 2], pure=False).result(timeout=30)
+
+    assert asyncio.run(cell()) == 3
