@@ -34,6 +34,7 @@ _NUMERIC = "biuf"
 # what zarr raises at damaged metadata
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
 _REWRITE = {"corpus": "ingest its source again", "model": "fit it again", "predictions": "predict again"}
+_ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
 _logger = logging.getLogger(__name__)
 
@@ -131,11 +132,8 @@ def open_array(group: zarr.Group, name: str) -> zarr.Array:
 
 
 def array_names(group: zarr.Group) -> list[str]:
-    """Names of the arrays of a group, sorted; damaged metadata among them is a DataError."""
-    try:
-        return sorted(group.array_keys())
-    except _UNREADABLE as error:
-        raise DataError(f"{group.store_path}: the metadata of an array cannot be read: {error}") from error
+    """Names of the arrays of a group of ours, sorted."""
+    return seals.array_names(Path(group.store_path.store.root))  # type: ignore[attr-defined]
 
 
 def directory_of(array: zarr.Array) -> Path:
@@ -163,6 +161,20 @@ def require_chunks(array: zarr.Array) -> None:
         raise ChunkMissing(
             f"{array.store_path}: {count} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
             "restore the files or write the array again"
+        )
+
+
+def _require_content(array: zarr.Array) -> None:
+    """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
+    codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
+    if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
+        raise DataError(f"{array.store_path}: its codecs are {', '.join(codecs)}; those of ours end in crc32c")
+    root = directory_of(array)
+    stored = sum((root / key).stat().st_size for key in chunk_keys(array))
+    claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
+    if claimed > stored * (_ZSTD_RATIO if "zstd" in codecs else 1):
+        raise DataError(
+            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored:,} bytes can hold"
         )
 
 
@@ -289,6 +301,7 @@ def read_group(
         raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
     for array in handles.values():
         require_chunks(array)
+        _require_content(array)
     return {
         name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
         for name, array in handles.items()

@@ -113,6 +113,9 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
         if not steps:
             raise ModelRejected("it has no step")
         expected = {f"{i}.{name}" for i, step in enumerate(attributes["steps"]) for name in step["arrays"]}
+        names = [step["name"] for step in attributes["steps"]]
+        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise ModelRejected(f"its steps must have different names, found {names}")
         if expected != set(stored):
             raise ModelRejected(f"arrays {sorted(expected ^ set(stored))[:3]} do not belong to it or are missing")
     except ModelRejected as error:
@@ -126,11 +129,11 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
         AttributeError,
         OverflowError,
         RecursionError,
+        MemoryError,
     ) as error:
         where = "" if str(error).startswith(os.path.abspath(path)) else f"{path}: "
         raise ModelRejected(f"{where}not a sound model: {error}") from error
     if attributes.get("pipeline"):
-        names = [str(step["name"]) for step in attributes["steps"]]
         return Pipeline(list(zip(names, steps, strict=True)))
     return steps[0]
 

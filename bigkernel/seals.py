@@ -28,7 +28,7 @@ from bigkernel.errors import DataError
 METADATA = "zarr.json"
 SEAL = "seal"
 _METADATA_BYTES = 2**23  # most that is read of one metadata file
-_METADATA_ITEMS = 2**18  # most commas and brackets in it: what parsing it may cost in memory
+_METADATA_ITEMS = 2**17  # most commas and brackets in it: what parsing it may cost in memory
 _SEAL_BYTES = 2**19
 _MOST_ARRAYS = 1000
 RESTORE = "restore it from a copy, or write the group again"
@@ -80,7 +80,7 @@ class Seal:
 def write(root: Path) -> None:
     """Seal the group at `root` as it is; files that interrupted writers left half-written are removed."""
     arrays = {}
-    for name in _arrays(root):
+    for name in array_names(root):
         for torn in root.joinpath(name).rglob("*.partial"):
             torn.unlink()
         digest, count = chunks_digest(root / name)
@@ -108,7 +108,7 @@ def verify(root: Path) -> Seal:
     for name, digest in stated.items():
         if _sha256(root / name) != digest:
             raise DataError(f"{root / name}: is not as it was when the group was sealed; {RESTORE}")
-    added = sorted(set(_arrays(root)) - set(seal.arrays))
+    added = sorted(set(array_names(root)) - set(seal.arrays))
     if added:
         raise DataError(f"{root / added[0]}: an array that the seal of the group does not name; move it elsewhere")
     return seal
@@ -125,6 +125,18 @@ def changed_arrays(root: Path, seal: Seal) -> Iterator[tuple[str, str]]:
             yield name, f"{array.files} chunks were sealed, {count} files are there"
         elif digest != array.chunks:
             yield name, f"its {count} chunks are not those that were sealed: swapped, exchanged or damaged"
+
+
+def array_names(root: Path) -> list[str]:
+    """Names of the arrays of a group: directories of `root` with metadata of their own, sorted, the seal apart."""
+    found = []
+    with os.scandir(root) as entries:
+        for count, entry in enumerate(entries):
+            if count > 2 * _MOST_ARRAYS:
+                raise DataError(f"{root}: more than {count:,} entries; a group of ours has at most {_MOST_ARRAYS:,}")
+            if entry.is_dir() and entry.name != SEAL and os.path.lexists(os.path.join(entry.path, METADATA)):
+                found.append(entry.name)
+    return sorted(found)
 
 
 def chunks_digest(base: Path) -> tuple[str, int]:
@@ -176,15 +188,3 @@ def metadata_bytes(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(metadata_bytes(path)).hexdigest()
-
-
-def _arrays(root: Path) -> list[str]:
-    """Directories of `root` with metadata of their own, sorted, the seal apart."""
-    found = []
-    with os.scandir(root) as entries:
-        for count, entry in enumerate(entries):
-            if count > 2 * _MOST_ARRAYS:
-                raise DataError(f"{root}: more than {count:,} entries; a group of ours has at most {_MOST_ARRAYS:,}")
-            if entry.is_dir() and entry.name != SEAL and os.path.lexists(os.path.join(entry.path, METADATA)):
-                found.append(entry.name)
-    return sorted(found)
