@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from distributed import Client, Future
 
 from bigkernel.config import Settings
-from bigkernel.incidents import Watch
+from bigkernel.incidents import ASK_SECONDS, Watch
 from bigkernel.monitor import Incident, SegmentDone, emit
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import DaskSource, NumpySource, Rows
@@ -51,19 +51,23 @@ def on_cluster(
     for node, left, right in merges:
         span[node] = span[left][0], span[right][1]
 
-    def submit(
-        function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0, where: str | None = None
-    ) -> Future:
-        key = f"bigkernel-{kind}-{token}-{node}"
-        # a wish only: whoever is idle may take the task
-        place: dict[str, Any] = {"workers": [where], "allow_other_workers": True} if where else {}
-        return client.submit(function, *args, key=key, pure=False, priority=priority, **place)
+    def submit(function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
+        return client.submit(function, *args, key=f"bigkernel-{kind}-{token}-{node}", pure=False, priority=priority)
 
     def rows_of(node: str) -> str:
         if node not in span:
             return "the job itself"
         start, stop = span[node]
         return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
+
+    def published(node: str, future: Future) -> Partial:
+        # a run knows it, even when the worker that did it has died since
+        if job.run and future.status == "finished":
+            receipt = job.run.receipt(node)
+            if receipt:
+                return None, replace(receipt, resumed=False)
+        partial: Partial = watch.result(future, rows_of(node), rows_of, job.run)
+        return partial
 
     finished, collected, damaged = recover(job, steps)
     for node, wrong in damaged.items():
@@ -79,9 +83,7 @@ def on_cluster(
             # hold it die; with one, tasks load them from its store
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
                 shared = job if job.run else submit(_given, "job", "all", job, priority=3)
-            # neighbours in the tree on one worker: most merges then move nothing
-            workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-            for segment in steps.segments:
+            for segment in spread(steps.segments, len(client.ncores())):
                 node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
                 if covered(node, finished, above):
                     continue
@@ -90,8 +92,7 @@ def on_cluster(
                     plain, names, held = _held(piece, client)
                     task = submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
                 else:
-                    home = workers[segment.index * len(workers) // len(steps.segments)]
-                    task = submit(run_segment, "segment", node, shared, piece, segment, ancestors, where=home)
+                    task = submit(run_segment, "segment", node, shared, piece, segment, ancestors)
                 nodes[node] = task
                 # with a run the result is the receipt
                 waiting[task] = segment, None if job.run else submit(receipt_of, "receipt", node, task, priority=2)
@@ -99,16 +100,24 @@ def on_cluster(
                 if covered(node, finished, above):
                     continue
                 # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
-                children = nodes.pop(left), nodes.pop(right)
-                nodes[node] = submit(merge, "merge", node, shared, node, *children, above.get(node, ()), priority=1)
-            (root,) = nodes.values()  # all others were merged into it
+                nodes[node] = submit(
+                    *(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), above.get(node, ())),
+                    priority=1,
+                )
+            ((top, root),) = nodes.items()  # all others were merged into it
+            last = {root} if isinstance(root, Future) else set()
             while waiting:
-                for future in watch.first_done(set(waiting), "a segment"):
+                # the last merge ends early where another one has failed
+                for future in watch.first_done({*waiting, *last}, "a segment"):
+                    if future not in waiting:
+                        if future.status != "finished":
+                            watch.result(future, rows_of(top), rows_of, job.run)
+                        continue
                     segment, receipt_future = waiting.pop(future)
                     node = leaf(segment.index)
                     done = Receipt(node, segment.start, segment.stop)
                     if future.status != "finished" or receipt_future is None:
-                        _, done = watch.result(future, rows_of(node), rows_of, job.run)
+                        done = published(node, future)[1]
                         collected.append(done)
                         tell_of(done, rows_of(node))
                     else:
@@ -116,11 +125,9 @@ def on_cluster(
                         pending.append((rows_of(node), receipt_future))
                     emit(SegmentDone(done, len(collected) + len(pending), len(steps.segments)))
             if isinstance(root, Future):
-                what = "the merge of the partial results"
-                watch.first_done({root}, what)
-                partial: Partial = watch.result(root, what, rows_of, job.run)
-            else:
-                partial = root
+                watch.first_done({root}, rows_of(top))
+                root = published(top, root)
+            partial: Partial = root
             for what, receipt_future in pending:
                 watch.first_done({receipt_future}, f"the receipt of {what}")
                 collected.append(watch.result(receipt_future, what, rows_of, job.run))
@@ -139,6 +146,16 @@ def on_cluster(
     return partial, collected
 
 
+def spread(segments: Sequence[Segment], workers: int) -> list[Segment]:
+    """The order in which segments are begun: each worker mostly meets neighbours, so that most merges move nothing.
+
+    An order binds nobody to a task. (Dask's `workers=` does, `allow_other_workers` or not, once all of them have died.)
+    """
+    share = -(-len(segments) // max(1, workers))
+    order = (first + i for i in range(share) for first in range(0, len(segments), share))
+    return [segments[i] for i in order if i < len(segments)]
+
+
 def tell_of(receipt: Receipt, what: str) -> None:
     """Tell observers what a receipt says of attempts that failed."""
     for reason in receipt.retries:
@@ -154,9 +171,10 @@ def _given(job: Job) -> Job:
 def _settle(client: Client, token: str, seconds: float) -> None:
     """Wait until no worker is at a task of this sweep: what is under way is still published in the run."""
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and any(
-        busy is True for busy in client.run(at_work, token, on_error="return", callback_timeout=max(left, 1)).values()
-    ):
+    while client.status == "running" and time.monotonic() < deadline:
+        busy = client.run(at_work, token, on_error="return", callback_timeout=ASK_SECONDS)
+        if not any(answer is True for answer in busy.values()):
+            return
         time.sleep(0.1)
 
 

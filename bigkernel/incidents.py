@@ -24,12 +24,10 @@ from bigkernel.runs import Run
 from bigkernel.worker import last_words, state_of
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
+SETTLE_SECONDS = 1.0
 ASK_SECONDS = 5.0  # how long workers may take to say how they are
-_REASONS = {
-    "worker-ttl": "it said nothing for too long and is taken for frozen",
-    "handle-worker-cleanup": "its process ended or its connection broke",
-    "retire": "it was retired",
-}
+_REASONS = {"handle-worker-cleanup": "its process ended or its connection broke", "retire": "it was retired"}
+_FROZEN = "it said nothing for too long and was taken for frozen"
 
 
 class Watch:
@@ -46,20 +44,28 @@ class Watch:
     def __init__(self, client: Client, token: str, wanted: Settings, alive: Callable[[], None]) -> None:
         self.deaths: Counter[str] = Counter()  # by node: workers that were lost with it
         self._client, self._token, self._wanted, self._alive = client, token, wanted, alive
+        self._frozen: set[str] = set()
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
-        self._client.subscribe_topic("all", self._hear)
+        for topic in ("all", "scheduler"):
+            self._client.subscribe_topic(topic, self._hear)
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.drain()
-        with suppress(Exception):  # the scheduler may be gone
-            self._client.unsubscribe_topic("all")
+        if self._client.status == "running":
+            for topic in ("all", "scheduler"):
+                with suppress(Exception):  # the scheduler may be gone by now
+                    self._client.unsubscribe_topic(topic)
 
     def _hear(self, event: tuple[float, Any]) -> None:
         _, message = event
-        if isinstance(message, dict) and message.get("action") == "remove-worker":
+        if not isinstance(message, dict):
+            return
+        if message.get("action") == "worker-ttl-timed-out":
+            self._frozen.update(message["workers"])
+        elif message.get("action") == "remove-worker":
             self._reports.put(message)
 
     def drain(self) -> None:
@@ -72,15 +78,11 @@ class Watch:
             here = [key for key in map(str, report["processing-tasks"]) if self._token in key]
             gone = [key for key in map(str, report["lost-computed-tasks"]) if self._token in key]
             self.deaths.update({node_of(key) for key in here})
-            stimulus = str(report.get("stimulus_id", ""))
+            stimulus, address = str(report.get("stimulus_id", "")), str(report.get("worker", "?"))
             why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
-            emit(
-                Incident(
-                    "worker",
-                    f"worker {report.get('worker', '?')} lost: {why}; {len(here)} tasks under way and {len(gone)} "
-                    "results are done again",
-                )
-            )
+            why = _FROZEN if address in self._frozen else why
+            again = f"{len(here)} tasks under way and {len(gone)} results are done again"
+            emit(Incident("worker", f"worker {address} lost: {why}; {again}"))
 
     def first_done(self, futures: set[Future], what: str) -> list[Future]:
         """Those of the futures that are done, when at least one is.
@@ -94,6 +96,7 @@ class Watch:
         while True:
             self.drain()
             self._alive()
+            self._require_scheduler(what)
             try:
                 with self._client.as_current():
                     slice_ = max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))
@@ -110,6 +113,30 @@ class Watch:
                 raise Stalled(
                     f"the cluster was lost while waiting for {what} ({error}); start it again and resume"
                 ) from error
+
+    def _require_scheduler(self, what: str) -> None:
+        if self._client.status != "running":
+            raise Stalled(
+                f"the cluster was lost while waiting for {what}: its scheduler is gone (the client is "
+                f"{self._client.status}); start it again and resume"
+            )
+
+    def _fetch(self, future: Future, what: str) -> Any:
+        """What a finished task returned; asked again for longer and longer, as long as there is a scheduler."""
+        seconds, deadline = 2 * SLICE_SECONDS, time.monotonic() + self._wanted.stall_seconds
+        while True:
+            try:
+                return future.result(timeout=seconds)
+            except TimeoutError as error:
+                self.drain()
+                self._alive()
+                self._require_scheduler(what)
+                if time.monotonic() > deadline:
+                    raise Stalled(
+                        f"{what}: its result did not come within {self._wanted.stall_seconds} s; workers: "
+                        f"{self.states()}"
+                    ) from error
+                seconds *= 1.5  # the next time it is fetched from the beginning
 
     def states(self) -> str:
         """How the workers are, in a line: status, memory, free disk, tasks."""
@@ -139,7 +166,7 @@ class Watch:
         `rows_of` says what a task is by its node of the merge tree.
         """
         try:
-            return future.result()
+            return self._fetch(future, what)
         except BigKernelError:
             raise
         except KilledWorker as error:
@@ -151,7 +178,7 @@ class Watch:
 
     def _abandoned(self, error: KilledWorker, rows_of: Callable[[str], str], run: Run | None) -> TaskAbandoned:
         """The scheduler blames every task that a dying worker had taken; who died most often, began it most often."""
-        time.sleep(0.2)  # the report of the last death may still be on its way
+        time.sleep(SETTLE_SECONDS)  # the report of the last death, and what its nanny says, may still be on their way
         self.drain()
         deaths = dict(self.deaths) or {node_of(str(error.task)): 0}
         worst = max(deaths.values())
@@ -161,6 +188,7 @@ class Watch:
             suspects = [node for node in suspects if begun[node] == max(begun.values())]
         words = ""
         with suppress(Exception):
+            self._client.wait_for_workers(1, timeout=ASK_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
         named = " or ".join(rows_of(node) for node in sorted(suspects, key=_place))

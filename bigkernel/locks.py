@@ -13,7 +13,6 @@ import os
 import socket
 import threading
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ class Lock:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / NAME
+        self.left_by = ""  # who died with the lock that was taken
         self._token = uuid.uuid4().hex
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -55,11 +55,7 @@ class Lock:
                 require_free_lock(self.path.parent)
                 found = read(self.path.parent)
                 if found is not None:
-                    warnings.warn(
-                        f"{self.path.parent}: process {found['pid']} on {found['host']} left a lock and is dead; taken",
-                        RuntimeWarning,
-                        stacklevel=3,
-                    )
+                    self.left_by = f"process {found['pid']} on {found['host']}"
                 self._write()
         except OSError as error:
             raise DataError(f"{self.path.parent}: the run directory cannot be written: {error.strerror}") from error

@@ -210,7 +210,7 @@ class Run:
         """The receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
         receipt, there = self.receipt(node), (self.root / "partials" / node).exists()
         if receipt is None:
-            return None, "its receipt is missing or cannot be read" if there else ""
+            return None, "its receipt cannot be read" if self._receipt(node).exists() else ""
         try:
             self.partial(node, receipt.digest)
         except (OSError, DataError) as error:

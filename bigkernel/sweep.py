@@ -32,7 +32,7 @@ from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import ConfigError
 from bigkernel.identity import described, fingerprint
 from bigkernel.locks import locked
-from bigkernel.monitor import Event, Incident, SegmentDone, SweepEnded, SweepStarted, emit, observe
+from bigkernel.monitor import Event, Incident, Note, SegmentDone, SweepEnded, SweepStarted, emit, observe
 from bigkernel.plan import Plan, Segment, plan
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
@@ -150,7 +150,9 @@ def executing(
     with ExitStack() as stack:
         if run is not None:
             make_directory(run)
-            stack.enter_context(locked(run))
+            lock = stack.enter_context(locked(run))
+            if lock.left_by:
+                emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
             if command:
                 write_json(Path(run) / "command.json", {"command": list(command)})
         token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
@@ -213,6 +215,8 @@ def sweep(
             check_cluster(executor, rows, steps, wanted, job.run)
         emit(SweepStarted(what, name, steps))
         start = time.perf_counter()
+        if job.run is not None:
+            stack.callback(job.run.sweep_up)
         if not steps.segments:
             root: Partial = (statistic.zero(), Receipt("0-0", 0, 0))
             receipts: list[Receipt] = []
@@ -221,11 +225,9 @@ def sweep(
         else:
             root, receipts = on_cluster(job, rows, steps, executor, wanted, alive)
         total = root[0]
-        if job.run is not None:
-            if total is None:
-                total = job.run.partial(root[1].node, root[1].digest)
-            job.run.sweep_up()
-        assert total is not None
+        if total is None:
+            assert job.run is not None
+            total = job.run.partial(root[1].node, root[1].digest)
         seconds = time.perf_counter() - start
         emit(SweepEnded(seconds))
     ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))

@@ -11,7 +11,9 @@ import errno
 import os
 import resource
 import shutil
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -279,6 +281,21 @@ def last_words(dask_worker: Any) -> str:
 def blas_threads() -> dict[str, int]:
     """Threads of every BLAS library loaded in this process."""
     return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+class Undisturbed(WorkerPlugin):
+    """Ctrl-C reaches every process of a terminal: workers of a local cluster leave it to the driver.
+
+    What they are at is then still published before the driver ends them.
+    """
+
+    name = "bigkernel-undisturbed"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Ignore SIGINT in a worker's own process."""
+        if worker.nanny and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class OneBlasThread(WorkerPlugin):

@@ -75,6 +75,42 @@ class FailingDisk:
 
 
 @dataclass(frozen=True)
+class DieUnless:
+    """Ends the process at the chunk that begins with row `start`, as long as the file `cure` is not there."""
+
+    start: int
+    cure: str
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.start == self.start and not Path(self.cure).exists():
+            os._exit(1)
+
+
+@dataclass(frozen=True)
+class Devour:
+    """Takes memory that was not planned, step by step."""
+
+    n_bytes: int
+
+    def __call__(self, chunk: Chunk) -> None:
+        held = []
+        for _ in range(self.n_bytes // 10**8):
+            held.append(b"\1" * 10**8)
+            time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Both:
+    """One act after the other."""
+
+    acts: tuple[Any, ...]
+
+    def __call__(self, chunk: Chunk) -> None:
+        for act in self.acts:
+            act(chunk)
+
+
+@dataclass(frozen=True)
 class Sums:
     """Σx per column, and the number of rows; `act` is called with every chunk."""
 
@@ -96,6 +132,16 @@ class Sums:
 
     def footprint(self, block_rows: int) -> Footprint:
         return Footprint(float(self.width), 8 * (self.width + 1), 8 * block_rows * self.width)
+
+
+@dataclass(frozen=True)
+class Bulky(Sums):
+    """Sums with a long tail, so that partials need room."""
+
+    tail: int = 100_000
+
+    def zero(self) -> Accumulator:
+        return {**super().zero(), "tail": np.zeros(self.tail)}
 
 
 def local_cluster(n_workers: int, *, processes: bool = True) -> LocalCluster:

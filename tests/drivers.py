@@ -1,0 +1,89 @@
+"""Drivers in processes of their own, and where to hit them: for tests that kill, freeze and interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+N, D, SEGMENTS = 20_000, 32, 16
+SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit of a second takes some: there is time to hit it
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30.0, what: str = "") -> None:
+    """Wait for a condition, not for ever."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s for {what or condition}")
+        time.sleep(0.01)
+
+
+class Driver:
+    """A command of bigkernel, or a Python text, in a process group of its own."""
+
+    def __init__(self, arguments: Sequence[str] | str, cwd: Path, **environment: str) -> None:
+        code = "from bigkernel.cli import main; main()" if not isinstance(arguments, str) else arguments
+        words = [] if isinstance(arguments, str) else list(map(str, arguments))
+        here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.out, self.err = cwd / f"out-{time.monotonic_ns()}", cwd / f"err-{time.monotonic_ns()}"
+        with open(self.out, "w") as out, open(self.err, "w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, *words],
+                cwd=cwd,
+                stdout=out,
+                stderr=err,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(here),
+                    "PYTHONFAULTHANDLER": "1",
+                    "DASK_BIGKERNEL__MIN_SEGMENTS": str(SEGMENTS),
+                    **environment,
+                },
+                start_new_session=True,
+            )
+
+    def workers(self) -> list[psutil.Process]:
+        """Its worker processes."""
+        try:
+            below = psutil.Process(self.process.pid).children(recursive=True)
+            return [p for p in below if "spawn_main" in " ".join(p.cmdline())]
+        except psutil.Error:
+            return []
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            self.process.send_signal(signal.SIGABRT)  # tells where every thread is
+            self.process.wait(10)
+            self.end()
+            raise AssertionError(f"no end after {seconds} s: {self.errors()[-20000:]}") from error
+
+    def errors(self) -> str:
+        """What it said on standard error."""
+        return self.err.read_text()
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+def published(run: Path) -> int:
+    """Segments that a run has published, in all of its sweeps."""
+    return len(list(run.glob("*/receipts/0-*.json"))) + len(list(run.glob("receipts/0-*.json")))
+
+
+def leftovers(run: Path) -> list[Path]:
+    """What is half-written."""
+    return [path for path in run.rglob("*") if path.name.endswith((".partial", ".old"))]

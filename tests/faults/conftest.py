@@ -1,0 +1,64 @@
+"""What the fault tests share: a corpus, drivers in processes of their own, and where to hit them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drivers import SEGMENTS, D, Driver, N
+
+from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+
+
+@pytest.fixture(scope="session")
+def fault_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """20,000 rows of 32 features in ten classes, 32 chunks."""
+    rng = np.random.default_rng(7)
+    centres = rng.normal(size=(10, D))
+    y = rng.integers(0, 10, N)
+    X = (centres[y] + rng.normal(size=(N, D))).astype(np.float32)
+    path = tmp_path_factory.mktemp("faults") / "train.corpus"
+    info = CorpusInfo("faults", classes=tuple(range(10)))
+    with CorpusWriter(
+        path, n_features=D, dtype=X.dtype, columns={"y": y.dtype}, info=info, chunk_rows=N // (2 * SEGMENTS)
+    ) as writer:
+        writer.append(x=X, y=y)
+    return open_corpus(path)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Start drivers; whatever is left of them at the end of the test is killed."""
+    drivers: list[Driver] = []
+
+    def begin(arguments: Sequence[str] | str, **environment: str) -> Driver:
+        drivers.append(Driver(arguments, tmp_path, **environment))
+        return drivers[-1]
+
+    yield begin
+    for driver in drivers:
+        driver.end()
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mount small file systems in memory, where this process may."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        place = tmp_path / f"tmpfs{len(mounted)}"
+        place.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.decode().strip()}")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "-l", str(place)], check=False)

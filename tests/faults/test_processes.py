@@ -1,0 +1,467 @@
+"""Processes that die, freeze or are told to end: F1 to F8, F14 to F16, F28, F29. Each has its undisturbed twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import dask
+import psutil
+import pytest
+from distributed import Client
+from distributed.chaos import KillWorker
+from drivers import SEGMENTS, SLOW, D, N, leftovers, published, wait_until
+from probes import Both, Bulky, Devour, DieUnless, Sleep, Sums, Touch, local_cluster
+
+from bigkernel import arrays, connect
+from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
+from bigkernel.locks import Lock, locked
+from bigkernel.rows import as_rows
+from bigkernel.runs import Run
+from bigkernel.survey import survey
+from bigkernel.sweep import executing, plan_sweep, sweep
+
+pytestmark = pytest.mark.cluster
+SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    with dask.config.set(
+        {
+            "bigkernel.min-segments": SEGMENTS,
+            "bigkernel.worker-ttl-seconds": 4,
+            "bigkernel.stall-seconds": 30,
+            "bigkernel.chunk-bytes": N // (2 * SEGMENTS) * D * 4,
+        }
+    ):
+        yield
+
+
+@pytest.fixture
+def rows(fault_corpus):
+    return as_rows(fault_corpus)
+
+
+@pytest.fixture
+def clean(rows):
+    """The bits of the undisturbed sweep."""
+    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
+
+
+def pids(client):
+    """Of the worker processes, by address."""
+    return client.run(os.getpid)
+
+
+def hit(when, what):
+    """Do `what` in a thread as soon as `when()`; the thread, to be joined."""
+
+    def act():
+        wait_until(when)
+        what()
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def bits(swept):
+    return arrays.digest(swept.total)
+
+
+# ---------------------------------------------------------------- workers
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a run", "without"])
+def test_F1_a_killed_worker_costs_no_bit_and_is_reported(rows, clean, tmp_path, kept):
+    run = tmp_path / "run" if kept else None
+    touch = Touch(str(tmp_path / "touched"))
+    with connect("local", workers=2, dashboard=0) as client:
+        victim = next(iter(pids(client).values()))
+        thread = hit(lambda: len(touch.starts()) >= 8, lambda: os.kill(victim, signal.SIGKILL))
+        swept = sweep(rows, Sums(D, Both((touch, Sleep(0.1)))), client=client, run=run)
+        thread.join(10)
+    assert bits(swept) == clean
+    report = swept.report()
+    assert report["lost_workers"] == 1
+    assert any("its process ended" in text for text in report["incidents"])
+    if kept:
+        assert report["repeated_segments"] >= 1
+        assert leftovers(run) == []
+        assert survey(run)[0].repeats >= 1
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a run", "without"])
+def test_F2_both_workers_killed_at_once_cost_no_bit(rows, clean, tmp_path, kept):
+    run = tmp_path / "run" if kept else None
+    touch = Touch(str(tmp_path / "touched"))
+    with connect("local", workers=2, dashboard=0) as client:
+        victims = list(pids(client).values())
+        thread = hit(lambda: len(touch.starts()) >= 10, lambda: [os.kill(victim, signal.SIGKILL) for victim in victims])
+        swept = sweep(rows, Sums(D, Both((touch, Sleep(0.1)))), client=client, run=run)
+        thread.join(10)
+    assert bits(swept) == clean
+    assert swept.report()["lost_workers"] == 2
+    assert run is None or leftovers(run) == []
+
+
+def test_F3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_error(rows, clean, tmp_path):
+    with connect("local", workers=2, dashboard=0) as client:
+        client.register_plugin(KillWorker(delay="3s", mode="segfault"))
+        try:
+            swept = sweep(rows, SLEEPY, client=client, run=tmp_path / "run")
+        except TaskAbandoned as error:
+            told = str(error)
+        else:
+            assert bits(swept) == clean
+            told = " ".join(swept.report()["incidents"])
+    assert re.search(r"rows \d+:\d+|worker tcp://\S+ lost", told)
+    resumed = sweep(rows, SLEEPY, client="threads", run=tmp_path / "run", resume=True)
+    assert bits(resumed) == clean
+
+
+def test_F4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_its_repair(rows, clean, tmp_path):
+    guilty = plan_sweep(rows, SLEEPY).segments[9]
+    cure = tmp_path / "cure"
+    poison = Sums(D, DieUnless(guilty.start, str(cure)))
+    with dask.config.set({"bigkernel.allowed-failures": 2}), connect("local", workers=2, dashboard=0) as client:
+        with pytest.raises(TaskAbandoned) as caught:
+            sweep(rows, poison, client=client, run=tmp_path / "run")
+        # its neighbours in the queue of the dying workers are not named
+        assert re.match(rf"rows {guilty.start}:{guilty.stop}: ended 3 worker processes", str(caught.value))
+        assert "the last that was logged: " in str(caught.value)
+        before = published(tmp_path / "run")
+        cure.touch()
+        client.wait_for_workers(2, timeout=30)
+        swept = sweep(rows, poison, client=client, run=tmp_path / "run", resume=True)
+    assert bits(swept) == clean
+    assert sum(receipt.resumed for receipt in swept.receipts) == before
+
+
+def test_F5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp_path):
+    touch = Touch(str(tmp_path / "touched"))
+    with connect("local", workers=2, dashboard=0) as client:
+        victim = next(iter(pids(client).values()))
+        thread = hit(lambda: len(touch.starts()) >= 6, lambda: os.kill(victim, signal.SIGSTOP))
+        start = time.monotonic()
+        swept = sweep(rows, Sums(D, Both((touch, Sleep(0.05)))), client=client, run=tmp_path / "run")
+        seconds = time.monotonic() - start
+        thread.join(10)
+    assert bits(swept) == clean
+    assert seconds < 25  # 4 s of silence, the check of it, and the work
+    assert any("taken for frozen" in text for text in swept.report()["incidents"])
+    assert leftovers(tmp_path / "run") == []
+
+
+def test_F15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_path):
+    with (
+        dask.config.set({"bigkernel.allowed-failures": 0}),
+        connect("local", workers=1, memory_limit="600MB", dashboard=0) as client,
+    ):
+        start = time.monotonic()
+        with pytest.raises(TaskAbandoned, match=r"rows \d+:\d+.* give workers more memory"):
+            sweep(rows, Sums(D, Devour(3 * 10**9)), client=client, run=tmp_path / "run")
+        assert time.monotonic() - start < 20
+
+
+def test_F14_a_full_spill_disk_ends_in_a_named_error_with_the_workers_states(rows, tmpfs):
+    disk = tmpfs("40M")
+    with (
+        dask.config.set({"bigkernel.stall-seconds": 8}),
+        connect("local", workers=1, memory_limit="700MB", directory=str(disk), dashboard=0) as client,
+    ):
+        (disk / "full").write_bytes(bytes(38 * 10**6))
+        # results beyond the pause threshold that can neither be spilled nor merged while they pile up
+        held = client.map(_ballast, range(8), pure=False, priority=10)
+        start = time.monotonic()
+        with pytest.raises(Stalled, match=r"not finished within 8 s .* (paused|MB of disk free)"):
+            sweep(rows, Sums(D, Sleep(1)), client=client)
+        assert time.monotonic() - start < 30
+        del held
+
+
+def _ballast(i):
+    return os.urandom(1) * 70 * 10**6
+
+
+# ---------------------------------------------------------------- scheduler and driver
+
+
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, start, tmp_path):
+    here = f"tcp://127.0.0.1:{port()}"
+    code = (
+        "import sys; from distributed.cli.dask_scheduler import main; sys.argv[0] = 'dask scheduler'; main()",
+        "import sys; from distributed.cli.dask_worker import main; sys.argv[0] = 'dask worker'; main()",
+    )
+
+    def cluster():
+        words = ["--host", "127.0.0.1", "--port", here.rpartition(":")[2], "--no-dashboard"]
+        scheduler = subprocess.Popen([sys.executable, "-c", code[0], *words], stderr=subprocess.DEVNULL, cwd=tmp_path)
+        words = [here, "--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard", "--memory-limit", "1GB"]
+        words += ["--death-timeout", "20"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-c", code[1], *words], stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment
+            )
+            for _ in range(2)
+        ]
+        return scheduler, workers
+
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--cluster", here]
+    words += ["--run", "run", "--json"]
+    scheduler, workers = cluster()
+    try:
+        driver = start(words, **SLOW)
+        wait_until(lambda: published(tmp_path / "run") >= 3, what="three segments")
+        scheduler.kill()
+        killed = time.monotonic()
+        assert driver.wait(20) == 6
+        assert time.monotonic() - killed < 10
+        assert re.search(r"Stalled: .*(cluster was lost|connection).*resume", driver.errors().replace("\n", " "))
+        wait_until(lambda: all(worker.poll() is not None for worker in workers), 20, "workers that end")
+        before = published(tmp_path / "run")
+        scheduler.wait()
+        scheduler, workers = cluster()
+        again = start([*words, "--resume"], **SLOW)
+        assert again.wait() == 0, again.errors()
+    finally:
+        for process in (scheduler, *workers):
+            process.kill()
+            process.wait()
+    report = json.loads(again.out.read_text())
+    assert report["resumed_segments"] == before
+    assert same_model(tmp_path / "a.model", undisturbed(fault_corpus, start, tmp_path, words))
+
+
+def undisturbed(corpus, start, tmp_path, words):
+    """The model of the same fit on threads."""
+    words = ["fit", corpus.path, "twin.model", *words[3 : words.index("--cluster")]]
+    twin = start(words, **SLOW)
+    assert twin.wait() == 0, twin.errors()
+    return tmp_path / "twin.model"
+
+
+def same_model(a, b):
+    one, two = (arrays.read_group(path, "model")[0] for path in (a, b))
+    return arrays.digest(one) == arrays.digest(two)
+
+
+@pytest.mark.parametrize("where", ["local", "threads"])
+@pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 75)])
+def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(fault_corpus, start, tmp_path, where, signal_, code):
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1"]
+    words += ["--cluster", where, "--run", "run", "--json"]
+    words += ["--workers", "2", "--dashboard-port", "0"] if where == "local" else []
+    driver = start(words, **SLOW)
+    wait_until(lambda: published(tmp_path / "run") >= 3, what="three segments")
+    children = driver.workers()
+    if signal_ == signal.SIGINT:
+        os.killpg(driver.process.pid, signal_)  # as a terminal does: to all of the group
+    else:
+        driver.process.send_signal(signal_)
+    ended = time.monotonic()
+    assert driver.wait() == code
+    assert time.monotonic() - ended < 20
+    wait_until(lambda: not any(map(alive, children)), 10, "workers that end with their driver")
+    kept = published(tmp_path / "run")
+    assert 3 <= kept < SEGMENTS
+    (state,) = survey(tmp_path / "run")
+    assert (state.state, state.segments_done) == ("interrupted", kept)
+    if code == 75:
+        assert leftovers(tmp_path / "run") == []
+        assert f"run keeps {kept} of {SEGMENTS} segments" in driver.errors()
+        # what was under way has been published: each segment that was begun is there
+        begun = {path.name for path in tmp_path.glob("run/moments/starts/0-*")}
+        assert begun == {path.stem for path in tmp_path.glob("run/moments/receipts/0-*.json")}
+    again = start([*words, "--resume"], **SLOW)
+    assert again.wait() == 0, again.errors()
+    report = json.loads(again.out.read_text())
+    assert report["resumed_segments"] == kept
+    begun = sum(len(path.read_text().splitlines()) for path in tmp_path.glob("run/moments/starts/0-*"))
+    assert begun - SEGMENTS <= 2  # no more than one segment a worker was done again
+    assert leftovers(tmp_path / "run") == []
+    assert same_model(tmp_path / "a.model", undisturbed(fault_corpus, start, tmp_path, words))
+
+
+def alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path):
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
+    driver = start(words, **SLOW)
+    wait_until(lambda: published(tmp_path / "run") >= 2, what="two segments")
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.wait() == 75
+    listing = start(["runs", "run"], COLUMNS="80")
+    assert listing.wait() == 0, listing.errors()
+    text = listing.out.read_text()
+    assert re.search(rf"moments +interrupted +\d+ of {SEGMENTS} ", text)
+    assert "to go on: " in text
+    assert text.rstrip().endswith("--run run --resume")
+    assert max(map(len, text.splitlines()[:2])) <= 80
+
+
+@pytest.mark.parametrize("k", range(1, 2 * SEGMENTS, 3))
+def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(rows, clean, start, tmp_path, k):
+    # every step of every publish is enumerated in tests/test_runs.py; here the process really ends
+    code = f"""
+import os
+import dask
+from probes import Sums
+from bigkernel import arrays, runs
+from bigkernel.corpus import open_corpus
+from bigkernel.rows import as_rows
+from bigkernel.sweep import sweep
+steps, publish = 0, runs.Run.publish
+def counted(self, *args):
+    global steps
+    steps += 1
+    if steps == {k}:
+        os._exit(17)
+    return publish(self, *args)
+runs.Run.publish = counted
+dask.config.set({{"bigkernel.min-segments": {SEGMENTS}, "bigkernel.chunk-bytes": {N // (2 * SEGMENTS) * D * 4}}})
+sweep(as_rows(open_corpus({str(rows.x.path)!r})), Sums({D}), client="serial", run="run")
+"""
+    assert start(code).wait() == 17
+    assert published(tmp_path / "run") < SEGMENTS or k > SEGMENTS
+    resumed = sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True)
+    assert bits(resumed) == clean
+    assert leftovers(tmp_path / "run") == []
+
+
+# ---------------------------------------------------------------- two drivers
+
+
+def test_F29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_taken(fault_corpus, start, tmp_path):
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
+    first = start(words, **SLOW)
+    wait_until(lambda: published(tmp_path / "run") >= 1, what="a segment")
+    second = start([*words[:2], "b.model", *words[3:], "--resume"], **SLOW)
+    assert second.wait(30) == 9
+    assert f"RunLocked: run: in use by process {first.process.pid} on {socket.gethostname()}" in second.errors()
+    assert first.process.poll() is None
+    first.process.kill()
+    first.wait()
+    third = start([*words, "--resume"], **SLOW)
+    assert third.wait() == 0, third.errors()
+    assert f"run: process {first.process.pid} on {socket.gethostname()} died and left its lock" in third.errors()
+
+
+def test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age(tmp_path, monkeypatch):
+    with locked(tmp_path), pytest.raises(RunLocked, match="in use by process"):
+        Lock(tmp_path).acquire()
+    lock = Lock(tmp_path)
+    monkeypatch.setattr("bigkernel.locks.socket.gethostname", lambda: "elsewhere")
+    lock.acquire()
+    monkeypatch.setattr("bigkernel.locks.socket.gethostname", lambda: "here")
+    with pytest.raises(RunLocked, match="on elsewhere"):
+        Lock(tmp_path).acquire()
+    old = time.time() - 100
+    os.utime(tmp_path / "lock.json", (old, old))
+    other = Lock(tmp_path)
+    other.acquire()
+    assert other.left_by.endswith("on elsewhere")
+    with pytest.raises(RunLocked, match="taken by another"):
+        lock.require()
+    lock.release()  # does not take it from the one who has it now
+    other.require()
+    other.release()
+    assert not (tmp_path / "lock.json").exists()
+
+
+def test_F29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, tmp_path):
+    touch = Touch(str(tmp_path / "touched"))
+    lock = tmp_path / "run" / "lock.json"
+    thief = hit(lambda: len(touch.starts()) >= 4, lambda: lock.write_text('{"token": "of another"}'))
+    with pytest.raises(RunLocked, match="taken by another process; this one stops"):
+        sweep(rows, Sums(D, Both((touch, Sleep(0.02)))), client="threads", run=tmp_path / "run")
+    thief.join(10)
+    assert len(touch.starts()) < 2 * SEGMENTS
+
+
+def test_F36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
+    with locked(tmp_path):
+        monkeypatch.setattr(time, "time", lambda: 4e9)
+        with pytest.raises(RunLocked):
+            Lock(tmp_path).acquire()
+
+
+def test_executing_holds_the_run_for_its_block(tmp_path):
+    with executing("threads", run=tmp_path / "run"):
+        with pytest.raises(RunLocked), executing("threads", run=tmp_path / "run"):
+            pass
+        assert Run(str(tmp_path / "run")).root.exists()
+    with executing("threads", run=tmp_path / "run"):
+        pass
+
+
+def test_F16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
+    touch = Touch(str(tmp_path / "touched"))
+    with (
+        dask.config.set({"bigkernel.stall-seconds": 3}),
+        local_cluster(1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        thread = hit(touch.starts, lambda: cluster.scale(0))
+        with pytest.raises(Stalled, match=r"not finished within 3 s .* workers: none"):
+            sweep(rows, Sums(D, Both((touch, Sleep(0.2)))), client=client)
+        thread.join(10)
+
+
+@pytest.mark.parametrize("free", [10**5, 10**12])
+def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows, tmp_path, monkeypatch, free):
+    class Usage:
+        pass
+
+    usage = Usage()
+    usage.free = free
+    touch = Touch(str(tmp_path / "touched"))
+    monkeypatch.setattr("bigkernel.preflight.shutil.disk_usage", lambda _: usage)
+    if free > 10**9:
+        sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
+        return
+    with pytest.raises(PlanTooLarge, match=r"partial results may take .* MB are free; free space"):
+        sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
+    assert touch.starts() == []
+
+
+@pytest.mark.parametrize("where", ["threads", "local"])
+def test_F13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(
+    rows, tmp_path, tmpfs, where
+):
+    disk = tmpfs("24M")
+    statistic = Bulky(D)  # partials of 0.8 MB
+    twin = sweep(rows, Bulky(D), client="serial")
+
+    def run(**options):
+        if where == "threads":
+            return sweep(rows, statistic, client="threads", run=disk / "run", **options)
+        with connect("local", workers=2, dashboard=0) as client:
+            return sweep(rows, statistic, client=client, run=disk / "run", **options)
+
+    (disk / "ballast").write_bytes(bytes(22 * 10**6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["bigkernel.sweep"], "require_disk", lambda *_: None)  # it fills later
+        with pytest.raises(DataError, match=r"(?i)no space|disk"):
+            run()
+    (disk / "ballast").unlink()
+    resumed = run(resume=True)
+    assert bits(resumed) == bits(twin)
+    assert leftovers(disk / "run") == []
