@@ -40,6 +40,7 @@ from bigkernel.config import settings
 from bigkernel.credentials import ROLES
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.sweep import processors
+from bigkernel.worker import Undisturbed
 
 # Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time
 _QUIET = {
@@ -166,7 +167,7 @@ def _local(
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=limit,
-                host=host,
+                host=f"[{host}]" if ":" in host else host,
                 security=security,
                 dashboard_address=f"127.0.0.1:{port}",
                 scheduler_kwargs={"dashboard": pages},
@@ -181,6 +182,7 @@ def _local(
                 "script that calls connect does so under `if __name__ == '__main__':`, because workers import it"
             ) from error
         with cluster, Client(cluster) as client:
+            client.register_plugin(Undisturbed())
             yield client
 
 
@@ -206,6 +208,8 @@ def _configuration(port: int, *, pages: bool) -> dict[str, Any]:
         **PATIENT,
         "distributed.scheduler.worker-ttl": f"{wanted.worker_ttl_seconds}s",
         "distributed.scheduler.allowed-failures": wanted.allowed_failures,
+        # its timer would close the nanny of a worker that happens to be starting again when it fires
+        "distributed.deploy.lost-worker-timeout": "3650d",
         "distributed.scheduler.no-workers-timeout": f"{wanted.stall_seconds}s",
         "distributed.scheduler.http.routes": scheduler,
         "distributed.worker.http.routes": worker,

@@ -530,6 +530,21 @@ def test_beyond_loopback_is_asked_for_encrypted_and_logged(tls, caplog, corpus, 
     assert warned == [f"the cluster listens on 0.0.0.0, beyond this machine; it lets in who holds a key of {tls}"]
 
 
+@pytest.mark.cluster
+def test_the_loopback_of_ipv6_is_loopback(caplog):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    before = listening()
+    with connect("local", workers=1, dashboard=0, host="::1") as client:
+        assert client.submit(sum, [1, 2], pure=False).result(timeout=30) == 3
+        assert {ip for _, ip, _ in listening() - before} == {"::1", "127.0.0.1"}
+        with connect(client.scheduler.address) as second:
+            assert second.scheduler.address == client.scheduler.address
+    assert not [record for record in caplog.records if record.name.startswith("bigkernel")]
+
+
 @pytest.mark.parametrize("host", ["192.0.2.77", "no such host", "x" * 300])
 def test_a_host_that_is_no_address_of_this_machine_is_refused(host, tls):
     with (
