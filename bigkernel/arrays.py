@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
@@ -34,6 +35,7 @@ _NUMERIC = "biuf"
 # what zarr raises at damaged metadata
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
 _REWRITE = {"corpus": "ingest its source again", "model": "fit it again", "predictions": "predict again"}
+_SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
 _logger = logging.getLogger(__name__)
@@ -106,14 +108,17 @@ def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dic
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """What a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
 
-    Nothing is verified; `open_group` does that.
+    Nothing is verified; `open_group` does that. A sealed group with damaged metadata is still told by its text.
     """
-    file = Path(path, seals.METADATA)
     try:
-        attributes = json.loads(seals.metadata_bytes(file))["attributes"][ATTRIBUTE]
-        return str(attributes["kind"])
-    except (DataError, *_UNREADABLE):
+        content = seals.metadata_bytes(Path(path, seals.METADATA))
+    except DataError:
         return None
+    try:
+        return str(json.loads(content)["attributes"][ATTRIBUTE]["kind"])
+    except _UNREADABLE:
+        found = re.search(rb'"kind": "([a-z]+)"', content)
+        return found[1].decode() if found and seals.is_sealed(Path(path)) else None
 
 
 def open_array(group: zarr.Group, name: str) -> zarr.Array:
@@ -172,7 +177,7 @@ def _require_content(array: zarr.Array) -> None:
     root = directory_of(array)
     stored = sum((root / key).stat().st_size for key in chunk_keys(array))
     claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
-    if claimed > stored * (_ZSTD_RATIO if "zstd" in codecs else 1):
+    if claimed > max(_SMALL_BYTES, stored * (_ZSTD_RATIO if "zstd" in codecs else 1)):
         raise DataError(
             f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored:,} bytes can hold"
         )

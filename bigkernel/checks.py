@@ -43,10 +43,11 @@ def kind_at(path: str | os.PathLike[str]) -> str:
     kind = arrays.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
+    if seals.is_sealed(root):
+        seals.verify(root)
+        raise DataError(f"{root}: says that it is a {kind!r}, which this version does not know")
     if any(root.joinpath(name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
         return "zarr"
-    if seals.is_sealed(root):
-        raise DataError(f"{root / seals.METADATA}: is missing; {seals.RESTORE}")
     if _sweeps(root):
         return "run"
     raise DataError(

@@ -226,6 +226,105 @@ def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_kept_directory_outlives_an_error_and_its_chunks_are_taken_up(tmp_path):
+    def write(chunks, *, resume):
+        with disk.publishing(tmp_path / "g", kind="test", keep="token", resume=resume) as scratch:
+            found = sorted(path.name for path in chunk_files(scratch))
+            made = zarr.create_group(scratch, zarr_format=3, attributes={arrays.ATTRIBUTE: {"kind": "test"}})
+            array = arrays.create(made, "a", shape=(30,), chunks=(10,), dtype="f8")
+            for index in chunks:
+                array[10 * index : 10 * index + 10] = index + 1.0
+            if len(chunk_files(scratch)) < 3:
+                raise RuntimeError(f"{found}")
+        return found
+
+    with pytest.raises(RuntimeError, match=r"\[\]"):
+        write([0, 1], resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == [".g.token.partial"]
+    (tmp_path / ".g.token.partial/a/c/2.0123.partial").write_bytes(b"torn")
+    with pytest.raises(RuntimeError, match=r"\['0', '1'\]"):
+        write([], resume=True)
+    assert write([2], resume=True) == ["0", "1"]
+    assert_array_equal(arrays.read_group(tmp_path / "g", "test")[0]["a"], np.repeat([1.0, 2.0, 3.0], 10))
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_kept_directory_is_emptied_by_who_does_not_resume(tmp_path):
+    for attempt in range(2):
+        with pytest.raises(RuntimeError), disk.publishing(tmp_path / "g", kind="test", keep="token") as scratch:  # noqa: PT012
+            assert list(scratch.iterdir()) == []
+            (scratch / f"part{attempt}").write_text("half")
+            raise RuntimeError
+    assert [path.name for path in (tmp_path / ".g.token.partial").iterdir()] == ["part1"]
+
+
+# ---------------------------------------------------------------- seals
+
+
+@pytest.fixture
+def root(group):
+    return Path(group)
+
+
+def test_zarr_lists_a_sealed_group_without_a_warning(root):
+    opened = zarr.open_group(root, mode="r")
+    assert sorted(opened.array_keys()) == sorted(VALUES)
+    assert list(opened.group_keys()) == ["seal"]
+
+
+def test_a_seal_names_every_metadata_file_and_the_chunks_of_every_array(root):
+    seal = seals.verify(root)
+    assert sorted(seal.arrays) == sorted(VALUES)
+    assert {name: array.files for name, array in seal.arrays.items()} == {
+        name: len(chunk_files(root / name)) for name in VALUES
+    }
+    assert list(seals.changed_arrays(root, seal)) == []
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json", "zeros/zarr.json", "seal/zarr.json"])
+def test_every_bit_of_the_metadata_and_of_the_seal_is_watched(root, name):
+    file = root / name
+    content = file.read_bytes()
+    seen = 0
+    for bit in range(0, 8 * len(content), 7):  # every bit of a byte in turn
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        with pytest.raises(DataError, match=str(file)):
+            arrays.open_group(root, "test")
+        seen += 1
+    assert seen > 8 * len(content) // 8
+    file.write_bytes(content)
+    assert arrays.open_group(root, "test")[1]["note"] == 7
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json"])
+def test_metadata_that_is_gone_or_a_link_is_named(root, tmp_path, name):
+    shutil.move(root / name, tmp_path / "moved")
+    with pytest.raises(DataError, match=f"{name}: cannot be read: No such file"):
+        seals.verify(root)
+    os.symlink(tmp_path / "moved", root / name)
+    with pytest.raises(DataError, match=f"{name}: a link"):
+        seals.verify(root)
+    (root / name).unlink()
+    os.mkfifo(root / name)  # would block for ever
+    with pytest.raises(DataError, match=f"{name}: expected a file"):
+        seals.verify(root)
+
+
+def test_a_group_without_a_seal_is_refused_with_advice(root):
+    shutil.rmtree(root / "seal")
+    with pytest.raises(DataError, match=r"a test without a seal .*start a new run"):
+        arrays.open_group(root, "test")
+
+
+def test_a_kind_is_told_without_trust_in_anything(root, tmp_path):
+    assert arrays.kind_of(root) == "test"
+    (root / "zarr.json").write_text("[" * 10**5)
+    zarr.create_group(tmp_path / "foreign")
+    assert [arrays.kind_of(path) for path in (root, tmp_path / "foreign", tmp_path / "nowhere")] == [None] * 3
+
+
 # ---------------------------------------------------------------- digests and fingerprints
 
 

@@ -8,6 +8,7 @@ flipped bits over all files of a corpus, a run and a model, metadata and seals i
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import stat
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 from probes import Sums
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
@@ -26,6 +28,7 @@ from zarr.storage import LocalStore
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, arrays, load_model, open_corpus, save_model
 from bigkernel.checks import kind_at, protections, walk
 from bigkernel.chunks import Chunk
+from bigkernel.cli import main
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
 from bigkernel.plan import Footprint
@@ -314,6 +317,58 @@ def test_check_reads_the_arrays_of_a_run(tmp_path):
     shutil.copytree(tmp_path / "run/arrays" / digests[1], tmp_path / "run/arrays" / digests[0])
     (damage,) = [looked.damage for looked in walk(tmp_path / "run", "run") if looked.damage]
     assert f"its content has the digest {digests[1][:12]}" in str(damage)
+
+
+def run_check(*arguments: Any) -> tuple[int, dict[str, Any], str]:
+    """Exit code, JSON and errors of the command."""
+    result = CliRunner().invoke(main, ["check", *map(str, arguments), "--json"])
+    return result.exit_code, json.loads(result.stdout or "{}"), result.stderr
+
+
+def test_the_command_ends_with_3_or_7_at_the_first_damage_or_names_all(corpus, tmp_path):
+    save_model(KernelRidge(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
+    for path in (corpus.path, tmp_path / "model"):
+        code, report, _ = run_check(path)
+        assert (code, report["sound"]) == (0, True)
+        (said,) = {text.split(";")[0] for text in report["protection"]}
+        assert said.startswith("a flipped bit is seen (crc32c")
+        assert "damaged" not in report
+    for key in ("x/c/3/0", "y/c/9"):
+        flip(Path(corpus.path, key), 77)
+    code, report, errors = run_check(corpus.path)
+    assert (code, report) == (3, {})
+    assert "ChunkCorrupt" in errors
+    assert "chunk c/3/0 (rows 60:80)" in errors
+    code, report, errors = run_check(corpus.path, "--all")
+    assert (code, report["sound"], report["chunks_read"]) == (3, False, 30)
+    assert [text.split(": ")[1][:13] for text in report["damaged"]] == ["chunk c/3/0 (", "chunk c/9 (ro"]
+    assert "2 of 30 chunks are damaged" in errors
+    flip(chunks_of(tmp_path / "model" / "0.dual_coef_")[0], 40)
+    for options in ([], ["--all"]):
+        code, _, errors = run_check(tmp_path / "model", *options)
+        assert code == 7
+        assert "ModelRejected" in errors
+        assert "0.dual_coef_: chunk c/0" in errors
+    flip(tmp_path / "model" / "zarr.json", 4000)
+    assert run_check(tmp_path / "model")[0] == 7
+
+
+def test_the_command_reads_runs_and_foreign_stores(interrupted, tmp_path):
+    code, report, _ = run_check(interrupted)
+    assert (code, report["kind"], report["sound"]) == (0, "run directory", True)
+    zarr.create_array(tmp_path / "foreign", data=np.arange(20.0), chunks=(5,), compressors=None)
+    code, report, _ = run_check(tmp_path / "foreign")
+    assert (code, report["kind"], report["chunks_read"]) == (0, "zarr store", 4)
+    assert report["protection"] == ["a flipped bit may pass unseen (bytes: no checksum); a missing chunk is named"]
+    (tmp_path / "foreign" / "c" / "2").unlink()
+    code, _, errors = run_check(tmp_path / "foreign")
+    assert code == 3
+    assert "chunk c/2 (rows 10:15) is missing, and would be read as 0.0" in errors
+    (tmp_path / "empty").mkdir()
+    for path, message in [(tmp_path / "nothing", "does not exist"), (tmp_path / "empty", "found none of them")]:
+        code, _, errors = run_check(path)
+        assert code == 3
+        assert message in errors
 
 
 CODECS: dict[str, tuple[dict[str, Any], str, bool]] = {
