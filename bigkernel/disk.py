@@ -18,7 +18,7 @@ from bigkernel import seals
 from bigkernel.errors import DataError, PlanTooLarge
 
 # errors of writing that no second attempt mends; all others may pass
-_LASTING = {
+LASTING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.ENAMETOOLONG),
 }
@@ -57,7 +57,7 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
     try:
         yield
     except OSError as error:
-        if passing and error.errno not in _LASTING:
+        if passing and error.errno not in LASTING:
             raise
         raise DataError(
             f"{os.fspath(path)}: cannot be written: {error.strerror or error} ({free_bytes(path) / 1e6:,.1f} MB are "

@@ -26,7 +26,7 @@ from bigkernel.sweep import Swept, forget, plan_sweep, run_in_force, sweep
 class ChunkWriter(Statistic, Protocol):
     """A statistic that writes whole chunks of `chunk_rows` rows into the unpublished group at `path`.
 
-    Its `fingerprint` leaves the path out, so that the same job is known again in another place.
+    Its field `path` is `identity.NOT_COMPARED`, so that the same job is known again in another place.
     """
 
     @property
@@ -36,9 +36,6 @@ class ChunkWriter(Statistic, Protocol):
     @property
     def chunk_rows(self) -> int:
         """Rows of a chunk of the group."""
-
-    def fingerprint(self) -> str:
-        """Of all that changes what is written."""
 
 
 def kept_for_run(what: str) -> tuple[str, bool]:

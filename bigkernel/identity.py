@@ -16,6 +16,7 @@ import numpy as np
 from bigkernel import arrays
 
 _SHORT = 60  # characters of a text that is shown as it is
+NOT_COMPARED = {"identity": False}  # metadata of a dataclass field that changes no number
 _MOST = 64  # items of a tuple that are shown one by one
 
 
@@ -30,7 +31,7 @@ def fingerprint(value: Any) -> str:
             total.update(item.fingerprint().encode())
         elif dataclasses.is_dataclass(item) and not isinstance(item, type):
             total.update(type(item).__name__.encode())
-            for part in dataclasses.fields(item):
+            for part in _compared(item):
                 total.update(part.name.encode())
                 feed(getattr(item, part.name))
         elif isinstance(item, dict):
@@ -46,6 +47,11 @@ def fingerprint(value: Any) -> str:
 
     feed(value)
     return total.hexdigest()
+
+
+def _compared(value: Any) -> list[dataclasses.Field[Any]]:
+    """The fields that count; those with the metadata `NOT_COMPARED` say where something goes, not what it is."""
+    return [part for part in dataclasses.fields(value) if part.metadata != NOT_COMPARED]
 
 
 def described(value: Any, name: str) -> dict[str, str]:
@@ -69,7 +75,7 @@ def _fields(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, f"{type(value).__name__} {fingerprint(value)[:16]}"
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
-        for part in dataclasses.fields(value):
+        for part in _compared(value):
             yield from _fields(getattr(value, part.name), f"{name}.{part.name}")
     elif isinstance(value, tuple) and len(value) <= _MOST and all(map(dataclasses.is_dataclass, value)):
         yield name, f"{len(value)} of them" if value else "none"

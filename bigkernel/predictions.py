@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bigkernel.chunks import Chunk
 from bigkernel.corpus import write_chunk
 from bigkernel.disk import require_free
 from bigkernel.errors import DataError
-from bigkernel.identity import fingerprint
+from bigkernel.identity import NOT_COMPARED
 from bigkernel.plan import Footprint
 from bigkernel.predictor import Predictor
 from bigkernel.statistics import Accumulator, add
@@ -35,7 +35,7 @@ class PredictionWriter:
     """A statistic that writes f of every chunk to the store at `path`; accumulates the number of rows."""
 
     predictor: Predictor
-    path: str
+    path: str = field(metadata=NOT_COMPARED)
     chunk_rows: int
     decision: bool
     flat: bool
@@ -48,10 +48,6 @@ class PredictionWriter:
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """See `Statistic`."""
         return add(a, b)
-
-    def fingerprint(self) -> str:
-        """Of all that changes what is written; where it goes does not."""
-        return fingerprint((self.predictor, self.chunk_rows, self.decision, self.flat, self.std))
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import arrays
+from bigkernel.disk import writing
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.locks import Lock, locked
 from bigkernel.statistics import Accumulator
@@ -309,7 +310,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file that is there whole or not at all: temporary file, fsync, rename."""
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with open(scratch, "w", encoding="utf-8") as file:
+        with writing(path), open(scratch, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=1)
             file.flush()
             os.fsync(file.fileno())

@@ -297,6 +297,7 @@ def _identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -
     """Every field that changes a number of the result, each as a short text."""
     return {
         "rows": fingerprint(rows.x),
+        "bad_rows": rows.bad_rows,
         **{f"columns.{name}": fingerprint(source) for name, source in rows.columns.items()},
         **described(rows.row_maps, "row_maps"),
         **described(statistic, "statistic"),

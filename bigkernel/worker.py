@@ -7,7 +7,6 @@ takes plain data, opens its store itself and returns plain data.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import resource
 import shutil
@@ -25,14 +24,13 @@ from distributed import Worker, WorkerPlugin, get_worker
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.chunks import Workspace
+from bigkernel.disk import LASTING
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import NumpySource, Rows, Source
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.statistics import Accumulator, Statistic
 
-# errors of output that trying again does not mend
-_LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EFBIG}
 _OVERTAKEN_SECONDS = 0.5
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
 
@@ -111,7 +109,7 @@ def _patiently(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) 
             return task(reasons)
         except OSError as error:
             reasons += (str(error),)
-            if len(reasons) > job.retries or error.errno in _LASTING:
+            if len(reasons) > job.retries or error.errno in LASTING:
                 raise DataError(f"{what} in {len(reasons)} attempts: {error}") from error
         time.sleep(min(2.0, 0.05 * 2 ** len(reasons)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from bigkernel.chunks import Chunk
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus, write_chunk
 from bigkernel.errors import DataError
 from bigkernel.filling import fill, kept_for_run
-from bigkernel.identity import fingerprint
+from bigkernel.identity import NOT_COMPARED
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.plan import Footprint
@@ -127,7 +127,7 @@ def _bilinear(images: Array, which: Array, v: Array, h: Array) -> Array:
 class CorpusFiller:
     """A statistic that writes the rows it is shown, with y and group, as chunks of the corpus at `path`."""
 
-    path: str
+    path: str = field(metadata=NOT_COMPARED)
     chunk_rows: int
     labels: Array
 
@@ -138,10 +138,6 @@ class CorpusFiller:
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """See `Statistic`."""
         return add(a, b)
-
-    def fingerprint(self) -> str:
-        """Of all that changes what is written."""
-        return fingerprint((self.chunk_rows, self.labels))
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
@@ -187,7 +183,7 @@ def bundled(out: Path, n_rows: int, seed: int, *, keep: bool) -> Digits:
     kept = _kept(out / "train.corpus", source, n_rows, keep=keep)
     if kept is None:
         info = CorpusInfo("deformed digits", source, classes, shape, 255.0)
-        keep, resume = kept_for_run("corpus")
+        token, resume = kept_for_run("corpus")
         writer = CorpusWriter(
             out / "train.corpus",
             n_features=pixels,
@@ -196,7 +192,7 @@ def bundled(out: Path, n_rows: int, seed: int, *, keep: bool) -> Digits:
             info=info,
             n_rows=n_rows,
             overwrite=True,
-            keep=keep,
+            keep=token,
             resume=resume,
         )
         with writer:

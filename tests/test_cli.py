@@ -431,7 +431,7 @@ def test_a_run_is_resumed_and_says_how_much_was_there(run, work):
     options = [*FIT, "--transform", "standardize", "--run", "work", "--json"]
     first = json.loads(run("fit", "digits.corpus", "one.model", *options).stdout)
     assert first["resumed_segments"] == 0
-    assert sorted(child.name for child in (work / "work").iterdir()) == ["moments", "standardize"]
+    assert sorted(child.name for child in (work / "work").iterdir() if child.is_dir()) == ["moments", "standardize"]
     second = json.loads(run("fit", "digits.corpus", "two.model", *options, "--resume").stdout)
     assert second["resumed_segments"] == second["segments"] > 1
     one, two = load_model("one.model")[-1], load_model("two.model")[-1]

@@ -16,7 +16,19 @@ LAYERS = {
     "base": {"errors", "config", "interrupts"},
     "numerics": {
         *("blas", "blocks", "chunks", "kernels", "landmarks", "features", "statistics", "solve", "plan"),
-        *("mercer", "posterior", "predictor", "folds", "families", "grid", "gcv", "scores", "certify"),
+        *(
+            "mercer",
+            "posterior",
+            "predictor",
+            "folds",
+            "families",
+            "grid",
+            "gcv",
+            "scores",
+            "certify",
+            "indefinite",
+            "eigenfunctions",
+        ),
     },
     "storage": {
         *("arrays", "seals", "disk", "identity", "locks", "survey", "soundness", "corpus", "runs", "io", "ingest"),
@@ -37,7 +49,7 @@ OUTSIDE = {
     "base": {"dask.config", "yaml"},
     "numerics": {"numpy", "scipy"},
     "storage": {"zarr", "psutil"},
-    "execution": {"dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography"},
+    "execution": {"dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography", "tornado"},
     "estimators": {"sklearn", "dask_ml"},
     "front": {"click", "matplotlib"},
 }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from bigkernel.cli.describe import build_grid, model_options
+from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows, model_options
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, plain, show
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError
@@ -48,6 +48,7 @@ Array = NDArray[Any]
     help=f"One of {', '.join(SCORES)}; all are to be large  [accuracy for classes, r2 for numbers].",
 )
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
+@bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
 @click.option(
     "--run", type=click.Path(file_okay=False), help="Directory that keeps finished work [in --out, removed at the end]."
@@ -62,6 +63,7 @@ def tune(
     folds: str,
     scoring: str | None,
     one_standard_error: bool,
+    on_bad_rows: str,
     out: str,
     run: str | None,
     resume: bool,
@@ -87,6 +89,7 @@ def tune(
     bigkernel[plots]) and best.model, which predict and score take.
     """
     opened = open_corpus(corpus)
+    rows = chosen_rows(opened, on_bad_rows)
     estimator, grid = build_grid(opened, options)
     if folds != "domains" and not folds.isdigit():
         raise click.BadParameter(f"{folds!r}: expected a number of folds or domains", param_hint="--folds")
@@ -101,7 +104,7 @@ def tune(
     target = Path(out)
     if dry_run:
         with execution(where, quiet=as_json):
-            planned = search.plan(opened)
+            planned = search.plan(rows)
         figures = {
             "candidates": planned.candidates,
             "splits": planned.splits,
@@ -126,7 +129,7 @@ def tune(
         shutil.rmtree(own)
     start = time.perf_counter()
     with execution(where, run=run or str(own), resume=resume, quiet=as_json):
-        search.fit(opened)
+        search.fit(rows)
     seconds = time.perf_counter() - start
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
     label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")

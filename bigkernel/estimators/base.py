@@ -88,8 +88,11 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     """A point near the mean of numeric targets, (c,): of the first labelled rows; zeros for classes."""
     shift = np.zeros(targets.width)
     if targets.classes is None and "y" in rows.columns and len(rows):
-        y = rows.columns["y"].read(0, min(len(rows), 4096))
-        y = y[targets.labelled(y, 0)]
+        chunk, _ = rows.admit(rows.read(0, min(len(rows), 4096)))
+        y = chunk.y
+        assert y is not None
+        admitted = np.ones(len(y), bool) if chunk.weight is None else chunk.weight > 0
+        y = y[targets.labelled(y, 0) & admitted]
         if len(y):
             values = np.empty((len(y), targets.width))
             targets.encode(y, values)
@@ -218,7 +221,9 @@ class RowsEstimator(BaseEstimator):
         rows = input_rows(self, X, reset=False)
         predictor = predictor or self._predictor()
         if rows.in_memory:
-            return predictor.values(rows.read(0, len(rows)))
+            chunk = rows.read(0, len(rows))
+            chunk.require_finite(rows.name)
+            return predictor.values(chunk)
         return _lazy_values(rows, predictor)
 
     def _from_values(self, values: Any) -> Any:

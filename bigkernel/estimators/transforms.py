@@ -7,6 +7,7 @@ all four.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -20,7 +21,7 @@ from bigkernel.chunks import RowMap, Scale, Standardize, UnitNorm
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows, is_lazy, near_mean
 from bigkernel.features import IdentityMap
-from bigkernel.rows import Rows, as_rows
+from bigkernel.rows import as_rows
 from bigkernel.statistics import FeatureSums
 from bigkernel.sweep import sweep
 
@@ -104,7 +105,7 @@ class Standardizer(RowTransformer):
         if sample_weight is not None and not is_lazy(X):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         rows = as_rows(rows, weight=sample_weight)
-        plain = Rows(rows.x, {"weight": rows.columns["weight"]} if "weight" in rows.columns else {}, rows.row_maps)
+        plain = replace(rows, columns={name: source for name, source in rows.columns.items() if name == "weight"})
         shift = near_mean(rows)
         swept = sweep(plain, FeatureSums(IdentityMap(shift)), what="standardize")
         n, s, q = (swept.total[name] for name in ("n", "s", "q"))
