@@ -340,6 +340,21 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
         default_client()
 
 
+@pytest.mark.cluster
+def test_a_running_cluster_goes_on_when_its_certificates_are_renewed(tls, tmp_path, corpus, expected):
+    keys = tmp_path / "keys"
+    shutil.copytree(tls, keys)
+    with connect("local", workers=1, dashboard=0, tls=keys) as client:
+        before = client.submit(os.getpid, pure=False).result(timeout=30)
+        renew_certificates(keys)
+        client.restart(timeout=30)  # the new worker process reads the new files
+        assert client.submit(os.getpid, pure=False).result(timeout=30) != before
+        np.testing.assert_array_equal(fitted(corpus).dual_coef_, expected)
+        for directory in (keys, tls):
+            with connect(client.scheduler.address, tls=directory) as second:
+                assert second.submit(sum, [1, 2], pure=False).result(timeout=30) == 3
+
+
 def test_tls_to_a_scheduler_without_it_is_named(cluster, tls):
     with (
         pytest.raises(ConfigError, match=r"no encrypted connection comes about.*a tcp:// scheduler"),
