@@ -31,6 +31,7 @@ from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.monitor import Note, observe
 from bigkernel.plan import Plan
+from pipelines import digit_corpora
 
 N, D, CHUNK_ROWS = 210, 5, 20
 rng = np.random.default_rng(11)
@@ -333,6 +334,35 @@ def test_a_new_run_takes_nothing_from_what_an_older_one_left(model, corpus, make
     predict(model, small, tmp_path / "p", tmp_path / "run")
     predict(model, small, tmp_path / "undisturbed")
     assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
+
+
+@pytest.mark.cluster
+def test_predictions_of_worker_processes_are_gone_on_with_in_this_one(client, model, corpus, tmp_path, interrupted):
+    with executing(client, run=tmp_path / "run", resume=True):
+        model.predict_to(corpus, tmp_path / "p", decision=True)
+    predict(model, corpus, tmp_path / "undisturbed")
+    assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
+    assert left(tmp_path) == []
+
+
+def test_a_corpus_that_a_sweep_fills_is_gone_on_with_to_the_same_bytes(tmp_path, puts):
+    def make(name: str, run: Path | None = None, *, resume: bool = False) -> Path:
+        with executing("serial", run=run, resume=resume):
+            digit_corpora.bundled(tmp_path / name, 200, 0, keep=True)
+        return tmp_path / name / "train.corpus"
+
+    expected = content(make("undisturbed"))
+    total = sum("/c/" in name for name in expected)
+    small = sum("/c/" in name for name in content(tmp_path / "undisturbed" / "test.corpus"))
+    for k in (total // 2, total - 1):
+        puts.done, puts.fail_at = 0, k
+        with pytest.raises(Crash):
+            make(f"out{k}", tmp_path / f"run{k}")
+        puts.done, puts.fail_at = 0, None
+        assert content(make(f"out{k}", tmp_path / f"run{k}", resume=True)) == expected
+        assert left(tmp_path / f"out{k}") == []
+        assert puts.done - small < total  # what finished segments wrote is not written again
+    assert puts.done - small <= total / 3
 
 
 # ---------------------------------------------------------------- F39: one task, one chunk
