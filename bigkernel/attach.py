@@ -32,6 +32,21 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def attach(address: str, tls: Path | None, *, insecure: bool) -> Iterator[Client]:
+    """A client of the scheduler at `address`, closed at the end of the block; the scheduler goes on.
+
+    Parameters
+    ----------
+    address : "tls://host:port"; "tcp://…" on loopback
+    tls : directory of certificates; needed for tls://, refused for others
+    insecure : let an open connection go to another machine, with a warning
+
+    Raises
+    ------
+    ConfigError
+        Not an address, not encrypted where it must be, or certificates that do not fit.
+    Stalled
+        No scheduler answers within 30 s, or `bigkernel.stall-seconds` if that is less.
+    """
     _require_encrypted(address, tls, insecure=insecure)
     security = Security() if tls is None else security_of(tls, ("client",))
     seconds = min(30, settings().stall_seconds)
@@ -134,6 +149,12 @@ def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> Non
 
 
 def security_of(tls: Path, roles: Sequence[str]) -> Security:
+    """What Dask needs to know of a directory of certificates, after its check, for some of the roles; TLS 1.3.
+
+    Raises
+    ------
+    ConfigError
+    """
     files = check_credentials(tls, roles)
     # a file holds certificate and key; None, so that no key of Dask's configuration comes in
     own = {f"tls_{role}_{part}": files[role] if part == "cert" else None for role in roles for part in ("cert", "key")}
@@ -141,6 +162,7 @@ def security_of(tls: Path, roles: Sequence[str]) -> Security:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -108,20 +108,21 @@ def connect(
     ...     KernelRidge(n_landmarks=1000).fit(open_corpus("digits.corpus"))
     """
     text, insecure = str(cluster), False
+    local = text == "local"
     certificates = None if tls is None else Path(tls)
-    if text != "local" and "://" not in text:
+    if not local and "://" not in text:
         path = Path(text)
         found = _read(path)
         if certificates is None and "tls" in found:
             certificates = path.parent / Path(found["tls"]).expanduser()
         insecure = found.get("insecure", False)
-        text = found.get("address", "") if found["kind"] == "address" else "local"
+        local, text = found["kind"] == "local", found.get("address", "")
         workers = workers or found.get("workers")
         memory_limit = memory_limit or found.get("memory-limit")
         directory = directory or found.get("directory")
         dashboard = found.get("dashboard", dashboard)
         host = host or found.get("host")
-    if text == "local":
+    if local:
         with _local(workers, memory_limit, directory, dashboard, host or "127.0.0.1", certificates) as client:
             yield client
     else:

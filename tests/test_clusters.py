@@ -156,6 +156,7 @@ REFUSED = {
     "certificates and an open address": (ADDRESS + "    tls: keys\n", r"certificates are given \(.*keys\)"),
     "certificates missing": (ADDRESS.replace("tcp", "tls"), r"tls://127.0.0.1:1: needs certificates.*tls: DIR"),
     "another scheme": (ADDRESS.replace("tcp", "http"), "not an address of a scheduler.*tcp, tls"),
+    "a word for an address": (ADDRESS.replace("tcp://127.0.0.1:1", "local"), "local: not an address of a scheduler"),
     "no port": (ADDRESS.replace(":1", ""), "not an address of a scheduler.*port"),
     "port 0": (ADDRESS.replace(":1\n", ":0\n"), "not an address of a scheduler.*0 is no port"),
     "directory a number": (LOCAL + "    directory: 3\n", "directory"),
