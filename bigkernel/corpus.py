@@ -253,13 +253,13 @@ class CorpusWriter:
 
     def __enter__(self) -> CorpusWriter:
         row_bytes = sum(math.prod(tail) * dtype.itemsize for tail, dtype in self._shapes.values())
-        disk.require_free(self.target, self.n_rows * row_bytes, "the corpus")
         with ExitStack() as stack:
             stack.enter_context(disk.writing(self.target, passing=False))
             publishing = disk.publishing(
                 self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume
             )
             self.path = stack.enter_context(publishing)
+            disk.require_free(self.path, self.n_rows * row_bytes, "the corpus")
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
             self._arrays = {
                 name: arrays.create(

@@ -27,12 +27,16 @@ LASTING = {
 def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
     """Refuse to begin writing what the file system of `path` (which need not exist yet) cannot hold.
 
+    What a resumed writer finds at `path` already is taken off what is needed.
+
     Raises
     ------
     PlanTooLarge
         Says what is needed and what is free.
     """
     free = free_bytes(path)
+    if needed_bytes > free:
+        needed_bytes -= sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
     if needed_bytes > free:
         raise PlanTooLarge(
             f"{os.fspath(path)}: {what} takes up to {needed_bytes / 1e6:,.1f} MB, and its file system has "

@@ -16,7 +16,7 @@ import zarr
 
 from bigkernel import arrays
 from bigkernel.errors import DataError
-from bigkernel.monitor import Note, emit
+from bigkernel.monitor import Incident, emit
 from bigkernel.rows import Rows
 from bigkernel.soundness import look
 from bigkernel.statistics import Statistic
@@ -88,7 +88,7 @@ def fill(rows: Rows, writer: ChunkWriter, *, what: str) -> Swept:
     if any(receipt.resumed for receipt in swept.receipts):
         damage = _first_damage(writer.path)
         if damage is not None:
-            emit(Note(f"{what}: written again from the first row: {damage}"))
+            emit(Incident("damage", f"{what}: all rows are written again, for what was kept is damaged ({damage})"))
             forget(what)
             swept = sweep(rows, writer, what=what)
     group = zarr.open_group(writer.path, mode="r", zarr_format=3)

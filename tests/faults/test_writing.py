@@ -19,17 +19,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 from zarr.storage import LocalStore
 
 from bigkernel import Gaussian, KernelRidge, arrays, disk, executing, open_corpus
 from bigkernel.checks import walk
+from bigkernel.cli import main
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
 from bigkernel.filling import require_owned
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
-from bigkernel.monitor import Note, observe
+from bigkernel.monitor import Event, Incident, observe
 from bigkernel.plan import Plan
 from pipelines import digit_corpora
 
@@ -213,19 +215,14 @@ main(sys.argv[2:])
 """
 
 
-def command(*arguments: Any, kill_at: int = 10**9) -> int:
-    """A command in a process of its own that is killed at a chunk; its exit code."""
-    words = [sys.executable, "-c", KILLED, str(kill_at), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, timeout=120, check=False).returncode
-
-
 @pytest.mark.filterwarnings("ignore:.*left a lock and is dead:RuntimeWarning")
-def test_commands_that_are_killed_in_the_middle_are_gone_on_with(source, tmp_path):
-    table, run = tmp_path / "table.csv", tmp_path / "ingest.run"
-    options = ["--chunk-rows", CHUNK_ROWS, "--name", "table", "--run", run]
-    assert command("ingest", table, tmp_path / "c", *options, kill_at=13) == -signal.SIGKILL
+def test_a_command_that_is_killed_in_the_middle_is_gone_on_with(source, tmp_path):
+    words = ["ingest", tmp_path / "table.csv", tmp_path / "c", "--run", tmp_path / "run", "--chunk-rows", CHUNK_ROWS]
+    words = [*map(str, words), "--name", "table"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, "13", *words], capture_output=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "c").exists()
-    assert command("ingest", table, tmp_path / "c", *options, "--resume") == 0
+    assert CliRunner().invoke(main, [*words, "--resume"]).exit_code == 0
     write(source, tmp_path, "undisturbed")
     assert content(tmp_path / "c") == content(tmp_path / "undisturbed")
     assert left(tmp_path) == []
@@ -308,13 +305,14 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
         (interrupted / "decision" / "zarr.json").write_text("{}")
     else:
         shutil.rmtree(interrupted)
-    notes: list[str] = []
-    with observe(lambda event: notes.append(event.text) if isinstance(event, Note) else None):
+    events: list[Event] = []
+    with observe(events.append):
         predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
     predict(model, corpus, tmp_path / "undisturbed")
     assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
     assert [looked.damage for looked in walk(tmp_path / "p", "predictions") if looked.damage] == []
-    assert ["written again from the first row" in note for note in notes] == [True] * (damage != "metadata")
+    told = [event.text for event in events if isinstance(event, Incident) and event.kind == "damage"]
+    assert ["all rows are written again" in text for text in told] == [True] * (damage != "metadata")
     assert left(tmp_path) == []
 
 
@@ -414,6 +412,14 @@ def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_begins(model, 
 def full_writer(folder: Path) -> CorpusWriter:
     info = CorpusInfo("c")
     return CorpusWriter(folder / "c", n_features=D, dtype="f8", columns={}, info=info, n_rows=N, chunk_rows=CHUNK_ROWS)
+
+
+def test_what_is_written_already_needs_no_room(tmp_path, monkeypatch):
+    (tmp_path / "kept").write_bytes(bytes(3000))
+    free_of(monkeypatch, 1000)
+    disk.require_free(tmp_path, 4000, "a store")
+    with pytest.raises(PlanTooLarge, match="a store takes up to"):
+        disk.require_free(tmp_path, 4001, "a store")
 
 
 def test_the_place_of_a_store_need_not_exist_to_be_measured(tmp_path):
