@@ -394,7 +394,7 @@ def test_an_open_connection_beyond_this_machine_is_refused(address, write):
         connect(write("kind: address", f'address: "{address}"')),
     ):
         pass
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
 
 
 def test_one_that_is_asked_for_is_tried_with_one_warning(write, caplog):
