@@ -26,7 +26,7 @@ def fit_undisturbed(fit: Fit, directory: Path, log: Log) -> Record:
     record = Round(fit, directory, "undisturbed", log, None, 0.0).run()
     if not record.trouble:
         record.identical = True
-        log("round", f"undisturbed: {record.seconds:.1f} s, {record.segments} segments", **asdict(record))
+        log("round", f"undisturbed: {record.seconds:.1f} s, {record.segments} segments", record=asdict(record))
     return record
 
 
@@ -47,7 +47,7 @@ def fit_disturbed(
             for part in ("run", "scratch", "fitted.model"):
                 shutil.rmtree(directory / part, ignore_errors=True)
     verdict = f"NOT AS IT SHOULD BE: {record.trouble}" if record.trouble else "model identical"
-    log("round", f"{number}: {record.seconds:.1f} s, {record.again} segments again; {verdict}", **asdict(record))
+    log("round", f"{number}: {record.seconds:.1f} s, {record.again} segments again; {verdict}", record=asdict(record))
     return record
 
 

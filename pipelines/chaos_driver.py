@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import psutil
 
-from bigkernel import arrays
+from bigkernel import arrays, errors
 from bigkernel.model import load_model
 
 TTL_SECONDS = 5  # bigkernel.worker-ttl-seconds of the drivers: a frozen worker is replaced after it
@@ -101,7 +101,7 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """Its worker processes now, by number."""
-        return [process for process in self.family() if _is_worker(process)]
+        return [process for process in self.family() if _runs(process, "spawn_main")]
 
     def family(self) -> list[psutil.Process]:
         """All processes below it that were ever seen and are alive, by number."""
@@ -132,9 +132,15 @@ class Driver:
             time.sleep(0.05)
         return left
 
-    def release(self, process: psutil.Process) -> None:
-        """Let a process outlive the driver, which must be dead: it is of the family no more."""
-        self._family.pop(process.pid, None)
+    def release(self, worker: psutil.Process) -> list[psutil.Process]:
+        """Let a worker outlive the driver, which must be dead; the processes that are of the family no more.
+
+        The resource tracker of multiprocessing stays as long as one that it serves is there.
+        """
+        gone = [worker, *(process for process in self.family() if _runs(process, "resource_tracker"))]
+        for process in gone:
+            self._family.pop(process.pid, None)
+        return gone
 
     def end(self) -> None:
         """Kill it and its family; nothing happens where they are gone."""
@@ -148,10 +154,11 @@ class Driver:
 
 
 def kind_of(line: str) -> str:
-    """What a driver's line is: "progress", "dask" for what Dask logs, else "incident"."""
-    if re.match(r"\d{4}-\d\d-\d\d ", line):
-        return "dask"
-    return "progress" if re.match(r"dashboard: |[\w-]+: \d+ of \d+ segments, ", line) else "incident"
+    """What a driver's line is: "progress", "incident", or "log" for what Dask and Python say of themselves."""
+    if re.match(r"dashboard: |[\w-]+: \d+ of \d+ segments, ", line):
+        return "progress"
+    ours = line.partition(":")[0] in vars(errors) or re.match(r"[a-z][\w-]*: |/|interrupted|\w+Warning: ", line)
+    return "incident" if ours and "resource_tracker" not in line else "log"
 
 
 def lives(process: psutil.Process) -> bool:
@@ -171,9 +178,10 @@ def send(process: psutil.Process, number: signal.Signals) -> bool:
     return True
 
 
-def _is_worker(process: psutil.Process) -> bool:
+def _runs(process: psutil.Process, what: str) -> bool:
+    """Whether a word of its command line holds `what`."""
     try:
-        return any("spawn_main" in word for word in process.cmdline())
+        return any(what in word for word in process.cmdline())
     except psutil.Error:
         return False
 

@@ -115,11 +115,12 @@ class Record:
 
 @dataclass
 class Frozen:
-    """A stopped worker, since when, and whether it is left so while its driver dies and the next one works."""
+    """A stopped worker, since when; whether its driver has died meanwhile, and whether it was let go then."""
 
     process: psutil.Process
     since: float
     orphan: bool = False
+    awake: bool = False
 
 
 class Round:
@@ -141,6 +142,7 @@ class Round:
         self._fit, self._directory, self._log, self._rng, self._every = fit, directory, log, rng, every
         self._begun = time.monotonic()
         self._frozen: list[Frozen] = []
+        self._orphans: list[psutil.Process] = []  # processes that have outlived their driver
         self._lost = 0  # workers that the drivers have missed
         self._struck: set[str] = set()  # addresses of workers that were killed or frozen
         self._before: list[Ledger] = []  # what the run held when a driver died
@@ -164,8 +166,8 @@ class Round:
             record.last_lines = getattr(error, "last_lines", [])
             self._tell("trouble", f"TROUBLE: {error}", last_lines=record.last_lines)
         finally:
-            for frozen in self._frozen:
-                send(frozen.process, signal.SIGKILL)
+            for process in [*self._orphans, *(frozen.process for frozen in self._frozen)]:
+                send(process, signal.SIGKILL)
         return record
 
     def _drive(self, number: int) -> bool:
@@ -196,7 +198,10 @@ class Round:
             working = sum(map(len, state.starts.values())) > begun
             if len(state.finished) > finished:
                 finished, progress = len(state.finished), now
-                self._thaw()
+                # the new driver is at work: those of dead ones may meet it
+                for frozen in self._frozen:
+                    if frozen.orphan:
+                        self._wake(frozen)
             workers = self._look(driver)
             if len(workers) >= self._fit.workers or not working or len(state.finished) >= self._fit.segments:
                 staffed = now
@@ -231,14 +236,13 @@ class Round:
         assert self._rng is not None
         stopped = {frozen.process.pid for frozen in self._frozen}
         seen = {who for starters in state.starts.values() for who in starters}
-        able = [w for w in workers if w.pid not in stopped and addresses_of(w) & seen]
+        able = [(w, found) for w in workers if w.pid not in stopped and (found := addresses_of(w)) & seen]
         if not able:
             return
-        victim = able[int(self._rng.integers(len(able)))]
+        victim, addresses = able[int(self._rng.integers(len(able)))]
         kind = self._next.pop(0) if self._next else str(self._rng.choice(["kill", "freeze"], p=[0.6, 0.4]))
         if kind == "freeze" and any(not frozen.orphan for frozen in self._frozen):
             kind = "kill"  # one at a time
-        addresses = addresses_of(victim)
         if not send(victim, signal.SIGKILL if kind == "kill" else signal.SIGSTOP):
             return
         self._struck |= addresses
@@ -291,13 +295,13 @@ class Round:
         if code != wanted:
             raise Trouble(f"driver {len(self.record.drivers)} ({ended}) has exit code {code}, expected {wanted}")
         self._look(driver)
-        for frozen in self._frozen:
+        for frozen in () if self._rng is None or ended == "finished" else self._frozen:
             # a stopped process cannot notice that its driver is dead; some wake while the next driver is at work
-            frozen.orphan = bool(self._pending) and (frozen.orphan or self._draw() < 0.5)
-            if frozen.orphan:
-                driver.release(frozen.process)
-            elif ended != "finished":
-                send(frozen.process, signal.SIGCONT)
+            if self._pending and (frozen.orphan or self._rng.random() < 0.5):
+                frozen.orphan = True
+                self._orphans += driver.release(frozen.process)
+            else:
+                self._wake(frozen)
         if left := driver.remaining(GONE_SECONDS):
             raise Trouble(f"{GONE_SECONDS:.0f} s after the driver's end its processes {[p.pid for p in left]} live")
         self._look(driver)
@@ -319,26 +323,27 @@ class Round:
         if kinds != [wanted_state]:
             raise Trouble(f"the run of driver {len(self.record.drivers)} is {kinds}, expected {wanted_state}")
 
-    def _draw(self) -> float:
-        return 1.0 if self._rng is None else float(self._rng.random())
-
-    def _thaw(self) -> None:
-        """Let workers of dead drivers go on: the present one has begun to finish segments."""
-        for frozen in self._frozen:
-            if frozen.orphan and send(frozen.process, signal.SIGCONT):
-                self._tell("thaw", f"worker {frozen.process.pid} of a dead driver goes on", pid=frozen.process.pid)
+    def _wake(self, frozen: Frozen) -> None:
+        """Let a worker of a dead driver go on, once."""
+        if not frozen.awake and send(frozen.process, signal.SIGCONT):
+            frozen.awake = True
+            self._tell("thaw", f"worker {frozen.process.pid} of a dead driver goes on", pid=frozen.process.pid)
 
     def _inspect(self) -> None:
         """Look at what the finished round has left, and count."""
         record = self.record
         state = ledger(self._run)
         record.segments, record.again = len(state.finished), state.repeats
-        if late := psutil.wait_procs([frozen.process for frozen in self._frozen], GONE_SECONDS)[1]:
-            raise Trouble(f"workers {[p.pid for p in late]} of dead drivers are still there")
+        deadline = time.monotonic() + GONE_SECONDS
+        while late := [process.pid for process in self._orphans if lives(process)]:
+            if time.monotonic() > deadline:
+                raise Trouble(f"processes {late} of dead drivers are still there")
+            time.sleep(POLL_SECONDS)
+        record.freezes += [(frozen.since, self._now()) for frozen in self._frozen]
         for before in self._before:
             if again := before.begun_again(state):
                 raise Trouble(f"segments {again} were finished when a driver died, and were computed again")
-        strikes = len(record.kills) + len(record.freezes) + len(self._frozen)
+        strikes = len(record.kills) + len(record.freezes)
         most = max(strikes, self._lost) + sum(record.in_flight)
         if record.again > most:
             raise Trouble(f"{record.again} segments were done again; at most {most} were under way at a signal")
