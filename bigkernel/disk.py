@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import uuid
@@ -67,6 +68,11 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
             f"{os.fspath(path)}: cannot be written: {error.strerror or error} ({free_bytes(path) / 1e6:,.1f} MB are "
             "free there); free some space or choose another place"
         ) from error
+
+
+def token_of(run: str | os.PathLike[str]) -> str:
+    """`keep` of `publishing` for the stores that are written under a run directory: by its absolute path."""
+    return hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

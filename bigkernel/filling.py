@@ -6,8 +6,6 @@ back through their checksums before the store is published, and written again wh
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +13,7 @@ from typing import Protocol
 import zarr
 
 from bigkernel import arrays
+from bigkernel.disk import token_of
 from bigkernel.errors import DataError
 from bigkernel.monitor import Incident, emit
 from bigkernel.rows import Rows
@@ -46,8 +45,7 @@ def kept_for_run(what: str) -> tuple[str, bool]:
     run, resume = run_in_force()
     if run is None:
         return "", False
-    token = hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
-    return token, resume and Path(run, what, "manifest.json").exists()
+    return token_of(run), resume and Path(run, what, "manifest.json").exists()
 
 
 def require_owned(bounds: Sequence[int], chunk_rows: int) -> None:

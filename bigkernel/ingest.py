@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
-from bigkernel.disk import writing
+from bigkernel.disk import token_of, writing
 from bigkernel.errors import DataError
 from bigkernel.identity import fingerprint
 from bigkernel.io.source import Source
-from bigkernel.runs import Run
+from bigkernel.runs import Receipt, Run
 
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16
@@ -200,13 +200,12 @@ def ingest(
         scale=source.scale,
     )
     chunk_rows = chunk_rows or chunk_rows_for(source.n_features, source.dtype.itemsize, n_rows)
+    store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     with ExitStack() as stack:
-        keep = ""
-        if run is not None:
-            store = Run(os.path.abspath(run))
-            keep = hashlib.sha256(store.path.encode()).hexdigest()[:16]
+        if store is not None:
             resume = resume and (store.root / "manifest.json").exists()
-            stack.enter_context(store.held(_identity(source, labels, info, chunk_rows), resume=resume))
+            job = _identity(source, labels, info, chunk_rows)
+            stack.enter_context(store.held(job, resume=resume, plan={"segments": 1, "rows": n_rows or 0}))
         stack.enter_context(writing(target_path, passing=False))
         writer = CorpusWriter(
             target_path,
@@ -219,7 +218,10 @@ def ingest(
             keep=keep,
             resume=resume,
         )
-        _fill(stack.enter_context(writer), source, labels, n_rows, progress)
+        with writer:
+            done = _fill(writer, source, labels, n_rows, progress)
+        if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
+            store.publish(Receipt("0-0", 0, done), {"rows": np.array([float(done)])})
     return open_corpus(target_path)
 
 
@@ -229,7 +231,8 @@ def _fill(
     labels: Labels | None,
     n_rows: int | None,
     progress: Callable[[int, int | None], None] | None,
-) -> None:
+) -> int:
+    """Append all rows; how many there were."""
     done = 0
     for x, y in source.blocks():
         _require_finite(source.path, done, x)
@@ -241,6 +244,7 @@ def _fill(
         raise DataError(f"{source.path}: no rows")
     if n_rows is not None and done != n_rows:
         raise DataError(f"{source.path}: {done} rows, expected {n_rows}")
+    return done
 
 
 def _identity(source: Source, labels: Labels | None, info: CorpusInfo, chunk_rows: int) -> dict[str, str]:

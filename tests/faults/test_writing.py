@@ -33,6 +33,7 @@ from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.monitor import Event, Incident, observe
 from bigkernel.plan import Plan
+from bigkernel.survey import survey
 from pipelines import digit_corpora
 
 N, D, CHUNK_ROWS = 210, 5, 20
@@ -222,9 +223,12 @@ def test_a_command_that_is_killed_in_the_middle_is_gone_on_with(source, tmp_path
     killed = subprocess.run([sys.executable, "-c", KILLED, "13", *words], capture_output=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "c").exists()
+    assert [state.state for state in survey(tmp_path / "run")] == ["interrupted"]
     assert CliRunner().invoke(main, [*words, "--resume"]).exit_code == 0
     write(source, tmp_path, "undisturbed")
     assert content(tmp_path / "c") == content(tmp_path / "undisturbed")
+    assert [(state.state, state.rows_done) for state in survey(tmp_path / "run")] == [("finished", N)]
+    assert [looked.damage for looked in walk(tmp_path / "run", "run") if looked.damage] == []
     assert left(tmp_path) == []
 
 
