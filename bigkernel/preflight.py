@@ -168,7 +168,7 @@ def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) ->
     for address, answer in answers.items():
         if isinstance(answer, OSError) and address not in there:
             continue  # it was lost meanwhile
-        if isinstance(answer, ImportError | AttributeError):
+        if isinstance(answer, BaseException) and "bigkernel" in repr(answer) and "No module" in repr(answer):
             raise ConfigError(
                 f"worker {address} cannot import bigkernel {bigkernel.__version__} ({answer}); install it there"
             )

@@ -378,7 +378,7 @@ def _in_process(
                 finish(future.result())
         except BaseException:
             wait(running, timeout=wanted.grace_seconds)  # what is under way is still published in the run
-            raise
-        finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
     return tree.root(), receipts

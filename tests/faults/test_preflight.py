@@ -1,0 +1,205 @@
+"""What is found before the first task: F35, workers without bigkernel or with other versions; input or run not shared.
+
+Workers are real processes beside a scheduler of this one; where this process may, they live in a mount namespace of
+their own, so that a path holds something else for them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+from drivers import wait_until
+from probes import Sums, Touch, local_cluster
+
+from bigkernel import arrays
+from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.errors import ConfigError, DataError, Stalled
+from bigkernel.rows import as_rows
+from bigkernel.sweep import sweep
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
+N, D = 230, 4
+WORKER = "import sys; from distributed.cli.dask_worker import main; sys.argv[0] = 'dask worker'; main()"
+
+
+def corpus(path, seed=0):
+    X = np.random.default_rng(seed).normal(size=(N, D))
+    with CorpusWriter(path, n_features=D, dtype=X.dtype, columns={}, info=CorpusInfo("rows"), chunk_rows=25) as writer:
+        writer.append(x=X)
+    return open_corpus(path)
+
+
+@pytest.fixture
+def touch(tmp_path):
+    return Touch(str(tmp_path / "touched"))
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return as_rows(corpus(tmp_path / "corpus"))
+
+
+@pytest.fixture
+def joined(tmp_path):
+    """A client of a scheduler here, and of one worker of another kind: other modules first, or another mount."""
+    ends = []
+    with local_cluster(0) as cluster, Client(cluster, set_as_default=False) as client:
+
+        def join(*, modules: Path | None = None, mount: str = ""):
+            words = [sys.executable, "-c", WORKER, cluster.scheduler_address, "--nthreads", "1", "--no-dashboard"]
+            words += ["--host", "127.0.0.1", "--no-nanny", "--local-directory", str(tmp_path / "scratch")]
+            if mount:
+                if (
+                    shutil.which("unshare") is None
+                    or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode
+                ):
+                    pytest.skip("a mount namespace cannot be made here")
+                words = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *words]
+            path = os.pathsep.join([*([str(modules)] if modules else []), *filter(None, sys.path)])
+            with open(tmp_path / "worker.log", "w") as log:
+                process = subprocess.Popen(
+                    words,
+                    env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+                    stderr=log,
+                    cwd=tmp_path,
+                )
+            ends.append(process)
+            client.wait_for_workers(1, timeout=30)
+            return client
+
+        yield join
+        for process in ends:
+            process.kill()
+            process.wait()
+
+
+def test_F35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, rows, touch, tmp_path):
+    fake = tmp_path / "modules" / "bigkernel"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'bigkernel'\")\n")
+    client = joined(modules=fake.parent)
+    with pytest.raises(ConfigError, match=r"worker tcp://\S+ cannot import bigkernel .* install it there"):
+        sweep(rows, Sums(D, touch), client=client)
+    assert touch.starts() == []
+
+
+@pytest.mark.parametrize("package", ["numpy", "bigkernel", "zarr"])
+def test_F35_a_worker_of_another_version_is_named_with_both(joined, rows, touch, tmp_path, package):
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(f"import {package}\n{package}.__version__ += '.1'\n")
+    client = joined(modules=modules)
+    with pytest.raises(ConfigError, match=rf"worker tcp://\S+ has {package} \S+\.1, the driver \S+; install the same versions"):
+        sweep(rows, Sums(D, touch), client=client)
+    assert touch.starts() == []
+
+
+def test_a_worker_that_cannot_see_the_corpus_is_named(joined, rows, touch, tmp_path):
+    client = joined(mount=f"mount -t tmpfs tmpfs {tmp_path}/corpus")
+    with pytest.raises(DataError, match=r"worker tcp://\S+: the input cannot be read: .*corpus"):
+        sweep(rows, Sums(D, touch), client=client)
+    assert touch.starts() == []
+
+
+def test_a_worker_that_sees_another_corpus_under_the_path_is_refused(joined, rows, touch, tmp_path):
+    corpus(tmp_path / "other", seed=1)
+    client = joined(mount=f"mount --bind {tmp_path}/other {tmp_path}/corpus")
+    with pytest.raises(DataError, match="not the same data on every worker and on the driver"):
+        sweep(rows, Sums(D, touch), client=client)
+    assert touch.starts() == []
+
+
+@pytest.mark.parametrize("kind", ["another", "read-only"])
+def test_a_run_directory_that_a_worker_cannot_share_is_refused(joined, rows, touch, tmp_path, kind):
+    run = tmp_path / "run"
+    run.mkdir()
+    options = "-o ro " if kind == "read-only" else ""
+    bind = f"mount --bind {run} {run} && mount -o remount,ro,bind {run}"
+    client = joined(mount=bind if options else f"mount -t tmpfs tmpfs {run}")
+    with pytest.raises(DataError, match=r"worker tcp://\S+: the run directory .*run is not shared with it, or cannot"):
+        sweep(rows, Sums(D, touch), client=client, run=run)
+    assert touch.starts() == []
+    assert list(run.glob(".preflight*")) == []
+
+
+def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
+    with (
+        dask.config.set({"bigkernel.stall-seconds": 2}),
+        local_cluster(1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        (pid,) = client.run(os.getpid).values()
+        os.kill(pid, 19)
+        try:
+            start = time.monotonic()
+            with pytest.raises(Stalled, match="workers did not answer within 2 s before the first task"):
+                sweep(rows, Sums(D, touch), client=client)
+            assert time.monotonic() - start < 10
+        finally:
+            os.kill(pid, 18)
+    assert touch.starts() == []
+
+
+def test_a_sound_cluster_passes_and_nothing_of_the_examination_is_left(joined, rows, tmp_path):
+    client = joined()
+    swept = sweep(rows, Sums(D), client=client, run=tmp_path / "run")
+    assert arrays.digest(swept.total) == arrays.digest(sweep(rows, Sums(D), client="serial").total)
+    assert list((tmp_path / "run").glob(".preflight*")) == []
+
+
+def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monkeypatch):
+    monkeypatch.setattr("bigkernel.preflight.processor", lambda: "abacus")
+    with pytest.warns(RuntimeWarning, match=r"computes on .*, the driver on abacus: .* last bits"):
+        swept = sweep(rows, Sums(D), client=client)
+    assert swept.total["rows"] == N
+
+
+# ---------------------------------------------------------------- F36
+
+
+def test_F36_a_read_only_temporary_directory_disturbs_no_fit(tmp_path, start):
+    data = corpus(tmp_path / "corpus")
+    code = f"""
+import numpy as np
+from bigkernel import Gaussian, KernelRidge, executing, open_corpus
+rows = open_corpus({data.path!r})
+y = rows.array("x")[:, 0]
+with executing("threads", run="run"):
+    model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=0).fit(rows, y)
+print(len(model.dual_coef_) == 9)
+"""
+    driver = start(code, TMPDIR="/proc", TEMP="/proc", TMP="/proc")
+    assert driver.wait() == 0, driver.errors()
+    assert driver.out.read_text() == "True\n"
+
+
+def test_F36_a_run_and_a_corpus_with_spaces_and_letters_of_any_alphabet(client, tmp_path):
+    data = corpus(tmp_path / "ziffern – 数字 🙂")
+    (tmp_path / "link").symlink_to(tmp_path / "ziffern – 数字 🙂")
+    wanted = arrays.digest(sweep(as_rows(data), Sums(D), client="serial").total)
+    for path in (data.path, tmp_path / "link"):
+        run = tmp_path / f"läuft {Path(path).name}"
+        swept = sweep(as_rows(open_corpus(path)), Sums(D), client=client, run=run)
+        assert arrays.digest(swept.total) == wanted
+
+
+def test_a_worker_lost_between_wait_and_examination_is_no_error(rows):
+    with (
+        dask.config.set({"bigkernel.stall-seconds": 20}),
+        local_cluster(2) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        pid = next(iter(client.run(os.getpid).values()))
+        os.kill(pid, 9)
+        swept = sweep(rows, Sums(D), client=client)
+        wait_until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
+    assert swept.total["rows"] == N
