@@ -131,6 +131,8 @@ def open_array(group: zarr.Group, name: str) -> zarr.Array:
         raise DataError(f"{group.store_path}: the metadata of {name!r} cannot be read: {error}") from error
     if not isinstance(array, zarr.Array) or np.dtype(array.dtype).kind not in _NUMERIC:
         raise DataError(f"{group.store_path}: {name!r} is not a numeric array")
+    if 0 in array.chunks:
+        raise DataError(f"{group.store_path}: {name!r} has chunks of the shape {array.chunks}; none may be 0")
     with contextlib.suppress(TypeError, AttributeError):  # zarr >= 3.2 only; older ones: `missing_chunks` beforehand
         array = array.with_config(cast(Any, {"read_missing_chunks": False}))
     return array
@@ -234,15 +236,17 @@ def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tup
 
 
 def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...]) -> NDArray[Any]:
-    what, attempt = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop} (chunk {key})", 0
+    what, attempt = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}", 0
     while True:
         try:
             return np.asarray(array[piece])
         except Exception as error:
             if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
-                raise ChunkMissing(f"{what} are missing; restore the chunk from a copy") from error
+                raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
             if not _passing(error):
-                raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk from a copy") from error
+                raise ChunkCorrupt(
+                    f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy"
+                ) from error
             if attempt == settings().retries:
                 raise
             _logger.warning("%s could not be read (%s): trying again", what, error)
