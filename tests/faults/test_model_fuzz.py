@@ -213,6 +213,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: claimed(path, [10**9, 4], [10**9, 4]),
         "claims 32,000,000,000 bytes",
     ),
+    "chunks of nothing": (lambda path: claimed(path, [8, 4], [8, 0]), "chunk"),
     "NaN": (not_a_number, "finite"),
     "path traversal": (outside, "secret"),
     "path traversal in the seal": (sealed_outside, "is no name of an array"),
