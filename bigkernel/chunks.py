@@ -176,12 +176,14 @@ class Chunk:
                 bad |= found
         return bad
 
-    def without(self, bad: Array) -> Chunk:
+    def without(self, bad: Array, *, fresh: bool = False) -> Chunk:
         """The chunk with the rows `bad` (n,) bool blanked: x and weight 0, y missing where it holds such a number.
 
-        They count nothing in any statistic, and every other row keeps its place.
+        They count nothing in any statistic, and every other row keeps its place. `fresh`: x is nobody else's, and is
+        written rather than copied.
         """
-        x, y = np.where(bad[:, None], self.x.dtype.type(0), self.x), self.y
+        x, y = self.x if fresh and self.x.flags.writeable else self.x.copy(), self.y
+        x[bad] = 0
         if y is not None and y.dtype.kind == "f":
             y = np.where(np.isinf(y), np.asarray(np.nan, y.dtype), y)
         weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)

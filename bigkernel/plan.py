@@ -53,7 +53,7 @@ class Plan:
     chunk_rows : most rows of a step
     flops : of the whole sweep
     bytes_read : decoded, of the whole sweep
-    chunk_bytes : of one step, decoded
+    chunk_bytes : of one step with its columns, decoded
     partial_bytes : of one accumulator
     work_bytes : of the buffers of a task
     """
@@ -140,6 +140,7 @@ def plan(
     *,
     segment_rows: int = 65_536,
     min_segments: int = 8,
+    column_bytes: int = 0,
 ) -> Plan:
     """Cut rows into segments of whole chunks, about equal, and add up what they cost.
 
@@ -150,6 +151,7 @@ def plan(
     footprint : of the statistic
     segment_rows : most rows of a segment, unless a single chunk has more
     min_segments : smaller inputs are still cut into this many, as far as they have chunks
+    column_bytes : of the columns (targets, weights) of a row, as stored
     """
     if not bounds or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)):
         raise ValueError(f"bounds: expected row ids that begin with 0 and never fall, found {tuple(bounds)[:8]}…")
@@ -167,7 +169,7 @@ def plan(
         chunk_rows=chunk_rows,
         flops=footprint.flops_per_row * n_rows,
         bytes_read=n_rows * n_features * itemsize,
-        chunk_bytes=chunk_rows * n_features * itemsize,
+        chunk_bytes=chunk_rows * (n_features * itemsize + column_bytes),
         partial_bytes=footprint.partial_bytes,
         work_bytes=footprint.work_bytes,
     )

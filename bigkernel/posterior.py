@@ -118,8 +118,8 @@ class SpreadPredictor(Predictor):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes a row of a block takes beside its features: it and its half-solves in float64."""
-        return 8 * 4 * self.features.width
+        """Bytes a row of a block takes beside its features: it and its half-solves in float64, and a few numbers."""
+        return 8 * (4 * self.features.width + 8)
 
     @property
     def flops_per_row(self) -> float:
@@ -128,8 +128,8 @@ class SpreadPredictor(Predictor):
 
     @property
     def fixed_bytes(self) -> int:
-        """The factors, as they come and as they are unpacked."""
-        return super().fixed_bytes + 2 * 2 * 8 * self.features.width**2
+        """The factors, as they come and as they are unpacked, and NumPy's own buffers."""
+        return super().fixed_bytes + 2 * 2 * 8 * self.features.width**2 + 2**18
 
     def values(self, chunk: Chunk) -> Array:
         """f of every row and the standard deviation of y around it, (n, c + 1) float64."""

@@ -112,16 +112,24 @@ class ScoreStatistic:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         c, predictor = self.targets.width, self.predictor
-        return Footprint(predictor.flops_per_row, 8 * c * c + 32 * c, predictor.work_bytes(block_rows))
+        # of a row: its place, weight, values, truth and what their differences leave on the way
+        values = block_rows * 8 * (4 * c + 2)
+        return Footprint(predictor.flops_per_row, 8 * c * c + 32 * c, predictor.work_bytes(block_rows) + values)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
         assert chunk.y is not None
-        known = self.targets.labelled(chunk.y, chunk.start)
-        weight = np.ones(len(chunk)) if chunk.weight is None else np.asarray(chunk.weight, np.float64)
-        values, weight = self.predictor.values(chunk)[known], weight[known]
-        truth = np.empty(values.shape)
-        self.targets.encode(chunk.y[known], truth)
+        known, c = np.flatnonzero(self.targets.labelled(chunk.y, chunk.start)), self.targets.width
+        for block in chunk.blocks(known):
+            phi = self.predictor.features.block(chunk, block)
+            with chunk.work.stage("predict"):
+                values, truth = (chunk.work.buffer(name, (len(phi), c), np.float64) for name in ("values", "truth"))
+                self.predictor.finish(phi, values)
+                self.targets.encode(chunk.y[block], truth)
+                weight = np.ones(len(phi)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
+                self._add(total, weight, values, truth)
+
+    def _add(self, total: Accumulator, weight: Array, values: Array, truth: Array) -> None:
         if self.targets.classes is not None:
             np.add.at(total["confusion"], (truth.argmax(axis=1), values.argmax(axis=1)), weight)
             return

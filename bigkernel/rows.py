@@ -316,8 +316,8 @@ class Rows:
         if self.bad_rows == "refuse":
             chunk.require_sound(self.name)
             return chunk, 0
-        bad = chunk.faults()
-        return (chunk.without(bad), int(bad.sum())) if bad.any() else (chunk, 0)
+        bad, fresh = chunk.faults(), isinstance(self.x, ZarrSource)  # what a store gives was decoded for us
+        return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
         """The mapped rows of sorted row ids, (k, d) float64; those that are bad and to be skipped are 0.

@@ -408,7 +408,7 @@ def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp
     corpus = make_corpus(NEW, chunk_rows=5)
     model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
     found = []
-    for name, options in (("serial", {}), ("threads", {}), ("run", {"run": tmp_path / "run"})):
+    for name, options in (("serial", {}), ("threads", {}), ("run", {"run": tmp_path / "work"})):
         with executing("threads" if name == "run" else name, **options):
             found.append(model.predict_to(corpus, tmp_path / name, std=True)["std"][...])
     assert_array_equal(found[1], found[0])
