@@ -7,8 +7,9 @@ solved locally; the model streams back over the rows to predict.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bigkernel.execution import executing
 from bigkernel.plan import plan
-from bigkernel.sweep import executing, sweep
+from bigkernel.sweep import sweep
 
 if TYPE_CHECKING:
     from bigkernel.clusters import connect

@@ -39,7 +39,7 @@ from bigkernel.attach import PATIENT, attach, is_loopback, security_of
 from bigkernel.config import settings
 from bigkernel.credentials import ROLES
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.sweep import processors
+from bigkernel.execution import processors
 from bigkernel.worker import Undisturbed
 
 # Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time

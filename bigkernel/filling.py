@@ -15,11 +15,12 @@ import zarr
 from bigkernel import arrays
 from bigkernel.disk import token_of
 from bigkernel.errors import DataError
+from bigkernel.execution import forget, run_in_force
 from bigkernel.monitor import Incident, emit
 from bigkernel.rows import Rows
 from bigkernel.soundness import look
 from bigkernel.statistics import Statistic
-from bigkernel.sweep import Swept, forget, plan_sweep, run_in_force, sweep
+from bigkernel.sweep import Swept, plan_sweep, sweep
 
 
 class ChunkWriter(Statistic, Protocol):

@@ -79,9 +79,9 @@ def _state(path: Path, above: str) -> RunState:
         return RunState(str(path), "unreadable", changed=manifest.stat().st_mtime)
     run = Run(str(path))
     done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]
-    partials = [entry for entry in _entries(path / "partials") if not entry.startswith(".")]
     holder = _holder(path) or above
-    ready = len(done) == segments and (len(partials) == 1 or not segments)
+    root = f"{max(0, segments - 1).bit_length()}-0"  # of the binary tree over the segments
+    ready = not segments or (run.receipt(root) is not None and (path / "partials" / root).is_dir())
     return RunState(
         str(path),
         "finished" if ready else "running" if holder else "interrupted",
@@ -98,7 +98,3 @@ def _state(path: Path, above: str) -> RunState:
 def _holder(path: Path) -> str:
     found = locks.read(path)
     return f"process {found['pid']} on {found['host']}" if found and found["alive"] else ""
-
-
-def _entries(path: Path) -> list[str]:
-    return os.listdir(path) if path.is_dir() else []

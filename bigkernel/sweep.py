@@ -6,42 +6,36 @@ Same plan ⇒ same bits, whichever runs it, whatever the number of workers, deat
 
 from __future__ import annotations
 
+import math
 import os
-import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import dask
-import distributed
 import numpy as np
 import scipy
 import zarr
-from distributed import Client
 from threadpoolctl import threadpool_limits
 
 import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
-from bigkernel.errors import ConfigError
+from bigkernel.execution import Executor, choose, in_force, processors
 from bigkernel.identity import described, fingerprint
-from bigkernel.locks import locked
-from bigkernel.monitor import Event, Incident, Note, SegmentDone, SweepEnded, SweepStarted, emit, observe
+from bigkernel.monitor import Event, Incident, SegmentDone, SweepEnded, SweepStarted, emit, observe
 from bigkernel.plan import Plan, Segment, plan
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
-from bigkernel.runs import Receipt, Run, detach, make_directory, write_json
+from bigkernel.runs import Receipt, Run, detach
 from bigkernel.statistics import Accumulator, Statistic
 from bigkernel.worker import Job, Partial, ancestors_of, covered, leaf, merge, merge_tree, recover, run_segment
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
-Executor: TypeAlias = Client | Literal["serial", "threads"] | None
 
 
 @dataclass(frozen=True)
@@ -105,61 +99,6 @@ class Swept:
         return sum(incident.kind == kind for incident in self.incidents)
 
 
-@dataclass(frozen=True)
-class Execution:
-    """Who runs the sweeps of a block of code, and where they may be resumed; see `executing`."""
-
-    client: Executor = None
-    run: str | None = None
-    resume: bool = False
-    sweeps: Counter[str] = field(default_factory=Counter)
-
-    def directory(self, what: str) -> Path:
-        """Where the next sweep for `what` publishes: "moments", "moments-2", … below the run."""
-        assert self.run is not None
-        self.sweeps[what] += 1
-        count = self.sweeps[what]
-        return Path(self.run) / (what if count == 1 else f"{what}-{count}")
-
-
-_DEFAULT = Execution()
-_execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=_DEFAULT)
-
-
-@contextmanager
-def executing(
-    client: Executor = None,
-    *,
-    run: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    command: Sequence[str] = (),
-) -> Iterator[None]:
-    """Choose client and run directory for every sweep inside the block, those of estimators included.
-
-    Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
-    `resume`, sweeps that are there are gone on with, and the others are started. The directory is locked meanwhile;
-    `command` is noted in it, for whoever has to start the job again.
-
-    Raises
-    ------
-    RunLocked
-        Another driver works in `run`.
-    DataError
-        `run` cannot be written.
-    """
-    with ExitStack() as stack:
-        if run is not None:
-            make_directory(run)
-            lock = stack.enter_context(locked(run))
-            if lock.left_by:
-                emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
-            if command:
-                write_json(Path(run) / "command.json", {"command": list(command)})
-        token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
-        stack.callback(_execution.reset, token)
-        yield
-
-
 def sweep(
     rows: Rows,
     statistic: Statistic,
@@ -188,7 +127,7 @@ def sweep(
     ------
     PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
     """
-    wanted, inherited = settings(), _execution.get()
+    wanted, inherited = settings(), in_force()
     steps = plan_sweep(rows, statistic, wanted)
     executor = choose(rows, inherited.client if client is None else client)
     rows.require_chunks()
@@ -246,51 +185,10 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         rows.shape[1],
         rows.dtype.itemsize,
         statistic.footprint(wanted.block_rows),
+        column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
         segment_rows=wanted.segment_rows,
         min_segments=wanted.min_segments,
     )
-
-
-def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"]:
-    """Who runs the tasks; see `sweep`."""
-    if isinstance(client, Client):
-        return "threads" if rows.in_memory else client
-    if client in ("serial", "threads"):
-        return client
-    if client is not None:
-        raise ConfigError(f"client: expected a distributed.Client, 'serial', 'threads' or None, found {client!r}")
-    if not rows.in_memory:
-        try:
-            return distributed.default_client()
-        except ValueError:
-            pass
-    return "threads"
-
-
-def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:
-    """Who would run a sweep of these rows now."""
-    return choose(rows, _execution.get().client)
-
-
-def run_in_force() -> tuple[str | None, bool]:
-    """The run directory of the surrounding `executing`, and whether it is gone on with."""
-    execution = _execution.get()
-    return execution.run, execution.resume
-
-
-def forget(what: str) -> None:
-    """Remove what the last sweep for `what` left in the run in force; the next one for it starts anew in its place."""
-    execution = _execution.get()
-    if execution.run is not None and execution.sweeps[what]:
-        execution.sweeps[what] -= 1
-        directory = execution.directory(what)
-        execution.sweeps[what] -= 1
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _identity(rows: Rows, statistic: Statistic, steps: Plan, wanted: Settings) -> dict[str, str]:

@@ -147,6 +147,7 @@ def _merge(
     if job.run:
         found = _published(job, node, ancestors)
         if found:
+            job.run.discard(ra.node, rb.node)  # whoever published it may have died before this
             return None, found
         try:
             left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
@@ -155,6 +156,7 @@ def _merge(
             time.sleep(_OVERTAKEN_SECONDS)
             found = _published(job, node, ancestors)
             if found:
+                job.run.discard(ra.node, rb.node)
                 return None, found
             left, right = job.run.partial(ra.node, ra.digest), job.run.partial(rb.node, rb.digest)
     assert left is not None

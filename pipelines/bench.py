@@ -26,6 +26,7 @@ from bigkernel.cli.models import gemm_flops_per_second
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import DataError
+from bigkernel.execution import processors
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.io import open_source
 from bigkernel.kernels import Gaussian
@@ -33,7 +34,7 @@ from bigkernel.landmarks import uniform
 from bigkernel.monitor.terminal import bar, progress
 from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics import MomentStatistic, Targets
-from bigkernel.sweep import processors, sweep
+from bigkernel.sweep import sweep
 
 FEATURES = 784
 SIGMA = 0.7071  # of unit-norm digits

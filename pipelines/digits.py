@@ -30,10 +30,10 @@ from sklearn.pipeline import Pipeline, make_pipeline
 import bigkernel
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, connect, executing
 from bigkernel.errors import DataError
+from bigkernel.execution import processors
 from bigkernel.monitor.terminal import bar, progress
 from bigkernel.rows import as_rows
 from bigkernel.runs import write_json
-from bigkernel.sweep import processors
 from pipelines import digit_corpora
 from pipelines.digits_page import Fit, table, write_page
 

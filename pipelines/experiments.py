@@ -23,8 +23,8 @@ from sklearn.preprocessing import normalize
 
 import bigkernel
 from bigkernel.errors import DataError
+from bigkernel.execution import processors
 from bigkernel.runs import write_json
-from bigkernel.sweep import processors
 from pipelines import pictures
 from pipelines.report import MISSING, Column, Page, Table
 

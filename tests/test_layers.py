@@ -35,7 +35,7 @@ LAYERS = {
         *("predictions", "checks"),
     },
     "execution": {
-        *("rows", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
+        *("rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
         *("filling", "certificates", "credentials", "attach", "clusters"),
     },
     "estimators": {"estimators", "search", "model"},

@@ -19,9 +19,9 @@ from bigkernel.chunks import Scale, Standardize
 from bigkernel.config import settings
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.features import LandmarkMap
+from bigkernel.identity import fingerprint
 from bigkernel.kernels import Gaussian, Matern
 from bigkernel.rows import as_rows
-from bigkernel.identity import fingerprint
 from bigkernel.runs import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import _identity, plan_sweep, sweep

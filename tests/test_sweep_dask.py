@@ -17,8 +17,9 @@ from probes import Die, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import arrays
 from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
+from bigkernel.execution import choose
 from bigkernel.rows import as_rows
-from bigkernel.sweep import choose, plan_sweep, sweep
+from bigkernel.sweep import plan_sweep, sweep
 from bigkernel.worker import OneBlasThread, blas_threads
 
 N, D = 230, 4

@@ -3,10 +3,13 @@
 Exit codes: 0 success; 1 an unexpected error; 2 wrong usage; 3 data that cannot be used; 4 a plan too large; 5 a run of
 another job; 6 stalled or cluster lost; 7 a model rejected; 8 a setting or cluster; 9 a run directory in use; 75
 interrupted, but what was finished is kept.
+
+A command's module is imported when it is asked for: worker processes import this one again, and need none of them.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from typing import Any
@@ -14,19 +17,46 @@ from typing import Any
 import click
 
 import bigkernel
-from bigkernel.cli.certs import certs
-from bigkernel.cli.data import check, info, ingest
-from bigkernel.cli.models import fit, plan, predict, score
-from bigkernel.cli.runs import runs, worker_check
-from bigkernel.cli.tune import tune
 from bigkernel.errors import BigKernelError
 from bigkernel.interrupts import terminable
 
 INTERRUPTED = 75
+# in the order of work: "module", "one line of help"
+COMMANDS = {
+    "ingest": ("data", "Read files into a chunked corpus."),
+    "info": ("data", "Say what a corpus, model or prediction store is."),
+    "check": ("data", "Read all of a store or run: every checksum, every value."),
+    "plan": ("models", "Tell what a fit would cost. Nothing is run."),
+    "tune": ("tune", "Search a grid by cross-validation and save the best model."),
+    "fit": ("models", "Fit a model to a corpus and save it."),
+    "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
+    "score": ("models", "Score a model on labelled rows."),
+    "runs": ("runs", "List runs: their state, and what is left to do."),
+    "worker-check": ("runs", "Ask every worker of a cluster whether it can do a job."),
+    "certs": ("certs", "Make the certificates of an encrypted cluster."),
+}
 
 
 class Commands(click.Group):
-    """A group that turns our errors into one line on standard error and their exit code."""
+    """A group that imports its commands late, and turns our errors into one line on standard error and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of work, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"bigkernel.cli.{COMMANDS[cmd_name][0]}")
+        found = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table, so that no command is imported for this page."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -40,10 +70,6 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
             sys.exit(INTERRUPTED)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of work, not of the alphabet."""
-        return list(self.commands)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -66,7 +92,3 @@ def main() -> None:
     Exit codes: 0 success, 1 unexpected, 2 usage, 3 data, 4 plan too large, 5 resume mismatch, 6 stalled, 7 model
     rejected, 8 setting or cluster, 9 run in use, 75 interrupted (--resume goes on).
     """
-
-
-for command in (ingest, info, check, plan, tune, fit, predict, score, runs, worker_check, certs):
-    main.add_command(command)

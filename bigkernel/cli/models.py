@@ -25,10 +25,10 @@ from bigkernel.cli.options import (
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.execution import processors
 from bigkernel.model import load_model, save_model
 from bigkernel.predictor import score as score_of
 from bigkernel.rows import Rows
-from bigkernel.sweep import processors
 
 
 @click.command()

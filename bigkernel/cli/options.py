@@ -19,9 +19,9 @@ from rich.text import Text
 
 from bigkernel.clusters import connect
 from bigkernel.errors import BigKernelError
+from bigkernel.execution import executing
 from bigkernel.monitor.terminal import progress
 from bigkernel.survey import survey
-from bigkernel.sweep import executing
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

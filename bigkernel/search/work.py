@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from bigkernel.config import settings
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.execution import executor_in_force, processors
 from bigkernel.families import LandmarkFamily, gather
 from bigkernel.features import centre_of
 from bigkernel.grid import Coordinates, Penalty, candidates, gcv_scores, squared_errors, summed, total_spread
@@ -29,7 +30,7 @@ from bigkernel.scores import GridScores
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
-from bigkernel.sweep import executor_in_force, plan_sweep, processors, sweep
+from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
 

@@ -22,11 +22,12 @@ from probes import Both, Bulky, Devour, DieUnless, Sleep, Sums, Touch, local_clu
 
 from bigkernel import arrays, connect
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
+from bigkernel.execution import executing
 from bigkernel.locks import Lock, locked
 from bigkernel.rows import as_rows
 from bigkernel.runs import Run
 from bigkernel.survey import survey
-from bigkernel.sweep import executing, plan_sweep, sweep
+from bigkernel.sweep import plan_sweep, sweep
 
 pytestmark = pytest.mark.cluster
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment

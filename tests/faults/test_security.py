@@ -38,8 +38,8 @@ from bigkernel import Gaussian, KernelRidge, certificates, connect, executing, l
 from bigkernel.certificates import make_certificates, renew_certificates
 from bigkernel.cli import main
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.execution import processors
 from bigkernel.rows import as_rows
-from bigkernel.sweep import processors
 from bigkernel.worker import blas_threads
 
 CLUSTER = Path(__file__).parents[2] / "cluster"

@@ -27,8 +27,8 @@ from bigkernel import (
     UnitNormalizer,
 )
 from bigkernel.errors import BigKernelError, DataError, ResumeMismatch
+from bigkernel.execution import executing
 from bigkernel.monitor import SegmentDone, SweepStarted, observe
-from bigkernel.sweep import executing
 
 rng = np.random.default_rng(168)
 N, D, M = 230, 4, 12

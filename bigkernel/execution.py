@@ -1,0 +1,126 @@
+"""Who runs the sweeps of a block of code, and in which run directory: `executing(client, run=…)` around any fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import distributed
+from distributed import Client
+
+from bigkernel.errors import ConfigError
+from bigkernel.locks import locked
+from bigkernel.monitor import Note, emit
+from bigkernel.rows import Rows
+from bigkernel.runs import make_directory, write_json
+
+Executor: TypeAlias = Client | Literal["serial", "threads"] | None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Who runs the sweeps of a block of code, and where they may be resumed; see `executing`."""
+
+    client: Executor = None
+    run: str | None = None
+    resume: bool = False
+    sweeps: Counter[str] = field(default_factory=Counter)
+
+    def directory(self, what: str) -> Path:
+        """Where the next sweep for `what` publishes: "moments", "moments-2", … below the run."""
+        assert self.run is not None
+        self.sweeps[what] += 1
+        count = self.sweeps[what]
+        return Path(self.run) / (what if count == 1 else f"{what}-{count}")
+
+
+_DEFAULT = Execution()
+_execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=_DEFAULT)
+
+
+@contextmanager
+def executing(
+    client: Executor = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    command: Sequence[str] = (),
+) -> Iterator[None]:
+    """Choose client and run directory for every sweep inside the block, those of estimators included.
+
+    Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
+    `resume`, sweeps that are there are gone on with, and the others are started. The directory is locked meanwhile;
+    `command` is noted in it, for whoever has to start the job again.
+
+    Raises
+    ------
+    RunLocked
+        Another driver works in `run`.
+    DataError
+        `run` cannot be written.
+    """
+    with ExitStack() as stack:
+        if run is not None:
+            make_directory(run)
+            lock = stack.enter_context(locked(run))
+            if lock.left_by:
+                emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
+            if command:
+                write_json(Path(run) / "command.json", {"command": list(command)})
+        token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
+        stack.callback(_execution.reset, token)
+        yield
+
+
+def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"]:
+    """Who runs the tasks; see `sweep`."""
+    if isinstance(client, Client):
+        return "threads" if rows.in_memory else client
+    if client in ("serial", "threads"):
+        return client
+    if client is not None:
+        raise ConfigError(f"client: expected a distributed.Client, 'serial', 'threads' or None, found {client!r}")
+    if not rows.in_memory:
+        try:
+            return distributed.default_client()
+        except ValueError:
+            pass
+    return "threads"
+
+
+def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:
+    """Who would run a sweep of these rows now."""
+    return choose(rows, _execution.get().client)
+
+
+def in_force() -> Execution:
+    """What the surrounding `executing` says."""
+    return _execution.get()
+
+
+def run_in_force() -> tuple[str | None, bool]:
+    """The run directory of the surrounding `executing`, and whether it is gone on with."""
+    execution = _execution.get()
+    return execution.run, execution.resume
+
+
+def forget(what: str) -> None:
+    """Remove what the last sweep for `what` left in the run in force; the next one for it starts anew in its place."""
+    execution = _execution.get()
+    if execution.run is not None and execution.sweeps[what]:
+        execution.sweeps[what] -= 1
+        directory = execution.directory(what)
+        execution.sweeps[what] -= 1
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
