@@ -64,6 +64,14 @@ def test_costs_add_up(sizes):
     assert steps.summary()["segment_rows"] == max((s.stop - s.start for s in steps.segments), default=0)
 
 
+def test_columns_of_a_chunk_are_counted_as_its_rows_are():
+    # fifty targets in float64 beside two features in float32
+    plain, wide = (plan(bounds_of([10, 30]), 2, 4, LIGHT, column_bytes=size) for size in (0, 400))
+    assert wide.chunk_bytes == plain.chunk_bytes + 30 * 400
+    assert wide.task_bytes == plain.task_bytes + 4 * 30 * 400
+    assert wide.bytes_read == plain.bytes_read
+
+
 @pytest.mark.parametrize("bounds", [(0, 10, 5, 20), (0, 10, 9, 20), (5, 10), (0, 10, 10, -1)])
 def test_steps_that_overlap_or_leave_rows_out_are_refused(bounds):
     # a shifted boundary would count rows twice, or let two tasks write one chunk (F39)

@@ -405,6 +405,10 @@ CASES = {
     "laplacian": (Laplacian(0.3), {"form": "nystrom"}, 512),
     "matern": (Matern(1.0, nu=2.5), {"form": "nystrom"}, 512),
     "polynomial": (Polynomial(3, 0.4, 1.5), {"form": "nystrom"}, 512),
+    "one landmark": (Gaussian(1.4), {"form": "nystrom", "landmarks": X[:1]}, 2048),
+    "one landmark, small blocks": (Gaussian(1.4), {"form": "nystrom", "landmarks": X[:1]}, 16),
+    "five landmarks": (Gaussian(1.4), {"form": "nystrom", "landmarks": X[:5], "fit_intercept": True}, 512),
+    "one row, exact": (Gaussian(1.4), {"form": "exact", "rows": X[:1]}, 16),
 }
 
 
