@@ -265,6 +265,19 @@ def leftovers(directory: Path) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Remove the directory of rounds of an earlier time, and make an empty one."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    """Remove what earlier rounds have left in `directory`, which is made where it is not there.
+
+    Raises
+    ------
+    DataError
+        It holds something that no round has left.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    rounds = sorted(directory.iterdir())
+    strange = [path.name for path in rounds if not (path.name == "undisturbed" or path.name.isdigit())]
+    if strange:
+        raise errors.DataError(
+            f"{directory}: would be cleared, but {strange[0]} is not of a round; choose another --out"
+        )
+    for path in rounds:
+        shutil.rmtree(path)

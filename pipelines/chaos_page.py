@@ -64,12 +64,13 @@ def show(report: Report, records: Sequence[Record], seconds: float) -> None:
         text = f"{len(failed)} of {len(rows)} fits did not keep a promise: "
         text += "; ".join(f"{one['name']}: {one['trouble']}" for one in failed)
     else:
+        sums = {key: sum(one[key] for one in disturbed) for key in ("kills", "freezes", "deaths", "in_flight", "again")}
         text = (
             f"All {len(disturbed)} disturbed fits gave the model of the undisturbed one to the last bit, while "
-            f"{sum(one['kills'] for one in disturbed)} workers were killed, "
-            f"{sum(one['freezes'] for one in disturbed)} frozen and "
-            f"{sum(one['deaths'] for one in disturbed)} drivers ended, in {seconds:.0f} s. No finished segment was "
-            "computed again after a driver's death, no process, lock or half-written file was left."
+            f"{sums['kills']} workers were killed, {sums['freezes']} frozen and {sums['deaths']} drivers ended, in "
+            f"{seconds:.0f} s. Segments were begun again {sums['again']} times, {sums['in_flight']} of them at most "
+            f"because a driver died. No finished segment was computed again after a driver's death; no process, lock "
+            "or half-written file was left."
         )
     report.page.text(text)
     report.table("rounds", "Rounds", Table(COLUMNS, rows), caption=CAPTION)

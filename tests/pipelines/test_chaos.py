@@ -18,8 +18,8 @@ from bigkernel import Gaussian, KernelRidge, save_model
 from bigkernel.errors import DataError
 from pipelines import chaos, chaos_page, chaos_round
 from pipelines.__main__ import main
-from pipelines.chaos_driver import Driver, Fit, Ledger, differences, kind_of, ledger, leftovers, lives
-from pipelines.chaos_round import Log, Record, Round
+from pipelines.chaos_driver import Driver, Fit, Ledger, clear, differences, kind_of, ledger, leftovers, lives
+from pipelines.chaos_round import Log, Record, Round, Trouble
 
 SMALL = ["--minutes", "0", "--rows", "24000", "--landmarks", "1200", "--segments", "12", "--every", "2"]
 FIT = Fit(Path("/nowhere"), 10, 2, 100, 12, 0)
@@ -187,6 +187,57 @@ def test_a_finished_segment_that_is_begun_again_is_seen(tmp_path: Path) -> None:
     assert before.begun_again(ledger(tmp_path)) == []
     (tmp_path / "moments" / "starts" / "0-0").write_text("a\nc\n")
     assert before.begun_again(ledger(tmp_path)) == ["moments/0-0"]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({}, None),
+        ({"starts/0-0": "a\nb\n"}, r"\['moments/0-0'\] were finished when a driver died, and were computed again"),
+        ({"starts/0-1": "a\nb\nc\n"}, "2 segments were done again; at most 1"),
+        ({"partials/.2-0.ab.partial": ""}, "left: run/moments/partials/.2-0.ab.partial"),
+        ({"lock.json": "{}"}, "left: run/moments/lock.json"),
+    ],
+    ids=["nothing", "finished again", "too often", "half-written", "locked"],
+)
+def test_what_a_finished_round_leaves_is_looked_at(change: dict[str, str], words: str | None, tmp_path: Path) -> None:
+    one = Round(FIT, tmp_path, "1", Log(tmp_path / "log.jsonl", print), np.random.default_rng(0), 1.0)
+    files = {"starts/0-0": "a\n", "starts/0-1": "a\nb\n", "receipts/0-0.json": "{}", "partials/1-0": ""}
+    for name, content in files.items():
+        path = tmp_path / "run" / "moments" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    one._before, one.record.in_flight = [ledger(tmp_path / "run")], [1]
+    for name, content in change.items():
+        (tmp_path / "run" / "moments" / name).write_text(content)
+    if words is None:
+        one._inspect()
+        assert (one.record.segments, one.record.again) == (1, 1)
+    else:
+        with pytest.raises(Trouble, match=words):
+            one._inspect()
+
+
+def test_an_undisturbed_fit_that_fails_is_told_in_json_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Fit, "command", lambda *_, **__: [sys.executable, "-c", "import sys; sys.exit('PlanTooLarge: m')"]
+    )
+    done = run(tmp_path / "out", "--rows", "2400", "--json")
+    assert done.exit_code == 1
+    (record,) = json.loads(done.stdout)["records"]
+    assert record["last_lines"] == ["PlanTooLarge: m"]
+    assert "PlanTooLarge: m" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_only_what_rounds_have_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "rounds" / "1").mkdir(parents=True)
+    (tmp_path / "rounds" / "undisturbed").mkdir()
+    clear(tmp_path / "rounds")
+    assert list((tmp_path / "rounds").iterdir()) == []
+    (tmp_path / "rounds" / "thesis").mkdir()
+    with pytest.raises(DataError, match="thesis is not of a round"):
+        clear(tmp_path / "rounds")
+    assert (tmp_path / "rounds" / "thesis").is_dir()
 
 
 def test_half_written_files_and_locks_are_seen(tmp_path: Path) -> None:
