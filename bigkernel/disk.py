@@ -57,17 +57,27 @@ def free_bytes(path: str | os.PathLike[str]) -> int:
 def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[None]:
     """Turn errors of writing to `path` that no second attempt mends (a full disk, …) into a DataError.
 
-    Others pass as the OSError that they are, for the task to be tried again, unless `passing` is False.
+    Others pass as the OSError that they are, for the task to be tried again, unless `passing` is False. So do errors
+    of files elsewhere, such as those that are read meanwhile.
     """
     try:
         yield
     except OSError as error:
-        if passing and error.errno not in LASTING:
+        if (passing and error.errno not in LASTING) or _elsewhere(error, path):
             raise
         raise DataError(
             f"{os.fspath(path)}: cannot be written: {error.strerror or error} ({free_bytes(path) / 1e6:,.1f} MB are "
             "free there); free some space or choose another place"
         ) from error
+
+
+def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
+    """Whether an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
+    if not isinstance(error.filename, str):
+        return False
+    name, target = os.path.abspath(error.filename), os.path.abspath(path)
+    scratch = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.")
+    return not (name.startswith((target, scratch)) or target.startswith(name))
 
 
 def token_of(run: str | os.PathLike[str]) -> str:

@@ -258,6 +258,19 @@ def test_a_kept_directory_is_emptied_by_who_does_not_resume(tmp_path):
     assert [path.name for path in (tmp_path / ".g.token.partial").iterdir()] == ["part1"]
 
 
+def test_errors_of_other_files_are_not_taken_for_errors_of_writing(tmp_path):
+    (tmp_path / "source").mkdir()
+    for passing in (True, False):
+        with pytest.raises(IsADirectoryError), disk.writing(tmp_path / "g", passing=passing):
+            (tmp_path / "source").read_bytes()
+    (tmp_path / "g").mkdir()
+    with (
+        pytest.raises(DataError, match="cannot be written: Is a directory"),
+        disk.writing(tmp_path / "g", passing=False),
+    ):
+        (tmp_path / "g").write_bytes(b"")
+
+
 # ---------------------------------------------------------------- seals
 
 
