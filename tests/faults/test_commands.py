@@ -1,0 +1,128 @@
+"""Whole commands that are killed and gone on with: `tune`, `predict`; F28, another job in the same run directory."""
+
+from __future__ import annotations
+
+import csv
+import re
+import signal
+
+import pytest
+from drivers import SLOW, leftovers, published, wait_until
+
+from bigkernel import arrays
+from bigkernel.survey import survey
+
+pytestmark = pytest.mark.cluster
+GRID = ["--landmarks", "200", "--sigma", "2:8:3", "--alpha", "1e-2,1", "--folds", "3", "--seed", "1"]
+
+
+def table(path):
+    with open(path / "results.csv", newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("what, where", [("tune", "threads"), ("scores", "local")])
+def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(fault_corpus, start, tmp_path, what, where):
+    words = ["tune", fault_corpus.path, *GRID]
+    words += ["--cluster", where, *(["--workers", "2", "--dashboard-port", "0"] if where == "local" else [])]
+    driver = start([*words, "--out", "out"], **SLOW)
+    wait_until(lambda: published_in(tmp_path / "out" / ".tune.run" / what) >= 3, 60, f"three segments of {what}")
+    driver.process.send_signal(signal.SIGKILL)
+    assert driver.wait() == -9
+    refused = start([*words, "--out", "out"], **SLOW)
+    assert refused.wait() == 3
+    assert "holds a search that was interrupted; give --resume to go on" in refused.errors()
+    again = start([*words, "--out", "out", "--resume"], **SLOW)
+    assert again.wait(90) == 0, again.errors()
+    twin = start([*words, "--out", "twin"], **SLOW)
+    assert twin.wait(90) == 0, twin.errors()
+    assert table(tmp_path / "out") == table(tmp_path / "twin")
+    one, two = (arrays.read_group(tmp_path / out / "best.model", "model")[0] for out in ("out", "twin"))
+    assert arrays.digest(one) == arrays.digest(two)
+    assert leftovers(tmp_path / "out") == []
+    assert not (tmp_path / "out" / ".tune.run").exists()
+
+
+def published_in(run):
+    return len(list(run.glob("receipts/0-*.json")))
+
+
+@pytest.fixture
+def fitted(fault_corpus, start, tmp_path):
+    """A model of the corpus."""
+    driver = start(["fit", fault_corpus.path, "m.model", "--landmarks", "200", "--seed", "1"])
+    assert driver.wait() == 0, driver.errors()
+    return "m.model"
+
+
+@pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75)])
+def test_a_prediction_that_is_ended_is_gone_on_with_to_the_same_bytes(
+    fault_corpus, fitted, start, tmp_path, signal_, code
+):
+    words = ["predict", fitted, fault_corpus.path]
+    driver = start([*words, "out", "--decision", "--run", "run"], **SLOW)
+    wait_until(lambda: published(tmp_path / "run") >= 3, what="three segments")
+    driver.process.send_signal(signal_)
+    assert driver.wait() == code
+    assert not (tmp_path / "out").exists()  # what is half-written is not to be seen
+    kept = published(tmp_path / "run")
+    again = start([*words, "out", "--decision", "--run", "run", "--resume"], **SLOW)
+    assert again.wait() == 0, again.errors()
+    repeats = sum(state.repeats for state in survey(tmp_path / "run"))
+    assert repeats <= 2
+    assert kept >= 3
+    twin = start([*words, "twin", "--decision"], **SLOW)
+    assert twin.wait() == 0, twin.errors()
+    one, two = (arrays.read_group(tmp_path / path, "predictions")[0] for path in ("out", "twin"))
+    assert arrays.digest(one) == arrays.digest(two)
+    assert leftovers(tmp_path / "run") == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".partial")] == []
+
+
+CHANGES = {
+    "the bandwidth": (["--sigma", "3"], r"statistic\.features\.kernel\.sigma was 4\.0, now it is 3\.0"),
+    "the kernel": (["--kernel", "matern"], r"statistic\.features\.kernel was Gaussian, now it is Matern"),
+    "the landmarks": (["--seed", "2"], r"statistic\.features\.landmarks was float\d\d \(200, 32\)"),
+    "the transform": (["--transform", "unit-norm"], r"row_maps was none, now it is 1"),
+}
+
+
+@pytest.fixture
+def interrupted(fault_corpus, start, tmp_path):
+    """The run of a fit that was ended."""
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--seed", "1", "--sigma", "4", "--run", "run"]
+    driver = start(words, **SLOW)
+    wait_until(lambda: published(tmp_path / "run") >= 2, what="two segments")
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.wait() == 75
+    return words
+
+
+def test_F28_a_changed_job_is_refused_with_the_field_and_both_values(interrupted, start, tmp_path):
+    before = published(tmp_path / "run")
+    for change, said in CHANGES.values():
+        driver = start([*interrupted, *change, "--resume"], **SLOW)
+        assert driver.wait() == 5, driver.errors()
+        assert re.search(rf"ResumeMismatch: \S+: the run on disk is another job: .*{said}", driver.errors())
+    again = start([*interrupted, "--resume"])  # with blocks of another size
+    assert again.wait() == 5
+    assert re.search("block_rows was 16, now it is 2048", again.errors())
+    assert published(tmp_path / "run") == before
+
+
+def test_a_penalty_is_no_part_of_the_sweep_and_may_change(interrupted, start, tmp_path):
+    again = start([*interrupted, "--alpha", "3", "--resume", "--json"], **SLOW)
+    assert again.wait() == 0, again.errors()
+
+
+def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start, tmp_path):
+    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--run", "run"]
+    driver = start(words, **SLOW)
+    wait_until(lambda: published(tmp_path / "run") >= 2, what="two segments")
+    (state,) = survey(tmp_path / "run")
+    assert (state.state, state.holder.split()[1]) == ("running", str(driver.process.pid))
+    assert driver.wait() == 0
+    (state,) = survey(tmp_path / "run")
+    assert (state.state, state.segments_done, state.rows_done) == ("finished", state.segments, state.rows)
+    check = start(["check", "run"])
+    assert check.wait() == 0, check.errors()
