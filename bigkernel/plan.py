@@ -75,8 +75,7 @@ class Plan:
         Two steps of rows in flight and one being decoded (with its compressed bytes); the buffers; the accumulator,
         two being merged or sent, and those that wait for their sibling in the tree of merges.
         """
-        waiting = math.ceil(math.log2(max(2, len(self.segments))))
-        return 4 * self.chunk_bytes + self.work_bytes + (3 + waiting) * self.partial_bytes
+        return 4 * self.chunk_bytes + self.work_bytes + (3 + _levels(len(self.segments))) * self.partial_bytes
 
     def worker_bytes(self, base_bytes: int) -> int:
         """Announced peak of a worker process with one task at a time."""
@@ -97,8 +96,7 @@ class Plan:
         fixed = self.task_bytes - 4 * self.chunk_bytes
         if room <= 0:
             advice = "give the workers more memory"
-        elif fixed + 4 * self.chunk_bytes / max(1, self.chunk_rows) <= room:
-            rows = int((room - fixed) / 4 / max(1, self.chunk_bytes / max(1, self.chunk_rows)))
+        elif rows := self._fitting_rows(room - fixed):
             advice = f"chunks of at most {rows:,} rows would fit (now {self.chunk_rows:,})"
         else:
             # a share t of the landmarks takes t² of the partial results and at most t of the buffers
@@ -112,6 +110,19 @@ class Plan:
             f"partial results of {self.partial_bytes / 1e6:,.0f} MB), its limit is {limit_bytes / 1e6:,.0f} MB: "
             f"{advice}"
         )
+
+    def _fitting_rows(self, room: float) -> int:
+        """Rows of the largest chunk that fits in so many bytes beside what is fixed, or 0.
+
+        Smaller chunks may make more segments, at most about four times as many as now, and so a deeper tree of merges.
+        """
+        row_bytes, now = 4 * max(1.0, self.chunk_bytes / max(1, self.chunk_rows)), len(self.segments)
+        for deeper in range(64):
+            rows = int((room - deeper * self.partial_bytes) / row_bytes)
+            segments = min(math.ceil(self.n_rows / max(1, rows)), max(16, 4 * now))
+            if rows < 1 or _levels(segments) <= _levels(now) + deeper:
+                return max(rows, 0)
+        return 0
 
     def seconds(self, flops_per_second: float) -> float:
         """Time of the sweep at a given rate of the whole cluster."""
@@ -130,6 +141,11 @@ class Plan:
             "partial_bytes": self.partial_bytes,
             "task_bytes": self.task_bytes,
         }
+
+
+def _levels(segments: int) -> int:
+    """Of the tree that merges so many partial results."""
+    return math.ceil(math.log2(max(2, segments)))
 
 
 def plan(

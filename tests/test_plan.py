@@ -133,6 +133,27 @@ def test_the_chunk_that_is_advised_fits(chunk_rows, room, partial, work):
         assert steps.task_bytes <= room
 
 
+@example(n_rows=24_000, chunk_rows=8000, share=0.6, partial=81_000)  # more segments: a deeper tree of merges
+@given(
+    n_rows=st.integers(1, 300_000),
+    chunk_rows=st.integers(1, 60_000),
+    share=st.floats(0.05, 0.99),
+    partial=st.integers(1, 10**6),
+)
+def test_the_chunk_that_is_advised_fits_a_whole_input_cut_into_such_chunks(n_rows, chunk_rows, share, partial):
+    footprint = Footprint(1.0, partial, 10 * partial)
+
+    def planned(rows):
+        return plan((*range(0, n_rows, rows), n_rows), 100, 1, footprint, min_segments=4)
+
+    limit = int(share * planned(chunk_rows).task_bytes)
+    with pytest.raises(PlanTooLarge) as caught:
+        planned(chunk_rows).check(limit, 0)
+    advice = re.search(r"chunks of at most ([\d,]+) rows would fit", str(caught.value))
+    if advice:
+        planned(int(advice[1].replace(",", ""))).check(limit, 0)
+
+
 @pytest.mark.parametrize(("m", "share_of_memory"), [(1000, 0.5), (1000, 0.8), (4000, 0.2), (4000, 0.5), (4000, 0.8)])
 def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
     def planned(m):

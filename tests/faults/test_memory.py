@@ -1,0 +1,225 @@
+"""Memory (F15): a fresh worker never takes more than its plan announced; what does not fit is refused beforehand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Matern,
+    Polynomial,
+    Ridge,
+    SSSLClassifier,
+    Standardizer,
+    SweepSearchCV,
+    UnitNormalizer,
+    executing,
+)
+from bigkernel.config import settings
+from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.errors import PlanTooLarge
+from bigkernel.monitor import SweepStarted, observe
+from bigkernel.rows import as_rows
+from bigkernel.worker import peak_bytes
+
+# a process holds libraries and what its allocator keeps; neither grows with the task
+ALLOCATOR_BYTES = 2**22
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """A corpus of n rows of d features, its targets classes (c of them) or numbers (0), made once a module."""
+    made = {}
+
+    def build(n, d, dtype, c, chunk_rows, *, bad=False):
+        key = (n, d, dtype, c, chunk_rows, bad)
+        if key not in made:
+            g = np.random.default_rng(0)
+            whole = dtype == "uint8"
+            x = g.integers(0, 256, (n, d), dtype=np.uint8) if whole else g.normal(size=(n, d)).astype(dtype)
+            if bad:
+                x[::500, 0] = np.nan
+            y = g.integers(0, c, n) if c else g.normal(size=n)
+            path = tmp_path_factory.mktemp("memory") / "corpus"
+            info = CorpusInfo("memory", classes=tuple(range(c)))
+            with CorpusWriter(
+                path, n_features=d, dtype=x.dtype, columns={"y": y.dtype}, info=info, chunk_rows=chunk_rows
+            ) as writer:
+                writer.append(x=x, y=y)
+            made[key] = open_corpus(path)
+        return made[key]
+
+    return build
+
+
+@contextmanager
+def one_worker(memory_limit: int = 0) -> Iterator[Client]:
+    """A worker that is neither paused nor ended for what it takes: it is measured."""
+    kept = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
+    with (
+        dask.config.set(kept),
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            memory_limit=memory_limit,
+            host="127.0.0.1",
+            dashboard_address=None,
+            worker_dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def gaussian(d):
+    return Gaussian(2 * d**0.5)
+
+
+def spread(rows, out):
+    d = as_rows(rows).shape[1]
+    g = np.random.default_rng(1)
+    model = KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
+    model.predict_to(rows, out / "out", std=True)
+
+
+def scored(rows, out):
+    d = as_rows(rows).shape[1]
+    g = np.random.default_rng(1)
+    model = KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
+    model.score(rows)
+
+
+def searched(kind, **options):
+    def search(rows, out):
+        grid = {"kernel": [gaussian(10), gaussian(20)], "alpha": [0.1, 1.0]}
+        model = kind(n_landmarks=300, random_state=0, **options)
+        SweepSearchCV(model, grid, cv=3, refit=False).fit(rows)
+
+    return search
+
+
+# (n, d, dtype, classes, rows of a chunk), and what is done with it
+CASES = {
+    "500 landmarks of digits": (
+        (16_000, 784, "uint8", 10, 8000),
+        lambda rows, out: KernelRidgeClassifier(gaussian(784), n_landmarks=500, random_state=0).fit(rows),
+    ),
+    "1,500 landmarks": (
+        (8000, 50, "float32", 3, 2000),
+        lambda rows, out: KernelRidgeClassifier(gaussian(50), n_landmarks=1500, random_state=0).fit(rows),
+    ),
+    "float64": (
+        (8000, 400, "float32", 0, 2000),
+        lambda rows, out: KernelRidge(
+            gaussian(400), n_landmarks=500, random_state=0, dtype="float64", fit_intercept=True
+        ).fit(rows),
+    ),
+    "few features": (
+        (200_000, 4, "float32", 0, 100_000),
+        lambda rows, out: KernelRidge(gaussian(4), n_landmarks=40, random_state=0).fit(rows),
+    ),
+    "many features": (
+        (3000, 4000, "float32", 0, 500),
+        lambda rows, out: KernelRidge(gaussian(4000), n_landmarks=100, random_state=0).fit(rows),
+    ),
+    "fifty classes": (
+        (16_000, 50, "float32", 50, 8000),
+        lambda rows, out: KernelRidgeClassifier(gaussian(50), n_landmarks=300, random_state=0).fit(rows),
+    ),
+    "semi-supervised": (
+        (8000, 100, "float64", 0, 2000),
+        lambda rows, out: SSSL(Matern(10.0, nu=2.5), n_components=20, n_landmarks=400, random_state=0).fit(rows),
+    ),
+    "laplacian": (
+        (8000, 100, "float32", 0, 2000),
+        lambda rows, out: KernelRidge(Laplacian(0.01), n_landmarks=200, random_state=0).fit(rows),
+    ),
+    "polynomial of unit rows": (
+        (16_000, 300, "uint8", 0, 8000),
+        lambda rows, out: KernelRidge(Polynomial(3, 1.0, 1.0), n_landmarks=300, random_state=0).fit(
+            UnitNormalizer().fit(rows).transform(rows)
+        ),
+    ),
+    "linear": ((20_000, 300, "float64", 0, 3000), lambda rows, out: Ridge().fit(rows)),
+    "standardizing": ((20_000, 500, "float32", 0, 4000), lambda rows, out: Standardizer().fit(rows)),
+    "rows that are skipped": (
+        (20_000, 300, "float64", 0, 3000, True),
+        lambda rows, out: KernelRidge(gaussian(300), n_landmarks=100, random_state=0).fit(
+            as_rows(rows).skip_bad_rows()
+        ),
+    ),
+    "search, semi-supervised": ((12_000, 50, "float32", 4, 6000), searched(SSSLClassifier, n_components=50)),
+    "scores": ((60_000, 40, "float32", 0, 20_000), scored),
+    "deviations": ((60_000, 8, "float64", 0, 40_000), spread),
+}
+
+
+@pytest.mark.parametrize("shape, job", CASES.values(), ids=CASES)
+def test_a_fresh_worker_takes_no_more_than_announced(shape, job, make, tmp_path):
+    *of_rows, bad = shape if len(shape) == 6 else (*shape, False)
+    rows, tiny = make(*of_rows, bad=bad), make(40, 3, "float32", 0, 10)
+    plans = []
+
+    def note(event):
+        if isinstance(event, SweepStarted):
+            plans.append(event.plan)
+
+    with one_worker() as client, executing(client):
+        Ridge().fit(tiny)  # the libraries are loaded
+        (before,) = client.run(peak_bytes).values()
+        with observe(note):
+            job(rows, tmp_path)
+        (peak,) = client.run(peak_bytes).values()
+    announced = max(plan.task_bytes for plan in plans)
+    assert peak - before <= announced + ALLOCATOR_BYTES
+    assert peak <= max(plan.worker_bytes(settings().worker_base_bytes) for plan in plans)
+    assert peak - before > announced / 5  # and the announcement is about what it takes
+
+
+def test_a_worker_whose_limit_is_the_announcement_finishes(make):
+    rows = make(16_000, 784, "uint8", 10, 8000)
+    model = KernelRidgeClassifier(gaussian(784), n_landmarks=500, random_state=0)
+    announced = model.plan(rows).worker_bytes(settings().worker_base_bytes)
+    with one_worker(announced) as client, executing(client):
+        model.fit(rows)
+    assert model.sweep_["peak_bytes"] <= announced
+
+
+@pytest.mark.parametrize("what", ["rows", "landmarks"])
+def test_a_plan_that_does_not_fit_is_refused_before_the_first_task_and_its_advice_fits(make, what):
+    base = settings().worker_base_bytes
+    if what == "rows":
+        build = lambda chunk_rows: make(16_000, 784, "uint8", 10, chunk_rows)  # noqa: E731
+        rows, m = build(8000), 100
+    else:
+        rows, m = make(8000, 50, "float32", 3, 2000), 1500
+
+    def model(m):
+        return KernelRidgeClassifier(gaussian(50), n_landmarks=m, random_state=0)
+
+    limit = base + int((0.6 if what == "rows" else 0.3) * model(m).plan(rows).task_bytes)
+    with one_worker(limit) as client, executing(client):
+        with pytest.raises(PlanTooLarge, match=r"a worker would need [\d,]+ MB") as refused:
+            model(m).fit(rows)
+        ran = client.run(lambda dask_worker: len(dask_worker.state.tasks) + len(dask_worker.data))
+        assert not any(ran.values())
+        if what == "rows":
+            advised = int(re.search(r"chunks of at most ([\d,]+) rows", str(refused.value))[1].replace(",", ""))
+            assert advised < 8000
+            fitting = model(m).fit(build(advised))
+        else:
+            share = int(re.search(r"about (\d+)% of the landmarks", str(refused.value))[1])
+            fitting = model(int(m * share / 100 * 0.97)).fit(rows)  # "about"
+    assert fitting.sweep_["peak_bytes"] <= limit
