@@ -261,6 +261,12 @@ class Run:
                 os.replace(self.root / "partials" / node, doomed)  # gone at once: nobody reads a half-removed one
             shutil.rmtree(doomed, ignore_errors=True)
 
+    def keep_only(self, root: str) -> None:
+        """Remove every partial but the last: a writer that died may have left what it had merged."""
+        for place in (self.root / "partials").iterdir():
+            if place.name != root and not place.name.startswith("."):
+                self.discard(place.name)
+
     def keep(self, values: NDArray[Any]) -> ArrayRef:
         """Store an array under its digest."""
         reference = ArrayRef(arrays.digest({"values": values}))

@@ -164,9 +164,11 @@ def sweep(
         else:
             root, receipts = on_cluster(job, rows, steps, executor, wanted, alive)
         total = root[0]
-        if total is None:
-            assert job.run is not None
-            total = job.run.partial(root[1].node, root[1].digest)
+        if job.run is not None:
+            if total is None:
+                total = job.run.partial(root[1].node, root[1].digest)
+            job.run.keep_only(root[1].node)
+        assert total is not None
         seconds = time.perf_counter() - start
         emit(SweepEnded(seconds))
     ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))
