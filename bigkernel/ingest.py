@@ -221,7 +221,7 @@ def ingest(
         with writer:
             done = _fill(writer, source, labels, n_rows, progress)
         if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
-            store.publish(Receipt("0-0", 0, done), {"rows": np.array([float(done)])})
+            store.publish(Receipt("0-0", 0, n_rows or 0), {"rows": np.array([float(done)])})
     return open_corpus(target_path)
 
 
