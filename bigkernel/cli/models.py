@@ -76,6 +76,9 @@ def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
         return 2.0 * size**3 * count / (time.perf_counter() - start)
 
 
+INCIDENTS = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")  # where there were any
+
+
 @click.command()
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=click.Path())
@@ -123,6 +126,7 @@ def fit(
         "fit_seconds": seconds,
         "sweep_seconds": swept.get("seconds"),
         **{name: swept[name] for name in chosen if name in swept},
+        **{name: swept[name] for name in INCIDENTS if swept.get(name)},
         "stage_seconds": stages,
     }
     figures = {name: value for name, value in figures.items() if value is not None}
