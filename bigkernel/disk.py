@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,9 +76,9 @@ def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
     """Whether an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
     if not isinstance(error.filename, str):
         return False
-    name, target = os.path.abspath(error.filename), os.path.abspath(path)
-    scratch = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.")
-    return not (name.startswith((target, scratch)) or target.startswith(name))
+    name, target = Path(os.path.abspath(error.filename)), Path(os.path.abspath(path))
+    scratch = str(target.with_name(f".{target.name}."))
+    return not (str(name).startswith(scratch) or target in (name, *name.parents) or name in target.parents)
 
 
 def token_of(run: str | os.PathLike[str]) -> str:
@@ -125,8 +126,17 @@ def publishing(
             _replace(scratch, target)
         except BaseException:
             if not keep:
-                shutil.rmtree(scratch, ignore_errors=True)
+                _remove(scratch)
             raise
+
+
+def _remove(scratch: Path) -> None:
+    """Remove a directory to which a write that was interrupted in this process may add one file more."""
+    for _ in range(10):
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(0.01)
+        if not scratch.exists():
+            return
 
 
 def _replace(scratch: Path, target: Path) -> None:
