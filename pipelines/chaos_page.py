@@ -116,8 +116,8 @@ def _marks(records: Sequence[Record], paper: Paper) -> list[tuple[str, str, str,
     kills = [(moment, place) for place, record in enumerate(records) for moment in record.kills]
     frozen = [(begin, place) for place, record in enumerate(records) for begin, _ in record.freezes]
     return [
-        ("worker killed", "x", WRONG, kills),
         ("worker frozen", "s", STAGES[1], frozen),
+        ("worker killed", "x", WRONG, kills),
         ("driver: SIGKILL", "v", paper.ink, [(end, place) for end, place, how in ends if how == "SIGKILL"]),
         ("driver: SIGTERM", "D", STAGES[3], [(end, place) for end, place, how in ends if how == "SIGTERM"]),
         ("finished", "o", STAGES[2], [(end, place) for end, place, how in ends if how == "finished"]),
