@@ -240,11 +240,15 @@ class LandmarkEstimator(RowsEstimator):
         self.statistics_ = self._sweep(rows, targets)
         certificates = self._solved()
         if self._blind(certificates) and self.dtype == "auto" and self.dtype_ == "float32":
-            note = f"{self._rounding_note(certificates)}: the rows are swept again in float64"
-            self.dtype_ = "float64"
-            self.statistics_ = self._sweep(rows, targets)
-            certificates = self._solved()
-            certificates.notes.insert(0, note)
+            note, self.dtype_ = self._rounding_note(certificates), "float64"
+            try:
+                self.statistics_ = self._sweep(rows, targets)
+            except PlanTooLarge as error:
+                self.dtype_ = "float32"
+                certificates.notes.append(f"{note}, and float64 does not fit: {error}")
+            else:
+                certificates = self._solved()
+                certificates.notes.insert(0, f"{note}: the rows are swept again in float64")
         self._settle(certificates)
 
     def _finish(self) -> None:
@@ -276,10 +280,11 @@ class LandmarkEstimator(RowsEstimator):
 
     def _rounding_note(self, certificates: Certificates) -> str:
         values = "moments" if hasattr(self, "statistics_") else "kernel values"
-        condition = certificates.figures.get("core_condition", 1.0)
+        condition = certificates.figures.get("core_condition")
         return (
             f"{self.kernel_.name} kernel: in {self.dtype_} the {values} carry rounding of up to "
-            f"{certificates.rounding:.2g}, beyond alpha = {self.alpha_:.3g}; the core has the condition {condition:.1e}"
+            f"{certificates.rounding:.2g}, beyond alpha = {self.alpha_:.3g}"
+            + ("" if condition is None else f"; the core has the condition {condition:.1e}")
         )
 
     def _whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
@@ -293,8 +298,8 @@ class LandmarkEstimator(RowsEstimator):
         n = len(rows)
         require_exact(type(self).__name__, n)
         given = rows.read(0, n)
-        chunk, self.skipped_rows_ = rows.admit(given)
-        sound = np.ones(n, bool) if chunk is given else ~given.faults()
+        sound = ~given.faults()
+        chunk, self.skipped_rows_ = rows.admit(given)  # refuses rows that are not sound, or blanks them
         y, weight = chunk.y, chunk.weight if "weight" in rows.columns else None
         assert y is not None
         labelled = targets.labelled(y, 0) & sound

@@ -159,6 +159,16 @@ def test_the_result_is_that_of_the_cleaned_data(make, weight):
 
 
 @every_kind
+@pytest.mark.parametrize("form", ["krr exact", "sssl exact"])
+def test_the_exact_forms_skip_them_in_every_kind_of_input(build, kind, form):
+    model = fitted(NUMBERS[form], build(kind, DIRTY, y=Y).skip_bad_rows())
+    wanted = fitted(NUMBERS[form], as_rows(X[GOOD], Y[GOOD]))
+    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+    assert len(model.landmarks_) == len(GOOD)
+    assert model.skipped_rows_ == len(BAD)
+
+
+@every_kind
 @pytest.mark.parametrize("kind_of_target", ["numbers", "classes"])
 def test_every_kind_of_input_skips_the_same_rows(build, kind, kind_of_target):
     if kind_of_target == "numbers":

@@ -513,6 +513,27 @@ def test_the_second_sweep_has_a_directory_of_its_own_in_a_run(tmp_path, long_ste
     assert_array_equal(first.dual_coef_, second.dual_coef_)
 
 
+@pytest.mark.cluster
+def test_where_float64_does_not_fit_a_worker_float32_is_kept_and_said_so(make_corpus, client, long_steps):
+    model = KernelRidge(**COARSE)
+    corpus = make_corpus(NEAR, y=NEAR_Y, chunk_rows=500)
+    narrow = model.plan(corpus).task_bytes
+    model.dtype = "float64"
+    wide = model.plan(corpus).task_bytes
+    (limit,) = {worker["memory_limit"] for worker in client.scheduler_info()["workers"].values()}
+    model.dtype = "auto"
+    with (
+        dask.config.set({"bigkernel.worker-base-bytes": limit - (narrow + wide) // 2}),
+        executing(client),
+        pytest.warns(RankDeficient) as caught,
+    ):
+        model.fit(corpus)
+    said = " ".join(str(one.message) for one in caught)
+    assert "float64 does not fit: a worker would need" in said
+    assert model.dtype_ == "float32"
+    assert certified(model)["rounding"] > 0
+
+
 @pytest.mark.parametrize("sigma", [0.5, 0.9, 1.4])
 def test_ordinary_fits_in_float32_are_let_be(sigma, long_steps):
     # unit rows of ten classes, as images of digits are
