@@ -166,7 +166,8 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     x = arrays.open_array(group, "x")
     if x.ndim != 2:
         raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
-    columns = tuple(name for name in COLUMNS if name in group)
+    there = arrays.array_names(group)
+    columns = tuple(name for name in COLUMNS if name in there)
     for name in columns:
         column = arrays.open_array(group, name)
         if column.shape != (x.shape[0],):
