@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -72,8 +73,9 @@ class Log:
         return time.monotonic() - self._start
 
 
-def shorten(text: str, width: int = 120) -> str:
-    """At most so many characters of it."""
+def shorten(text: str) -> str:
+    """What fits a line of the terminal, 80 characters where there is none."""
+    width = shutil.get_terminal_size().columns
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
