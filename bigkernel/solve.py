@@ -241,8 +241,9 @@ def factorize(
 ) -> Factor:
     """Factor G + αI, G (r, r) positive semi-definite, alpha ≥ 0; see `ridge`. `spectrum()` gives eigh(G).
 
-    A G with eigenvalues well below −α/2 is one whose rounding ν exceeds the penalty: nothing is known of what its
-    eigenvalues below ν are, and they are taken to be ν (without a penalty: to be null).
+    A G with eigenvalues below −α/2, down to −ν, is one whose rounding exceeds the penalty: little is known of what its
+    eigenvalues below ν are, and none is taken to be less than ν/4 (without a penalty: they are null). Errors on digits,
+    m = 4,000, σ = 1.4, α = 0.01, float32: 2.4 % with ν/4, as in float64; 2.7 % with ν, 2.9 % with nothing.
     """
     require_alpha(alpha)
     if not len(G):
@@ -268,7 +269,7 @@ def factorize(
     if rounding <= null:
         rounding = 0.0
     elif rounding <= _COARSE * largest:
-        null, values = (rounding, plain) if alpha == 0 else (null, np.maximum(plain, rounding) + alpha)
+        null, values = (rounding, plain) if alpha == 0 else (null, np.maximum(plain, rounding / 4) + alpha)
     keep = values > null
     kept, condition = values[keep], float(values[-1] / values[keep][0]) if keep.any() else 1.0
     return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding)
