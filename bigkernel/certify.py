@@ -25,8 +25,8 @@ from bigkernel.errors import RankDeficient
 
 Array = NDArray[Any]
 LIMIT = 30.0  # a ratio above it is not rounding any more
-# Rounding ν of moments acts as a penalty of about ν/4. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up to
-# 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
+# Rounding ν of moments acts as a penalty of about ν/4. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up
+# to 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
 BLIND = 100.0
 PROBES = 2
 DOF_PROBES = 8
