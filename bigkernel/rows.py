@@ -320,7 +320,7 @@ class Rows:
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
-        """The mapped rows of sorted row ids, (k, d) float64; those that are bad and to be skipped are 0.
+        """The mapped rows of sorted row ids, (k, d) float64; bad ones that are to be skipped are the mean of the rest.
 
         Raises
         ------
@@ -336,7 +336,7 @@ class Rows:
         if bad.any():
             if self.bad_rows == "refuse":
                 raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
-            taken[bad] = 0
+            taken[bad] = 0 if bad.all() else taken[~bad].mean(axis=0)
         for row_map in self.row_maps:
             row_map.apply(taken)
         return taken

@@ -230,6 +230,15 @@ def test_a_search_over_rows_that_skip_is_that_of_rows_without_weight():
     assert search.best_params_["alpha"] == wanted.best_params_["alpha"]
 
 
+@pytest.mark.parametrize("make", [Ridge, LinearRegression, lambda: make_pipeline(Standardizer(), Ridge())])
+def test_bad_rows_at_the_start_cost_rows_far_from_zero_no_digits(make):
+    far, y = 1e6 + X, Y.copy()
+    bad = np.arange(0, 140, 2)
+    dirty, keep = spoilt(far, bad, np.nan), np.setdiff1d(np.arange(N), bad)
+    model, wanted = fitted(make, as_rows(dirty, y).skip_bad_rows()), fitted(make, as_rows(X[keep], y[keep]))
+    assert_allclose(model.predict(1e6 + NEW), wanted.predict(NEW), atol=1e-7)
+
+
 def test_rows_keep_their_places_and_sound_chunks_stay_as_they_are():
     rows = as_rows(DIRTY, Y).skip_bad_rows()
     chunk, skipped = rows.admit(rows.read(40, 80))
