@@ -45,105 +45,136 @@ def on_cluster(
 
     `alive` is called now and then and raises where the job must not go on.
     """
-    token, merges = uuid.uuid4().hex[:12], merge_tree(len(steps.segments))
-    above = ancestors_of(merges)
-    span = {leaf(segment.index): (segment.start, segment.stop) for segment in steps.segments}
-    for node, left, right in merges:
-        span[node] = span[left][0], span[right][1]
-
-    def submit(function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
-        return client.submit(function, *args, key=f"bigkernel-{kind}-{token}-{node}", pure=False, priority=priority)
-
-    def rows_of(node: str) -> str:
-        if node not in span:
-            return "the job itself"
-        start, stop = span[node]
-        return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
-
-    def published(node: str, future: Future) -> Partial:
-        # a run knows it, even when the worker that did it has died since
-        if job.run and future.status == "finished":
-            receipt = job.run.receipt(node)
-            if receipt:
-                return None, replace(receipt, resumed=False)
-        partial: Partial = watch.result(future, rows_of(node), rows_of, job.run)
-        return partial
-
-    finished, collected, damaged = recover(job, steps)
-    for node, wrong in damaged.items():
-        emit(Incident("damage", f"{rows_of(node)}: what the run holds is damaged and is computed again ({wrong})"))
-    for i, receipt in enumerate(collected):
-        emit(SegmentDone(receipt, i + 1, len(steps.segments)))
-    nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
-    waiting: dict[Future, tuple[Segment, Future | None]] = {}  # the segment, and its receipt when it is done
-    pending: list[tuple[str, Future]] = []
-    with Watch(client, token, wanted, alive) as watch:
+    sweep = _Sweep(job, steps, client)
+    with Watch(client, sweep.token, wanted, alive, sweep.name_of) as watch:
         try:
-            # without a run the landmarks travel once, as a task, which unlike scattered data is repeated when all who
-            # hold it die; with one, tasks load them from its store
-            with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
-                shared = job if job.run else submit(_given, "job", "all", job, priority=3)
-            for segment in spread(steps.segments, len(client.ncores())):
-                node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
-                if covered(node, finished, above):
-                    continue
-                piece = rows.part(segment.start, segment.stop)
-                if rows.persisted:
-                    plain, names, held = _held(piece, client)
-                    task = submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
-                else:
-                    task = submit(run_segment, "segment", node, shared, piece, segment, ancestors)
-                nodes[node] = task
-                # with a run the result is the receipt
-                waiting[task] = segment, None if job.run else submit(receipt_of, "receipt", node, task, priority=2)
-            for node, left, right in merges:
-                if covered(node, finished, above):
-                    continue
-                # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
-                nodes[node] = submit(
-                    *(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), above.get(node, ())),
-                    priority=1,
-                )
-            ((top, root),) = nodes.items()  # all others were merged into it
-            last = {root} if isinstance(root, Future) else set()
-            while waiting:
-                # the last merge ends early where another one has failed
-                for future in watch.first_done({*waiting, *last}, "a segment"):
-                    if future not in waiting:
-                        if future.status != "finished":
-                            watch.result(future, rows_of(top), rows_of, job.run)
-                        continue
-                    segment, receipt_future = waiting.pop(future)
-                    node = leaf(segment.index)
-                    done = Receipt(node, segment.start, segment.stop)
-                    if future.status != "finished" or receipt_future is None:
-                        done = published(node, future)[1]
-                        collected.append(done)
-                        tell_of(done, rows_of(node))
-                    else:
-                        # the receipt comes when its worker has a moment; the segment is done now
-                        pending.append((rows_of(node), receipt_future))
-                    emit(SegmentDone(done, len(collected) + len(pending), len(steps.segments)))
-            if isinstance(root, Future):
-                watch.first_done({root}, rows_of(top))
-                root = published(top, root)
-            partial: Partial = root
-            for what, receipt_future in pending:
-                watch.first_done({receipt_future}, f"the receipt of {what}")
-                collected.append(watch.result(receipt_future, what, rows_of, job.run))
-                tell_of(collected[-1], what)
+            sweep.begin(rows, watch)
+            return sweep.finish(watch)
         except BaseException:
-            # nobody wants them any more: what has not begun never will (cancelling would break the connection where a
-            # task in the middle of the tree is wanted by no client)
-            receipts = (f for _, f in (*waiting.values(), *pending) if f is not None)
-            for future in (*waiting, *receipts, *nodes.values()):
-                if isinstance(future, Future):
-                    future.release()
+            sweep.let_go()
             with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
                 if job.run:
-                    _settle(client, token, wanted.grace_seconds)
+                    _settle(client, sweep.token, wanted.grace_seconds)
             raise
-    return partial, collected
+
+
+class _Sweep:
+    """The tasks of one sweep on a cluster: segments, merges and, without a run, receipts."""
+
+    def __init__(self, job: Job, steps: Plan, client: Client) -> None:
+        self.token = uuid.uuid4().hex[:12]
+        self._job, self._steps, self._client = job, steps, client
+        self._merges = merge_tree(len(steps.segments))
+        self._span = {leaf(segment.index): (segment.start, segment.stop) for segment in steps.segments}
+        for node, left, right in self._merges:
+            self._span[node] = self._span[left][0], self._span[right][1]
+        self._segments: dict[Future, str] = {}  # not done yet, and their nodes
+        self._receipts: dict[Future, str] = {}
+        self._root: Future | Partial | None = None
+        self._collected: list[Receipt] = []
+        self._done = 0
+
+    def name_of(self, node: str) -> str:
+        """What a node is, for people."""
+        if node not in self._span:
+            return "the job itself"
+        start, stop = self._span[node]
+        return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
+
+    def begin(self, rows: Rows, watch: Watch) -> None:
+        """Submit whatever the run does not hold yet."""
+        job, above = self._job, ancestors_of(self._merges)
+        finished, self._collected, damaged = recover(job, self._steps)
+        for node, wrong in damaged.items():
+            what = f"{self.name_of(node)}: what the run holds is damaged and is computed again ({wrong})"
+            emit(Incident("damage", what))
+        for receipt in self._collected:
+            self._tell_done(receipt)
+        nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
+        # without a run the landmarks travel once, as a task, which unlike scattered data is repeated when all who hold
+        # it die; with one, tasks load them from its store
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
+            shared = job if job.run else self._submit(_given, "job", "all", job, priority=3)
+        for segment in spread(self._steps.segments, len(self._client.ncores())):
+            node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
+            if covered(node, finished, above):
+                continue
+            piece = rows.part(segment.start, segment.stop)
+            if rows.persisted:
+                plain, names, held = _held(piece, self._client)
+                task = self._submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
+            else:
+                task = self._submit(run_segment, "segment", node, shared, piece, segment, ancestors)
+            nodes[node] = task
+            self._segments[task] = node
+            watch.expect(task)
+            if not job.run:  # with a run the result is the receipt
+                self._receipts[self._submit(receipt_of, "receipt", node, task, priority=2)] = node
+        for node, left, right in self._merges:
+            if covered(node, finished, above):
+                continue
+            # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
+            nodes[node] = self._submit(
+                *(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), above.get(node, ())),
+                priority=1,
+            )
+        ((self._top, self._root),) = nodes.items()  # all others were merged into it
+        for future in (*self._receipts, self._root):
+            if isinstance(future, Future) and future not in self._segments:
+                watch.expect(future)
+
+    def finish(self, watch: Watch) -> tuple[Partial, list[Receipt]]:
+        """Wait for all of it; the last merge, which ends early where any task has failed, is waited for meanwhile."""
+        top = self._root if isinstance(self._root, Future) else None
+        while self._segments or self._receipts or top is not None:
+            what = "a segment" if self._segments else self.name_of(self._top) if top is not None else "a receipt"
+            for future in watch.first_done(what):
+                node = self._segments.get(future) or self._receipts.get(future, self._top)
+                if future.status in ("error", "cancelled"):
+                    watch.result(future, node, self._job.run)
+                if future in self._segments:
+                    del self._segments[future]
+                    segment = Receipt(node, *self._span[node])
+                    if self._job.run:
+                        segment = self._published(node, future, watch)[1]
+                        self._collect(segment)
+                    self._tell_done(segment)
+                elif future in self._receipts:
+                    # it comes when its worker has a moment
+                    self._collect(watch.result(future, self._receipts.pop(future)))
+                if future is top:
+                    self._root, top = self._published(node, future, watch), None
+        assert isinstance(self._root, tuple)
+        return self._root, self._collected
+
+    def let_go(self) -> None:
+        """Nobody wants the tasks any more: what has not begun never will.
+
+        (To cancel them would break the connection where a task inside the tree is wanted by no client.)
+        """
+        for future in (*self._segments, *self._receipts, self._root):
+            if isinstance(future, Future):
+                future.release()
+
+    def _submit(self, function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
+        key = f"bigkernel-{kind}-{self.token}-{node}"
+        return self._client.submit(function, *args, key=key, pure=False, priority=priority)
+
+    def _published(self, node: str, future: Future, watch: Watch) -> Partial:
+        # a run knows it, even when the worker that did it has died since
+        receipt = self._job.run.receipt(node) if self._job.run else None
+        if receipt:
+            return None, replace(receipt, resumed=False)
+        partial: Partial = watch.result(future, node, self._job.run)
+        return partial
+
+    def _collect(self, receipt: Receipt) -> None:
+        self._collected.append(receipt)
+        tell_of(receipt, self.name_of(receipt.node))
+
+    def _tell_done(self, receipt: Receipt) -> None:
+        self._done += 1
+        emit(SegmentDone(receipt, self._done, len(self._steps.segments)))
 
 
 def spread(segments: Sequence[Segment], workers: int) -> list[Segment]:

@@ -39,11 +39,21 @@ class Watch:
     token : part of the keys of all tasks of the sweep
     wanted : settings in force
     alive : called at every look; raises where the job must not go on
+    name_of : says what a node of the merge tree is
     """
 
-    def __init__(self, client: Client, token: str, wanted: Settings, alive: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        token: str,
+        wanted: Settings,
+        alive: Callable[[], None],
+        name_of: Callable[[str], str],
+    ) -> None:
         self.deaths: Counter[str] = Counter()  # by node: workers that were lost with it
         self._client, self._token, self._wanted, self._alive = client, token, wanted, alive
+        self._name_of = name_of
+        self._done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._frozen: set[str] = set()
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
@@ -84,8 +94,12 @@ class Watch:
             again = f"{len(here)} tasks under way and {len(gone)} results are done again"
             emit(Incident("worker", f"worker {address} lost: {why}; {again}"))
 
-    def first_done(self, futures: set[Future], what: str) -> list[Future]:
-        """Those of the futures that are done, when at least one is.
+    def expect(self, future: Future) -> None:
+        """Wait for this future too."""
+        future.add_done_callback(self._done.put)
+
+    def first_done(self, what: str) -> list[Future]:
+        """Those of the expected futures that are done and were not told yet, when there is at least one.
 
         Raises
         ------
@@ -98,21 +112,18 @@ class Watch:
             self._alive()
             self._require_scheduler(what)
             try:
-                with self._client.as_current():
-                    slice_ = max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))
-                    done, _ = distributed.wait(futures, timeout=slice_, return_when="FIRST_COMPLETED")
-                return list(done)
-            except TimeoutError as error:
+                done = [self._done.get(timeout=SLICE_SECONDS)]
+            except queue.Empty:
                 if time.monotonic() < deadline:
                     continue
                 raise Stalled(
                     f"{what} was not finished within {self._wanted.stall_seconds} s (bigkernel.stall-seconds); "
                     f"workers: {self.states()}; finished segments of a run are kept: mend the cluster and resume"
-                ) from error
-            except (distributed.CancelledError, OSError) as error:
-                raise Stalled(
-                    f"the cluster was lost while waiting for {what} ({error}); start it again and resume"
-                ) from error
+                ) from None
+            with suppress(queue.Empty):
+                while True:
+                    done.append(self._done.get_nowait())
+            return done
 
     def _require_scheduler(self, what: str) -> None:
         if self._client.status != "running":
@@ -160,23 +171,21 @@ class Watch:
             )
         return "; ".join(texts) or "none"
 
-    def result(self, future: Future, what: str, rows_of: Callable[[str], str], run: Run | None) -> Any:
-        """What a task returned, or a named error.
-
-        `rows_of` says what a task is by its node of the merge tree.
-        """
+    def result(self, future: Future, node: str, run: Run | None = None) -> Any:
+        """What the task of a node returned, or a named error."""
+        what = self._name_of(node)
         try:
             return self._fetch(future, what)
         except BigKernelError:
             raise
         except KilledWorker as error:
-            raise self._abandoned(error, rows_of, run) from error
+            raise self._abandoned(error, run) from error
         except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
             raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
         except OSError as error:
             raise DataError(f"{what}: a worker could not read or write: {error}") from error
 
-    def _abandoned(self, error: KilledWorker, rows_of: Callable[[str], str], run: Run | None) -> TaskAbandoned:
+    def _abandoned(self, error: KilledWorker, run: Run | None) -> TaskAbandoned:
         """The scheduler blames every task that a dying worker had taken; who died most often, began it most often."""
         time.sleep(SETTLE_SECONDS)  # the report of the last death, and what its nanny says, may still be on their way
         self.drain()
@@ -191,7 +200,7 @@ class Watch:
             self._client.wait_for_workers(1, timeout=ASK_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
-        named = " or ".join(rows_of(node) for node in sorted(suspects, key=_place))
+        named = " or ".join(self._name_of(node) for node in sorted(suspects, key=_place))
         return TaskAbandoned(
             f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{words}; "
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "

@@ -51,7 +51,8 @@ class Lock:
         try:
             # two that find the same stale lock must not both take it
             with open(self.path.with_name(".lock"), "a") as guard:
-                fcntl.flock(guard, fcntl.LOCK_EX)
+                with suppress(OSError):  # some file systems of clusters know no flock: then `require` settles it
+                    fcntl.flock(guard, fcntl.LOCK_EX)
                 require_free_lock(self.path.parent)
                 found = read(self.path.parent)
                 if found is not None:

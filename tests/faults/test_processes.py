@@ -116,7 +116,7 @@ def test_F2_both_workers_killed_at_once_cost_no_bit(rows, clean, tmp_path, kept)
 
 def test_F3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_error(rows, clean, tmp_path):
     with connect("local", workers=2, dashboard=0) as client:
-        client.register_plugin(KillWorker(delay="3s", mode="segfault"))
+        client.register_plugin(KillWorker(delay="1s", mode="segfault"))
         try:
             swept = sweep(rows, SLEEPY, client=client, run=tmp_path / "run")
         except TaskAbandoned as error:
