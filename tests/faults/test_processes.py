@@ -17,7 +17,7 @@ import psutil
 import pytest
 from distributed import Client
 from distributed.chaos import KillWorker
-from drivers import SEGMENTS, SLOW, D, N, leftovers, published, wait_until
+from drivers import SEGMENTS, SLOW, D, Driver, N, leftovers, published, wait_until
 from probes import Both, Bulky, Devour, DieUnless, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import arrays, connect
@@ -202,7 +202,7 @@ def port():
         return probe.getsockname()[1]
 
 
-def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, start, tmp_path):
+def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, undisturbed, start, tmp_path):
     here = f"tcp://127.0.0.1:{port()}"
     code = (
         "import sys; from distributed.cli.dask_scheduler import main; sys.argv[0] = 'dask scheduler'; main()",
@@ -229,12 +229,14 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     try:
         driver = start(words, **SLOW)
         wait_until(lambda: published(tmp_path / "run") >= 3, what="three segments")
+        below = [child for worker in workers for child in psutil.Process(worker.pid).children(recursive=True)]
         scheduler.kill()
         killed = time.monotonic()
         assert driver.wait(20) == 6
         assert time.monotonic() - killed < 10
         assert re.search(r"Stalled: .*(cluster was lost|connection).*resume", driver.errors().replace("\n", " "))
         wait_until(lambda: all(worker.poll() is not None for worker in workers), 20, "workers that end")
+        wait_until(lambda: not any(map(alive, below)), 20, "processes of nannies that end")
         before = published(tmp_path / "run")
         scheduler.wait()
         scheduler, workers = cluster()
@@ -246,15 +248,16 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
             process.wait()
     report = json.loads(again.out.read_text())
     assert report["resumed_segments"] == before
-    assert same_model(tmp_path / "a.model", undisturbed(fault_corpus, start, tmp_path, words))
+    assert same_model(tmp_path / "a.model", undisturbed)
 
 
-def undisturbed(corpus, start, tmp_path, words):
-    """The model of the same fit on threads."""
-    words = ["fit", corpus.path, "twin.model", *words[3 : words.index("--cluster")]]
-    twin = start(words, **SLOW)
+@pytest.fixture(scope="module")
+def undisturbed(fault_corpus, tmp_path_factory):
+    """The model of the fits below, made on threads."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    twin = Driver(["fit", fault_corpus.path, "twin.model", "--landmarks", "300", "--seed", "1"], place, **SLOW)
     assert twin.wait() == 0, twin.errors()
-    return tmp_path / "twin.model"
+    return place / "twin.model"
 
 
 def same_model(a, b):
@@ -264,7 +267,9 @@ def same_model(a, b):
 
 @pytest.mark.parametrize("where", ["local", "threads"])
 @pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 75)])
-def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(fault_corpus, start, tmp_path, where, signal_, code):
+def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
+    fault_corpus, undisturbed, start, tmp_path, where, signal_, code
+):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1"]
     words += ["--cluster", where, "--run", "run", "--json"]
     words += ["--workers", "2", "--dashboard-port", "0"] if where == "local" else []
@@ -296,7 +301,7 @@ def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(fault_corpus, sta
     begun = sum(len(path.read_text().splitlines()) for path in tmp_path.glob("run/moments/starts/0-*"))
     assert begun - SEGMENTS <= 2  # no more than one segment a worker was done again
     assert leftovers(tmp_path / "run") == []
-    assert same_model(tmp_path / "a.model", undisturbed(fault_corpus, start, tmp_path, words))
+    assert same_model(tmp_path / "a.model", undisturbed)
 
 
 def alive(process):
@@ -318,7 +323,7 @@ def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus,
     assert max(map(len, text.splitlines()[:2])) <= 80
 
 
-@pytest.mark.parametrize("k", range(1, 2 * SEGMENTS, 3))
+@pytest.mark.parametrize("k", range(1, 2 * SEGMENTS, 5))
 def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(rows, clean, start, tmp_path, k):
     # every step of every publish is enumerated in tests/test_runs.py; here the process really ends
     code = f"""
@@ -354,10 +359,12 @@ def test_F29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_tak
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
     first = start(words, **SLOW)
     wait_until(lambda: published(tmp_path / "run") >= 1, what="a segment")
+    first.process.send_signal(signal.SIGSTOP)  # frozen is not dead
     second = start([*words[:2], "b.model", *words[3:], "--resume"], **SLOW)
     assert second.wait(30) == 9
     assert f"RunLocked: run: in use by process {first.process.pid} on {socket.gethostname()}" in second.errors()
     assert first.process.poll() is None
+    first.process.send_signal(signal.SIGCONT)
     first.process.kill()
     first.wait()
     third = start([*words, "--resume"], **SLOW)

@@ -7,6 +7,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pytest
@@ -18,7 +19,13 @@ from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import sweep
 
 SWEEPS = 200
-pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture(autouse=True)
+def few_steps():
+    """Two segments, so that what a sweep costs by itself is most of it."""
+    with dask.config.set({"bigkernel.min-segments": 2, "bigkernel.chunk-bytes": 1024}):
+        yield
 
 
 def held():
