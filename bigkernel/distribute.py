@@ -37,6 +37,8 @@ from bigkernel.worker import (
     run_segment,
 )
 
+REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
+
 
 def on_cluster(
     job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings, alive: Callable[[], None]
@@ -46,6 +48,7 @@ def on_cluster(
     `alive` is called now and then and raises where the job must not go on.
     """
     sweep = _Sweep(job, steps, client)
+    sweep.share()
     with Watch(client, sweep.token, wanted, alive, sweep.name_of) as watch:
         try:
             sweep.begin(rows, watch)
@@ -71,6 +74,7 @@ class _Sweep:
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
         self._receipts: dict[Future, str] = {}
         self._root: Future | Partial | None = None
+        self._shared: Job | Future = job
         self._collected: list[Receipt] = []
         self._done = 0
 
@@ -80,6 +84,19 @@ class _Sweep:
             return "the job itself"
         start, stop = self._span[node]
         return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
+
+    def share(self) -> None:
+        """Bring the statistic, with its landmarks, to every worker; with a run, tasks load them from its store.
+
+        As a task, which unlike scattered data is done again when all who hold its result die. Before anybody listens
+        to the scheduler: what it tells of a replication cannot be sent.
+        """
+        if self._job.run:
+            return
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
+            self._shared = shared = self._submit(_given, "job", "all", self._job, priority=3)
+        with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
+            self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
     def begin(self, rows: Rows, watch: Watch) -> None:
         """Submit whatever the run does not hold yet."""
@@ -91,10 +108,7 @@ class _Sweep:
         for receipt in self._collected:
             self._tell_done(receipt)
         nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
-        # without a run the landmarks travel once, as a task, which unlike scattered data is repeated when all who hold
-        # it die; with one, tasks load them from its store
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
-            shared = job if job.run else self._submit(_given, "job", "all", job, priority=3)
+        shared = self._shared
         for segment in spread(self._steps.segments, len(self._client.ncores())):
             node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
             if covered(node, finished, above):
@@ -152,7 +166,7 @@ class _Sweep:
 
         (To cancel them would break the connection where a task inside the tree is wanted by no client.)
         """
-        for future in (*self._segments, *self._receipts, self._root):
+        for future in (*self._segments, *self._receipts, self._root, self._shared):
             if isinstance(future, Future):
                 future.release()
 

@@ -88,6 +88,7 @@ def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows
         info=info,
         n_rows=n_rows,
         chunk_rows=chunk_rows,
+        overwrite=True,  # of an earlier format, or damaged
     )
     with bar(f"make {path.name}", enabled=not quiet) as update, writer:
         for index in range(-(-n_rows // writer.chunk_rows)):
