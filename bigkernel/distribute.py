@@ -48,17 +48,19 @@ def on_cluster(
     `alive` is called now and then and raises where the job must not go on.
     """
     sweep = _Sweep(job, steps, client)
-    sweep.share()
-    with Watch(client, sweep.token, wanted, alive, sweep.name_of) as watch:
-        try:
+    try:
+        sweep.share()
+        with Watch(client, sweep.token, wanted, alive, sweep.name_of) as watch:
             sweep.begin(rows, watch)
             return sweep.finish(watch)
-        except BaseException:
-            sweep.let_go()
-            with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
-                if job.run:
-                    _settle(client, sweep.token, wanted.grace_seconds)
-            raise
+    except BaseException:
+        sweep.let_go()
+        with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
+            if job.run:
+                _settle(client, sweep.token, wanted.grace_seconds)
+        raise
+    finally:
+        sweep.let_go()
 
 
 class _Sweep:
@@ -73,7 +75,7 @@ class _Sweep:
             self._span[node] = self._span[left][0], self._span[right][1]
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
         self._receipts: dict[Future, str] = {}
-        self._root: Future | Partial | None = None
+        self._last: Future | Partial | None = None
         self._shared: Job | Future = job
         self._collected: list[Receipt] = []
         self._done = 0
@@ -132,14 +134,15 @@ class _Sweep:
                 *(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), above.get(node, ())),
                 priority=1,
             )
-        ((self._top, self._root),) = nodes.items()  # all others were merged into it
-        for future in (*self._receipts, self._root):
+        ((self._top, self._last),) = nodes.items()  # all others were merged into it
+        for future in (*self._receipts, self._last):
             if isinstance(future, Future) and future not in self._segments:
                 watch.expect(future)
 
     def finish(self, watch: Watch) -> tuple[Partial, list[Receipt]]:
         """Wait for all of it; the last merge, which ends early where any task has failed, is waited for meanwhile."""
-        top = self._root if isinstance(self._root, Future) else None
+        top = self._last if isinstance(self._last, Future) else None
+        partial = None if isinstance(self._last, Future) else self._last
         while self._segments or self._receipts or top is not None:
             what = "a segment" if self._segments else self.name_of(self._top) if top is not None else "a receipt"
             for future in watch.first_done(what):
@@ -157,16 +160,16 @@ class _Sweep:
                     # it comes when its worker has a moment
                     self._collect(watch.result(future, self._receipts.pop(future)))
                 if future is top:
-                    self._root, top = self._published(node, future, watch), None
-        assert isinstance(self._root, tuple)
-        return self._root, self._collected
+                    partial, top = self._published(node, future, watch), None
+        assert partial is not None
+        return partial, self._collected
 
     def let_go(self) -> None:
         """Nobody wants the tasks any more: what has not begun never will.
 
         (To cancel them would break the connection where a task inside the tree is wanted by no client.)
         """
-        for future in (*self._segments, *self._receipts, self._root, self._shared):
+        for future in (*self._segments, *self._receipts, self._last, self._shared):
             if isinstance(future, Future):
                 future.release()
 

@@ -235,7 +235,7 @@ class Rows:
         >>> import numpy as np
         >>> from bigkernel import KernelRidge
         >>> from bigkernel.rows import as_rows
-        >>> X = np.array([[0.0], [np.nan], [1.0], [2.0]])
+        >>> X = np.array([[1.0], [np.nan], [2.0], [3.0]])
         >>> rows = as_rows(X, y=np.array([0.0, 1.0, 1.0, 2.0])).skip_bad_rows()
         >>> KernelRidge("linear", n_landmarks=1).fit(rows).skipped_rows_
         1
