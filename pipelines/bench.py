@@ -180,9 +180,9 @@ def gram(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeat
 @bench.command()
 @shared
 @click.option("--small", default=60_000, show_default=True)
-@click.option("--large", default=1_200_000, show_default=True)
+@click.option("--large", default=1_400_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--memory-limit", default=450_000_000, show_default=True, help="Bytes, of each worker.")
+@click.option("--memory-limit", default=500_000_000, show_default=True, help="Bytes, of each worker.")
 def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int) -> None:
     """Peak resident memory of a worker for few and for many rows, against what the plan announced.
 
