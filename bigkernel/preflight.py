@@ -22,7 +22,8 @@ from threadpoolctl import threadpool_info
 
 import bigkernel
 from bigkernel.config import Settings
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge, Stalled
+from bigkernel.disk import require_free
+from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows, Source, ZarrSource
 from bigkernel.runs import Run
@@ -192,10 +193,4 @@ def require_disk(run: Run, steps: Plan, workers: int) -> None:
     """
     count = len(steps.segments)
     waiting = min(2 * count, 2 * workers + count.bit_length() + 3)
-    needed = 2**20 + waiting * (steps.partial_bytes + 2**15)
-    free = shutil.disk_usage(run.path).free
-    if free < needed:
-        raise PlanTooLarge(
-            f"{run.path}: partial results may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free "
-            "space, or choose a directory on another disk"
-        )
+    require_free(run.path, 2**20 + waiting * (steps.partial_bytes + 2**15), "what is kept of partial results")

@@ -441,11 +441,11 @@ def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows,
     usage = Usage()
     usage.free = free
     touch = Touch(str(tmp_path / "touched"))
-    monkeypatch.setattr("bigkernel.preflight.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("bigkernel.disk.shutil.disk_usage", lambda _: usage)
     if free > 10**9:
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
         return
-    with pytest.raises(PlanTooLarge, match=r"partial results may take .* MB are free; free space"):
+    with pytest.raises(PlanTooLarge, match=r"partial results takes up to .* MB free; free some space"):
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
     assert touch.starts() == []
 
