@@ -160,7 +160,7 @@ class Run:
         for directory in ("partials", "arrays", "receipts", "."):
             for orphan in self.root.joinpath(directory).glob(".*.partial"):
                 if orphan.is_dir():
-                    shutil.rmtree(orphan, ignore_errors=True)
+                    _remove(orphan)
                 else:
                     orphan.unlink(missing_ok=True)
 
@@ -256,10 +256,7 @@ class Run:
     def discard(self, *nodes: str) -> None:
         """Remove partials that were merged; their receipts stay."""
         for node in nodes:
-            doomed = self.root / "partials" / f".{node}.{uuid.uuid4().hex}.partial"
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self.root / "partials" / node, doomed)  # gone at once: nobody reads a half-removed one
-            shutil.rmtree(doomed, ignore_errors=True)
+            _remove(self.root / "partials" / node)
 
     def keep_only(self, root: str) -> None:
         """Remove every partial but the last: a writer that died may have left what it had merged."""
@@ -274,6 +271,14 @@ class Run:
         if not target.exists():
             arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
         return reference
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory, gone at once: nobody reads, or renames into place, a half-removed one."""
+    doomed = directory.with_name(f".{uuid.uuid4().hex}.partial")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(directory, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:

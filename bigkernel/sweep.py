@@ -6,6 +6,7 @@ Same plan ⇒ same bits, whichever runs it, whatever the number of workers, deat
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -25,6 +26,7 @@ from threadpoolctl import threadpool_limits
 import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
+from bigkernel.errors import Stalled
 from bigkernel.execution import Executor, choose, in_force, processors
 from bigkernel.identity import described, fingerprint
 from bigkernel.monitor import Event, Incident, SegmentDone, SweepEnded, SweepStarted, emit, observe
@@ -155,7 +157,7 @@ def sweep(
         emit(SweepStarted(what, name, steps))
         start = time.perf_counter()
         if job.run is not None:
-            stack.callback(job.run.sweep_up)
+            stack.push(functools.partial(_tidy, job.run))
         if not steps.segments:
             root: Partial = (statistic.zero(), Receipt("0-0", 0, 0))
             receipts: list[Receipt] = []
@@ -173,6 +175,12 @@ def sweep(
         emit(SweepEnded(seconds))
     ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))
     return Swept(total, steps, ordered, seconds, name, tuple(incidents))
+
+
+def _tidy(run: Run, kind: type[BaseException] | None, *_: Any) -> None:
+    """Remove what is half-written, unless the cluster was lost: its workers may still be at it, and a resume will."""
+    if kind is None or not issubclass(kind, Stalled):
+        run.sweep_up()
 
 
 def _nothing() -> None:
