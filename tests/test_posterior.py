@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
-from bigkernel.chunks import Chunk
+from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.features import LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
@@ -422,12 +423,15 @@ def test_a_task_that_writes_deviations_takes_no_more_memory_than_announced(kerne
     announced = writer.footprint(block_rows).work_bytes
     travelled = pickle.dumps(writer)
     chunk = Chunk(np.random.default_rng(1).normal(size=(chunk_rows, D)), block_rows=block_rows)
-    tracemalloc.start()
-    try:
-        arrived = pickle.loads(travelled)
-        tracemalloc.reset_peak()
-        arrived.update(arrived.zero(), chunk)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= announced
+    peaks = []
+    for _ in range(3):  # other threads of this process, a scheduler's, can only add to what is seen
+        tracemalloc.start()
+        try:
+            arrived = pickle.loads(travelled)
+            tracemalloc.reset_peak()
+            arrived.update(arrived.zero(), replace(chunk, work=Workspace()))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        del arrived
+    assert min(peaks) <= announced
