@@ -116,9 +116,8 @@ def forget(what: str) -> None:
     execution = _execution.get()
     if execution.run is not None and execution.sweeps[what]:
         execution.sweeps[what] -= 1
-        directory = execution.directory(what)
+        shutil.rmtree(execution.directory(what), ignore_errors=True)  # counts it once more
         execution.sweeps[what] -= 1
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def processors() -> int:

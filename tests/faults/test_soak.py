@@ -81,6 +81,6 @@ def test_F40_two_hundred_sweeps_leave_nothing_behind(start, tmp_path, where, mos
     # the slope, for the level moves with the allocator
     slope = np.polyfit(np.arange(len(memory)) * EVERY, memory, 1)[0]
     assert slope < most, f"{slope / 1e3:.0f} kB a sweep; {memory[0] / 1e6:.0f} to {memory[-1] / 1e6:.0f} MB"
-    # a pool of connections fills by some; what leaks with a sweep would be two hundred
-    assert files[-1] <= files[0] + 15
-    assert threads[-1] <= threads[0] + 2
+    # Dask's pool of connections fills by five or so in the first hundred sweeps, and stays there for four hundred
+    assert files[-1] <= files[0] + 8
+    assert threads[-1] <= threads[0] + 1
