@@ -22,15 +22,12 @@ from bigkernel.monitor import Incident, SegmentDone, emit
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import DaskSource, NumpySource, Rows
 from bigkernel.runs import Receipt
+from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.worker import (
     Job,
     Partial,
-    ancestors_of,
     at_work,
-    covered,
-    leaf,
     merge,
-    merge_tree,
     receipt_of,
     recover,
     run_held,

@@ -55,6 +55,7 @@ class Receipt:
     starts : how often a worker began it, where the run has counted
     retries : why it was tried again, once for each time
     resumed : found in the run, not computed again
+    ended : when it was finished, seconds since 1970 on the worker's clock
     """
 
     node: str
@@ -70,6 +71,7 @@ class Receipt:
     starts: int = 1
     retries: tuple[str, ...] = ()
     resumed: bool = False
+    ended: float = 0.0
 
     @property
     def rows(self) -> int:

@@ -35,7 +35,8 @@ from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, detach
 from bigkernel.statistics import Accumulator, Statistic
-from bigkernel.worker import Job, Partial, ancestors_of, covered, leaf, merge, merge_tree, recover, run_segment
+from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.worker import Job, Partial, merge, recover, run_segment
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from bigkernel.plan import Plan, Segment
 from bigkernel.rows import NumpySource, Rows, Source
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.statistics import Accumulator, Statistic
+from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
 
 _OVERTAKEN_SECONDS = 0.5
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
@@ -183,38 +184,6 @@ def receipt_of(partial: Partial) -> Receipt:
     return dataclasses.replace(partial[1], peak_bytes=max(partial[1].peak_bytes, peak_bytes()))
 
 
-def leaf(index: int) -> str:
-    """Name of the node of a segment."""
-    return f"0-{index}"
-
-
-def merge_tree(count: int) -> list[tuple[str, str, str]]:
-    """The fixed binary tree over `count` segments: (node, left, right), children before parents."""
-    level, names, merges = 0, [leaf(i) for i in range(count)], []
-    while len(names) > 1:
-        level += 1
-        above = []
-        for i in range(0, len(names) - 1, 2):
-            node = f"{level}-{i // 2}"
-            merges.append((node, names[i], names[i + 1]))
-            above.append(node)
-        names = above + names[len(names) - len(names) % 2 :]
-    return merges
-
-
-def ancestors_of(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...]]:
-    """For every node, the nodes that contain it, nearest first."""
-    parent = {child: node for node, left, right in merges for child in (left, right)}
-    above: dict[str, tuple[str, ...]] = {}
-    for node in {*parent, *parent.values()}:
-        path, here = [], node
-        while here in parent:
-            here = parent[here]
-            path.append(here)
-        above[node] = tuple(path)
-    return above
-
-
 def recover(job: Job, steps: Plan) -> tuple[dict[str, Receipt], list[Receipt], dict[str, str]]:
     """What a run holds already: usable nodes; receipts of the segments that they cover, in order; damage by node."""
     if job.run is None:
@@ -228,11 +197,6 @@ def recover(job: Job, steps: Plan) -> tuple[dict[str, Receipt], list[Receipt], d
             known = job.run.receipt(node) or Receipt(node, segment.start, segment.stop, resumed=True)
             receipts.append(known)
     return finished, receipts, damaged
-
-
-def covered(node: str, finished: Mapping[str, Receipt], above: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether a node, or one that contains it, is finished."""
-    return node in finished or any(name in finished for name in above.get(node, ()))
 
 
 def at_work(token: str, dask_worker: Worker) -> bool:

@@ -28,6 +28,7 @@ LAYERS = {
             "certify",
             "indefinite",
             "eigenfunctions",
+            "tree",
         ),
     },
     "storage": {
@@ -36,7 +37,7 @@ LAYERS = {
     },
     "execution": {
         *("rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
-        *("filling", "certificates", "credentials", "attach", "clusters"),
+        *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration"),
     },
     "estimators": {"estimators", "search", "model"},
     "front": {"cli", "__main__", "__init__"},
@@ -49,7 +50,10 @@ OUTSIDE = {
     "base": {"dask.config", "yaml"},
     "numerics": {"numpy", "scipy"},
     "storage": {"zarr", "psutil"},
-    "execution": {"dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography", "tornado"},
+    "execution": {
+        *("dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography", "tornado"),
+        "prometheus_client",
+    },
     "estimators": {"sklearn", "dask_ml"},
     "front": {"click", "matplotlib"},
 }

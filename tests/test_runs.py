@@ -25,7 +25,8 @@ from bigkernel.rows import as_rows
 from bigkernel.runs import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import _identity, plan_sweep, sweep
-from bigkernel.worker import Job, merge, merge_tree, run_segment
+from bigkernel.tree import merge_tree
+from bigkernel.worker import Job, merge, run_segment
 
 N, D = 110, 4
 rng = np.random.default_rng(9)

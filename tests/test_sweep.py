@@ -29,7 +29,8 @@ from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
 from bigkernel.statistics import Moments, MomentStatistic, Targets
 from bigkernel.sweep import _Tree, plan_sweep, sweep
-from bigkernel.worker import Job, ancestors_of, blas_threads, leaf, merge, merge_tree
+from bigkernel.tree import ancestors_of, leaf, merge_tree
+from bigkernel.worker import Job, blas_threads, merge
 
 N, D, M = 230, 4, 6
 rng = np.random.default_rng(21)

@@ -1,28 +1,73 @@
 """What a running job tells whoever listens: events, and the observers that receive them.
 
-A sweep emits events in the process that drives it. An observer is any callable of one event; an observer that raises
-is dropped with one warning, for no observer may ever stop a job.
+A job emits events in the process that drives it. An observer is any callable of one event; an observer that raises
+is dropped with one warning, for no observer may ever stop a job. Observers of a block (`observe`) hear what happens
+inside it; sinks of a job (its journal, its scheduler) hear all of the job, whoever starts its sweeps.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from bigkernel.plan import Plan
 from bigkernel.runs import Receipt
 
 
 @dataclass(frozen=True)
+class JobStarted:
+    """A job begins: its title for people, and the run directory that it works in, or ""."""
+
+    title: str
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A job has ended: `state` is "finished", "failed" or "interrupted"."""
+
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class SweepStarted:
-    """A sweep begins: `what` it is for, by which executor, with which plan."""
+    """A sweep begins.
+
+    Attributes
+    ----------
+    what : what it is for
+    executor : "serial", "threads" or "dask"
+    plan : Plan
+    token : names it among all sweeps
+    run : its run directory, or ""
+    announced_bytes : planned peak of a worker process
+    calibrated : flops a second that its machines were measured to do together; 0: not measured
+    """
 
     what: str
     executor: str
     plan: Plan
+    token: str = ""
+    run: str = ""
+    announced_bytes: int = 0
+    calibrated: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A running segment tells how far it is: `rows` done since its beginning by `worker`, whose peak is in bytes."""
+
+    node: str
+    rows: int
+    worker: str
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,10 +80,38 @@ class SegmentDone:
 
 
 @dataclass(frozen=True)
+class Merged:
+    """Two partial results were merged into those of a node of the tree."""
+
+    node: str
+
+
+@dataclass(frozen=True)
 class SweepEnded:
-    """A sweep has ended after `seconds`, its partials merged."""
+    """A sweep has ended after `seconds`, its partials merged; or by an error, which is told.
+
+    `stages` holds seconds of tasks that no segment has told (merge).
+    """
 
     seconds: float
+    error: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The driver spent `seconds` on a stage between sweeps (solve)."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Results of a job that its report shows: plain data under a name ("fit", "score")."""
+
+    name: str
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -66,16 +139,68 @@ class Incident:
     kind : "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage" (found
         in a run and computed again)
     text : what happened, for people
+    worker : which one, where it is about one
     """
 
     kind: str
     text: str
+    worker: str = ""
 
 
-Event = SweepStarted | SegmentDone | SweepEnded | Step | Note | Incident
+Event = (
+    JobStarted
+    | JobEnded
+    | SweepStarted
+    | Pulse
+    | SegmentDone
+    | Merged
+    | SweepEnded
+    | Step
+    | Spent
+    | Figures
+    | Note
+    | Incident
+)
 Observer = Callable[[Event], None]
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers", default=())
+
+
+@dataclass
+class Scope:
+    """The job that this context works on: its name, its running sweep, and who hears all of it.
+
+    Attributes
+    ----------
+    job : names it among all jobs
+    opening : what began it; None for a fit without `executing`, whose sweeps are its job
+    sweep : token of the latest sweep
+    sinks : by name, so that each is there once
+    """
+
+    job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    opening: JobStarted | None = None
+    sweep: str = ""
+    sinks: dict[str, Observer] = field(default_factory=dict)
+
+    def add_sink(self, name: str, sink: Observer) -> None:
+        """Let a sink hear the job from now on, unless one of this name does; it is told what began the job."""
+        if name not in self.sinks:
+            self.sinks[name] = sink
+            if self.opening is not None:
+                self.tell(self.opening, name)
+
+    def tell(self, event: Event, *names: str) -> None:
+        """Tell the sinks of these names, or all."""
+        for name in names or tuple(self.sinks):
+            try:
+                self.sinks[name](event)
+            except Exception as error:
+                del self.sinks[name]
+                _warn(error)
+
+
+_scope: ContextVar[Scope | None] = ContextVar("bigkernel_job", default=None)
 
 
 @contextmanager
@@ -88,11 +213,63 @@ def observe(*observers: Observer) -> Iterator[None]:
         _observers.reset(token)
 
 
+@contextmanager
+def job(title: str, run: str = "") -> Iterator[Scope]:
+    """One job: the block. How it ends is told by the exception that leaves it."""
+    scope = Scope(opening=JobStarted(title, run))
+    token = _scope.set(scope)
+    emit(JobStarted(title, run))
+    try:
+        yield scope
+    except KeyboardInterrupt:
+        emit(JobEnded("interrupted"))
+        raise
+    except BaseException as error:
+        emit(JobEnded("failed", f"{type(error).__name__}: {error}"))
+        raise
+    else:
+        emit(JobEnded("finished"))
+    finally:
+        _scope.reset(token)
+
+
+def scope_in_force() -> Scope | None:
+    """The job of this context."""
+    return _scope.get()
+
+
+def scope_of_sweep() -> Scope:
+    """The job that a sweep which begins now belongs to: that of the block, or one of its own.
+
+    The latter stays in force after the sweep: the solve that follows belongs to it.
+    """
+    scope = _scope.get()
+    if scope is None or scope.opening is None:
+        scope = Scope()
+        _scope.set(scope)
+    return scope
+
+
+@contextmanager
+def spent(stage: str) -> Iterator[None]:
+    """Tell how long the block took."""
+    start = time.perf_counter()
+    yield
+    emit(Spent(stage, time.perf_counter() - start))
+
+
 def emit(event: Event) -> None:
-    """Tell all observers."""
+    """Tell all observers, and the sinks of the job."""
     for observer in _observers.get():
         try:
             observer(event)
         except Exception as error:
             _observers.set(tuple(other for other in _observers.get() if other is not observer))
-            warnings.warn(f"an observer of the job failed and is dropped: {error!r}", RuntimeWarning, stacklevel=2)
+            _warn(error)
+    scope = _scope.get()
+    if scope is not None:
+        scope.tell(event)
+
+
+def _warn(error: Exception) -> None:
+    warnings.warn(f"an observer of the job failed and is dropped: {error!r}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,78 @@
+"""The journal of a run: `journal.jsonl` in its directory, a line for every message, kept when the driver dies.
+
+    {"time": 1763750000.1, "kind": "segment", "job": "…", "sweep": "…", "receipt": {…}}
+
+Lines are appended and flushed, not synchronised: the journal tells people what happened, receipts tell the resume what
+is done. A line that was cut off is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bigkernel.monitor import Event, Pulse, Scope
+from bigkernel.monitor.board import Board
+from bigkernel.monitor.messages import message_of
+
+NAME = "journal.jsonl"
+_PULSE_SECONDS = 2.0  # between two lines about running segments
+_LONGEST_LINE = 2**24
+
+
+class Journal:
+    """Writes the messages of one job; a sink of its scope."""
+
+    def __init__(self, run: str | os.PathLike[str], scope: Scope) -> None:
+        self._scope = scope
+        self._file = open(Path(run) / NAME, "a", encoding="utf-8")  # noqa: SIM115 (closed with the job)
+        self._pulsed: dict[str, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Append a line."""
+        now = time.time()
+        if isinstance(event, Pulse):
+            if now - self._pulsed.get(event.node, 0.0) < _PULSE_SECONDS:
+                return
+            self._pulsed[event.node] = now
+        line = json.dumps({"time": round(now, 3), **message_of(event, self._scope)}, allow_nan=False)
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """The messages of a journal from byte `start` on, each with the place where the next one begins.
+
+    What is not a whole line yet is left for the next reading. Without a journal there are none.
+    """
+    try:
+        with open(Path(run) / NAME, "rb") as file:
+            file.seek(start)
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                try:
+                    message = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(message, dict) and {"kind", "time"} <= message.keys():
+                    yield message, file.tell()
+    except FileNotFoundError:
+        return
+
+
+def replay(run: str | os.PathLike[str]) -> Board:
+    """The books of all jobs that worked in a run directory, as their journal tells them."""
+    board = Board()
+    for message, _ in read(run):
+        try:
+            board.apply(message, float(message["time"]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue  # a line of another version, or damaged
+    return board

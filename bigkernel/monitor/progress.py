@@ -1,0 +1,291 @@
+"""What is known of one sweep while it runs: the state of every segment, its workers, rate, stages and time left.
+
+Plain bookkeeping fed with messages (`bigkernel.monitor.messages`), in any order and from any process; a message about
+an unknown segment is ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigkernel.tree import spans
+
+# of a segment; one letter each in a snapshot
+WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "w", "r", "a", "p", "m", "f"
+STATES = {
+    WAITING: "waiting",
+    RUNNING: "running",
+    AGAIN: "retried",
+    PUBLISHED: "published",
+    MERGED: "merged",
+    FAILED: "failed",
+}
+_DONE = (PUBLISHED, MERGED)
+_HISTORY = 240  # points of the rate over time
+_HISTORY_SECONDS = 1.0
+
+
+@dataclass
+class Share:
+    """What one worker did for the sweep."""
+
+    segments: int = 0
+    rows: int = 0
+    busy_seconds: float = 0.0
+    peak_bytes: int = 0
+    lost: bool = False
+    seen: float = 0.0
+
+
+@dataclass
+class Progress:
+    """One sweep. Times are seconds since 1970, of whoever keeps the books."""
+
+    token: str
+    what: str
+    executor: str
+    started: float
+    plan: dict[str, Any]
+    stops: list[int]  # row ids where segments end
+    announced_bytes: int = 0  # peak of a worker process, as planned
+    calibrated: float = 0.0  # flops a second that the machines were measured to do together; 0: not measured
+    run: str = ""
+    ended: float | None = None
+    seconds: float | None = None  # as the driver measured it
+    error: str = ""
+    merged_nodes: set[str] = field(default_factory=set)
+    workers: dict[str, Share] = field(default_factory=dict)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    incidents: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        count = len(self.stops)
+        self.states = [WAITING] * count
+        self._spans = spans(count)
+        self._partial: dict[int, tuple[int, str]] = {}  # rows done of running segments, and by whom
+        self._attempts = Counter[int]()
+        self._received: set[int] = set()  # segments whose receipt came
+        self._resumed: set[int] = set()
+        self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
+        self.done = 0  # finished segments
+        self._rows_done = self._rows_resumed = 0
+        self.history: deque[tuple[float, float]] = deque(maxlen=_HISTORY)  # seconds since the start, flops a second
+        self._marked = (self.started, 0.0)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def apply(self, message: Mapping[str, Any], now: float) -> None:
+        """Take one message about this sweep."""
+        kind = message["kind"]
+        if kind == "segment":
+            self._receive(message["receipt"], now)
+        elif kind in ("running", "pulse"):
+            self._run(message, now)
+        elif kind == "published":
+            for index in self._leaves(message["node"]):
+                self._done(index, PUBLISHED)
+        elif kind == "merged":
+            self._merge(message["node"])
+        elif kind in ("released", "failed"):
+            for index in self._leaves(message["node"]):
+                if self.states[index] not in _DONE or kind == "released":
+                    self._undone(index, FAILED if kind == "failed" else AGAIN)
+        elif kind == "incident":
+            self.incidents[str(message["incident"])] += 1
+            if message.get("worker") in self.workers:
+                self.workers[message["worker"]].lost = True
+        elif kind == "sweep_ended":
+            self.ended, self.seconds, self.error = now, float(message["seconds"]), str(message.get("error", ""))
+            self._partial.clear()
+            if not self.error:
+                for node in self._spans:
+                    self._merge(node)
+            for stage, seconds in message.get("stages", {}).items():
+                self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+        self._mark(now)
+
+    def _leaves(self, node: str) -> range:
+        return range(*self._spans.get(node, (0, 0)))
+
+    def _share(self, worker: str, now: float) -> Share:
+        share = self.workers.setdefault(worker, Share())
+        share.seen = now
+        return share
+
+    def _receive(self, receipt: Mapping[str, Any], now: float) -> None:
+        for index in self._leaves(receipt["node"]):
+            if receipt["node"] != f"0-{index}":
+                return
+            if self.states[index] not in _DONE:
+                self._done(index, PUBLISHED)
+            if receipt["resumed"]:
+                if index not in self._resumed:
+                    self._resumed.add(index)
+                    self._rows_resumed += self._rows(index)
+                return
+            if receipt["starts"] > 1:
+                self._attempts[index] = max(self._attempts[index], int(receipt["starts"]))
+            if not receipt["worker"] or index in self._received:
+                return
+            self._received.add(index)
+            share = self._share(receipt["worker"], now)
+            share.segments += 1
+            share.rows += self._rows(index)
+            share.busy_seconds += receipt["elapsed"]
+            share.peak_bytes = max(share.peak_bytes, int(receipt["peak_bytes"]))
+            self._costs.append((float(self._rows(index)), float(receipt["elapsed"])))
+            for stage, seconds in receipt["seconds"].items():
+                self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+
+    def _run(self, message: Mapping[str, Any], now: float) -> None:
+        for index in self._leaves(message["node"]):
+            if self.states[index] in _DONE:
+                return
+            if message["kind"] == "running":
+                self._attempts[index] += 1
+            self._attempts[index] = max(1, self._attempts[index])
+            rows, worker = int(message.get("rows", 0)), str(message["worker"])
+            self.states[index] = RUNNING if self._attempts[index] < 2 else AGAIN
+            self._partial[index] = rows, worker
+            share = self._share(worker, now)
+            share.peak_bytes = max(share.peak_bytes, int(message.get("peak_bytes", 0)))
+
+    def _done(self, index: int, state: str) -> None:
+        if self.states[index] not in _DONE:
+            self._rows_done += self._rows(index)
+            self.done += 1
+        if self.states[index] != MERGED:
+            self.states[index] = state
+        self._partial.pop(index, None)
+
+    def _undone(self, index: int, state: str) -> None:
+        if self.states[index] in _DONE:
+            self._rows_done -= self._rows(index)
+            self.done -= 1
+        self.states[index] = state
+        self._partial.pop(index, None)
+
+    def _merge(self, node: str) -> None:
+        if node.startswith("0-") and len(self.stops) > 1:
+            return
+        if node in self._spans:
+            if not node.startswith("0-"):
+                self.merged_nodes.add(node)
+            for index in self._leaves(node):
+                self._done(index, MERGED)
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def _rows(self, index: int) -> int:
+        return self.stops[index] - (self.stops[index - 1] if index else 0)
+
+    @property
+    def rows_under_way(self) -> int:
+        """Rows of running segments that are done."""
+        return sum(rows for rows, _ in self._partial.values())
+
+    @property
+    def rows_done(self) -> int:
+        """Rows of finished segments, those that were resumed included."""
+        return self._rows_done
+
+    @property
+    def state(self) -> str:
+        """ "running", "finished" or "failed"."""
+        return "running" if self.ended is None else "failed" if self.error else "finished"
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since the start, or in all."""
+        if self.seconds is not None and not self.error:
+            return self.seconds
+        return max(0.0, (now if self.ended is None else self.ended) - self.started)
+
+    def flops_per_second(self, now: float) -> float:
+        """Mean rate of what was computed, not resumed."""
+        rows = self._rows_done - self._rows_resumed + self.rows_under_way
+        return self._flops(rows) / max(self.elapsed(now), 1e-9)
+
+    def _flops(self, rows: float) -> float:
+        return float(self.plan["flops"]) * rows / max(1, self.plan["rows"])
+
+    def _mark(self, now: float) -> None:
+        """A point of the rate over time, once a second: what was computed since the point before."""
+        then, before = self._marked
+        rows = float(self._rows_done - self._rows_resumed + self.rows_under_way)
+        if now - then >= _HISTORY_SECONDS or (self.ended is not None and now > then and not self.history):
+            self.history.append((now - self.started, max(0.0, self._flops(rows - before)) / max(now - then, 1e-9)))
+            self._marked = now, rows
+
+    def left(self, now: float) -> tuple[float, float, float] | None:
+        """Seconds left, with a lower and an upper end (about 95 %); None before anything is known.
+
+        From the mean rate so far. The ends come from how much the costs of finished segments differ, for the mean that
+        was measured and for what is still to come; half and twice while fewer than three segments are finished.
+        """
+        if self.ended is not None:
+            return 0.0, 0.0, 0.0
+        computed = self._rows_done - self._rows_resumed + self.rows_under_way
+        remaining = self.stops[-1] - self._rows_done - self.rows_under_way if self.stops else 0
+        if computed <= 0 or self.elapsed(now) <= 0:
+            return None
+        expected = self.elapsed(now) * remaining / computed
+        if len(self._costs) < 3:
+            return expected, expected / 2, expected * 2
+        per_row = [seconds / max(1.0, rows) for rows, seconds in self._costs]
+        mean = math.fsum(per_row) / len(per_row)
+        variance = math.fsum((cost - mean) ** 2 for cost in per_row) / (len(per_row) - 1)
+        open_segments = max(1, len(self.stops) - self.done)
+        spread = 2 * math.sqrt(variance * (1 / len(per_row) + 1 / open_segments)) / max(mean, 1e-12)
+        return expected, expected * max(0.0, 1 - spread), expected * (1 + spread)
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """All of it as plain data for JSON; see `board` for the whole."""
+        counts = Counter(self.states)
+        left = self.left(now)
+        return {
+            "token": self.token,
+            "what": self.what,
+            "executor": self.executor,
+            "run": self.run,
+            "state": self.state,
+            "error": self.error,
+            "started": self.started,
+            "ended": self.ended,
+            "elapsed_seconds": self.elapsed(now),
+            "plan": self.plan,
+            "stops": self.stops,
+            "states": "".join(self.states),
+            "fractions": {str(i): rows / max(1, self._rows(i)) for i, (rows, _) in self._partial.items()},
+            "running_on": {str(i): worker for i, (_, worker) in self._partial.items()},
+            "attempts": {str(i): n for i, n in self._attempts.items() if n > 1},
+            "segments": {name: counts[letter] for letter, name in STATES.items()},
+            "segments_resumed": len(self._resumed),
+            "merges_done": len(self.merged_nodes),
+            "merges": max(0, len(self.stops) - 1),
+            "rows": self.stops[-1] if self.stops else 0,
+            "rows_done": self._rows_done,
+            "rows_under_way": self.rows_under_way,
+            "rows_resumed": self._rows_resumed,
+            "flops_per_second": self.flops_per_second(now),
+            "calibrated_flops_per_second": self.calibrated,
+            "rate_history": [[round(t, 2), rate] for t, rate in self.history],
+            "stage_seconds": dict(self.stage_seconds),
+            "announced_bytes": self.announced_bytes,
+            "left_seconds": None if left is None else {"expected": left[0], "low": left[1], "high": left[2]},
+            "incidents": dict(self.incidents),
+            "workers": {
+                name: {
+                    "segments": share.segments,
+                    "rows": share.rows,
+                    "busy_seconds": share.busy_seconds,
+                    "peak_bytes": share.peak_bytes,
+                    "lost": share.lost,
+                    "running": [i for i, (_, worker) in self._partial.items() if worker == name],
+                }
+                for name, share in self.workers.items()
+            },
+        }

@@ -1,0 +1,110 @@
+"""Simulated jobs: the messages of a sweep over many segments by many workers, without any worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bigkernel.tree import leaf, spans
+
+START = 1_763_750_000.0
+
+
+def messages(
+    segments: int = 2000, workers: int = 100, *, job: str = "simulated", finished: bool = False, seed: int = 0
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """(message, time) of a job that is half way through, or finished; each segment takes about ten seconds.
+
+    Every 50th segment loses its worker once; the first tenth was resumed.
+    """
+    rng = np.random.RandomState(seed)
+    rows, token, now = 65_536, f"{job}-sweep", START
+    plan = {
+        "rows": rows * segments,
+        "features": 784,
+        "segments": segments,
+        "segment_rows": rows,
+        "chunk_rows": 10_000,
+        "flops": rows * segments * 7.1e6,
+        "bytes_read": rows * segments * 784,
+        "partial_bytes": 32_000_000,
+        "task_bytes": 300_000_000,
+    }
+    about = {"job": job, "sweep": token}
+    yield {"kind": "job_started", "job": job, "title": f"fit {job}", "run": "", "host": "node1", "pid": 4242}, now
+    yield (
+        {
+            "kind": "sweep_started",
+            **about,
+            "host": "node1",
+            "what": "moments",
+            "executor": "dask",
+            "run": "",
+            "plan": plan,
+            "stops": [rows * (i + 1) for i in range(segments)],
+            "announced_bytes": 630_000_000,
+            "calibrated": workers * 95e9,
+        },
+        now,
+    )
+    free = dict.fromkeys((f"tcp://10.0.{i // 250}.{i % 250}:40{i:03d}" for i in range(workers)), now)
+    nodes, pending, merged = spans(segments), set(range(segments)), set[str]()
+    last = segments if finished else segments // 2
+    for index in range(last):
+        worker = min(free, key=free.__getitem__)
+        begin = free[worker]
+        seconds = float(rng.normal(10, 0.7))
+        if index < segments // 10:
+            yield _segment(about, index, rows, worker, seconds, now, resumed=True), now
+        else:
+            yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, begin
+            if index % 50 == 0:
+                text = f"worker {worker} lost: its process ended; 1 tasks under way and 0 results are done again"
+                yield {"kind": "incident", **about, "incident": "worker", "text": text, "worker": worker}, begin
+                yield {"kind": "released", **about, "node": leaf(index)}, begin
+                yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, begin
+            pulse = {"node": leaf(index), "rows": rows // 2, "worker": worker, "peak_bytes": 4 * 10**8}
+            yield {"kind": "pulse", **about, **pulse}, begin + seconds / 2
+            free[worker] = begin + seconds
+            yield _segment(about, index, rows, worker, seconds, begin + seconds), begin + seconds
+        now = max(now, free[worker])
+        pending.discard(index)
+        for node, (first, stop) in nodes.items():
+            if stop == index + 1 and not node.startswith("0-") and node not in merged and first <= index:
+                merged.add(node)
+                yield {"kind": "merged", **about, "node": node}, now
+    if finished:
+        yield {"kind": "sweep_ended", **about, "seconds": now - START, "error": "", "stages": {"merge": 12.0}}, now
+        yield {"kind": "spent", "job": job, "sweep": token, "stage": "solve", "seconds": 1.5}, now
+        yield {"kind": "job_ended", "job": job, "sweep": token, "state": "finished", "error": ""}, now + 1
+        return
+    for index in range(last, min(segments, last + workers)):
+        worker = list(free)[index - last]
+        yield {"kind": "running", **about, "node": leaf(index), "worker": worker}, now
+        pulse = {"node": leaf(index), "rows": int(rows * rng.rand()), "worker": worker, "peak_bytes": 5 * 10**8}
+        yield {"kind": "pulse", **about, **pulse}, now + 1
+
+
+def _segment(
+    about: dict[str, Any], index: int, rows: int, worker: str, seconds: float, ended: float, *, resumed: bool = False
+) -> dict[str, Any]:
+    shares = {"read": 0.02, "convert": 0.02, "block": 0.42, "exp": 0.03, "gram": 0.51}
+    receipt = {
+        "node": leaf(index),
+        "start": rows * index,
+        "stop": rows * (index + 1),
+        "digest": "",
+        "seconds": {stage: share * seconds for stage, share in shares.items()},
+        "elapsed": seconds,
+        "bytes_read": rows * 784,
+        "worker": worker,
+        "peak_bytes": 550_000_000,
+        "skipped": 0,
+        "starts": 2 if index % 50 == 0 and not resumed else 1,
+        "retries": [],
+        "resumed": resumed,
+        "ended": ended,
+    }
+    return {"kind": "segment", **about, "receipt": receipt}
