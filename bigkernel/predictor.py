@@ -19,6 +19,8 @@ from bigkernel.plan import Footprint
 from bigkernel.statistics import Accumulator, Targets, add
 
 Array = NDArray[Any]
+RESIDUAL_BINS = 40
+_OF_WORST = ("margin", "row", "truth", "guess")
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +129,10 @@ class ScoreStatistic:
                 self.predictor.finish(phi, values)
                 self.targets.encode(chunk.y[block], truth)
                 weight = np.ones(len(phi)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
-                self._add(total, weight, values, truth)
+                ids = np.arange(chunk.start, chunk.start + len(chunk), dtype=np.float64)[block]
+                self._add(total, ids, weight, values, truth)
 
-    def _add(self, total: Accumulator, weight: Array, values: Array, truth: Array) -> None:
+    def _add(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
         if self.targets.classes is not None:
             np.add.at(total["confusion"], (truth.argmax(axis=1), values.argmax(axis=1)), weight)
             return
@@ -137,6 +140,69 @@ class ScoreStatistic:
         total["sse"] += weight @ (truth - values) ** 2
         total["t"] += weight @ (truth - self.shift)
         total["q"] += weight @ (truth - self.shift) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class JudgingStatistic(ScoreStatistic):
+    """A score, with the rows that a classifier is most wrong about, or with how a regressor's residuals spread.
+
+    Accumulates beside what `ScoreStatistic` does, for classes: `margin` (k,), f of the true class less the largest
+    other f, in rising order; `row`, `truth` and `guess` (k,), the row's id and the positions of its true and predicted
+    class. Places that no row takes have the margin +∞. Rows are ordered by margin, then by id, so that the same k are
+    kept however the rows are cut; rows of weight 0 are left out. For numbers: `residuals` (c, RESIDUAL_BINS), weights
+    of the rows by (target − f)/spread in equal bins from −4 to 4, the first and the last open to infinity.
+
+    Attributes
+    ----------
+    keep : k
+    spread : (c,) or a number above 0, the unit of residuals
+    """
+
+    keep: int = 40
+    spread: Array | float = 1.0
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        if self.targets.classes is None:
+            return {**super().zero(), "residuals": np.zeros((self.targets.width, RESIDUAL_BINS))}
+        none = {name: np.full(self.keep, -1.0) for name in ("row", "truth", "guess")}
+        return {**super().zero(), "margin": np.full(self.keep, np.inf), **none}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        if self.targets.classes is None:
+            return add(a, b)
+        both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
+        return {"confusion": a["confusion"] + b["confusion"], **self._worst(both)}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        plain = super().footprint(block_rows)
+        more = 8 * (self.targets.width * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep)
+        # of a row: what is ordered, twice
+        return Footprint(plain.flops_per_row, plain.partial_bytes + more, plain.work_bytes + 2 * more + 72 * block_rows)
+
+    def _add(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
+        super()._add(total, ids, weight, values, truth)
+        if self.targets.classes is None:
+            places = np.nan_to_num((truth - values) / self.spread, nan=np.inf) * (RESIDUAL_BINS / 8) + RESIDUAL_BINS / 2
+            bins = np.clip(places, 0, RESIDUAL_BINS - 1)
+            for column in range(bins.shape[1]):
+                total["residuals"][column] += np.bincount(bins[:, column].astype(np.int64), weight, RESIDUAL_BINS)
+            return
+        rows, true = np.arange(len(values)), truth.argmax(axis=1)
+        new = {"row": ids, "truth": true, "guess": values.argmax(axis=1)}
+        of_truth = values[rows, true]
+        values[rows, true] = -np.inf
+        margin = of_truth - values.max(axis=1)
+        new["margin"] = np.where(np.isnan(margin), -np.inf, margin)
+        # what cannot be among the k worst is left out before anything is ordered
+        near = np.flatnonzero((weight > 0) & (new["margin"] <= total["margin"][-1])) if self.keep else rows[:0]
+        total.update(self._worst({name: np.concatenate([total[name], new[name][near]]) for name in _OF_WORST}))
+
+    def _worst(self, rows: Accumulator) -> Accumulator:
+        order = np.lexsort((rows["row"], rows["margin"]))[: self.keep]
+        return {name: rows[name][order] for name in _OF_WORST}
 
 
 def score(total: Accumulator) -> float:

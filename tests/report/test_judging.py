@@ -1,0 +1,137 @@
+"""The rows a classifier is most wrong about, and how residuals spread: against sorting everything at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from bigkernel.chunks import Chunk
+from bigkernel.features import IdentityMap
+from bigkernel.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
+from bigkernel.rows import as_rows
+from bigkernel.statistics import Targets
+from bigkernel.sweep import sweep
+
+N, D, C = 157, 3, 4
+CHANCE = np.random.default_rng(3)
+# small integers: every value of f is exact, whatever the shape of the product, and margins tie often
+X = CHANCE.integers(-3, 4, (N, D)).astype(np.float64)
+Y = CHANCE.integers(-1, C, N)
+COEF = CHANCE.integers(-2, 3, (D, C)).astype(np.float64)
+PREDICTOR = Predictor(IdentityMap(np.zeros(D)), COEF, np.zeros(C), np.arange(C))
+
+
+def statistic(keep):
+    return JudgingStatistic(PREDICTOR, Targets(C, np.arange(C)), keep=keep)
+
+
+def oracle(keep, weight=None):
+    """Row ids, true and predicted classes and margins of the worst rows, from one sort of all."""
+    values, known = X @ COEF, (Y >= 0) & (True if weight is None else weight > 0)
+    others = values.copy()
+    others[np.arange(N), np.maximum(Y, 0)] = -np.inf
+    margin = values[np.arange(N), np.maximum(Y, 0)] - others.max(axis=1)
+    ids = np.flatnonzero(known)
+    worst = ids[np.argsort(margin[ids], kind="stable")][:keep]
+    return worst, Y[worst], values[worst].argmax(axis=1), margin[worst]
+
+
+def accumulated(keep, cuts, block_rows=7):
+    """The rows between cuts as chunks of their own, merged from left to right."""
+    judge, bounds = statistic(keep), sorted({0, N, *cuts})
+    total = judge.zero()
+    for start, stop in pairwise(bounds):
+        part = judge.zero()
+        judge.update(part, Chunk(X[start:stop], start, y=Y[start:stop], block_rows=block_rows))
+        total = judge.merge(total, part)
+    return total
+
+
+@given(st.lists(st.integers(0, N), max_size=12), st.integers(1, 2 * N), st.integers(1, 60))
+def test_the_worst_rows_are_those_of_one_sort_however_the_rows_are_cut(cuts, keep, block_rows):
+    total = accumulated(keep, cuts, block_rows)
+    rows, truth, guess, margin = oracle(keep)
+    found = len(rows)
+    assert_array_equal(total["row"][:found], rows)
+    assert_array_equal(total["truth"][:found], truth)
+    assert_array_equal(total["guess"][:found], guess)
+    assert_array_equal(total["margin"][:found], margin)
+    assert np.isinf(total["margin"][found:]).all()
+    assert len(total["margin"]) == keep
+
+
+@given(st.lists(st.integers(0, N), max_size=5), st.lists(st.integers(0, N), max_size=5))
+def test_the_order_of_a_merge_does_not_matter(some, others):
+    a, b = accumulated(20, some), accumulated(20, others)
+    b["row"] = b["row"] + 0.5
+    judge = statistic(20)
+    left, right = judge.merge(a, b), judge.merge(b, a)
+    for name, values in left.items():
+        assert_array_equal(values, right[name])
+    assert_array_equal(a["row"], accumulated(20, some)["row"], "a merge changed what it was given")
+
+
+def test_one_sweep_gives_the_confusion_of_the_plain_score_too():
+    rows = as_rows(X, Y)
+    total = sweep(rows, statistic(5)).total
+    assert_array_equal(
+        total["confusion"], sweep(rows, ScoreStatistic(PREDICTOR, Targets(C, np.arange(C)))).total["confusion"]
+    )
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_every_executor_keeps_the_same_bits(executor, small_steps):
+    rows, wanted = as_rows(X, Y), oracle(9)
+    total = sweep(rows, statistic(9), client=executor).total
+    assert_array_equal(total["row"], wanted[0])
+    assert_array_equal(total["margin"], wanted[3])
+
+
+@pytest.mark.cluster
+def test_workers_of_a_cluster_keep_the_same_bits(make_corpus, client, small_steps, tmp_path):
+    corpus = make_corpus(X.astype(np.float32), y=Y.astype(np.int64), classes=tuple(range(C)))
+    total = sweep(as_rows(corpus), statistic(9), client=client, run=tmp_path / "run").total
+    assert_array_equal(total["row"], oracle(9)[0])
+    assert_array_equal(total["margin"], oracle(9)[3])
+
+
+def test_rows_of_weight_zero_are_never_the_worst():
+    weight = np.ones(N)
+    weight[oracle(10)[0]] = 0
+    total = sweep(as_rows(X, Y, weight=weight), statistic(10)).total
+    assert_array_equal(total["row"], oracle(10, weight)[0])
+
+
+def test_a_value_that_is_not_a_number_is_the_worst_of_all():
+    judge = statistic(3)
+    total, values = judge.zero(), np.array([[1.0, 0, 0, 0], [np.nan, 0, 0, 0]])
+    truth = np.eye(C)[[0, 0]]
+    judge._add(total, np.array([5.0, 6.0]), np.ones(2), values, truth)
+    assert_array_equal(total["row"], [6, 5, -1])
+
+
+def test_residuals_are_counted_in_units_of_their_spread():
+    y = CHANCE.normal(size=(N, 2)) * [1, 10]
+    coef = np.zeros((D, 2))
+    judge = JudgingStatistic(
+        Predictor(IdentityMap(np.zeros(D)), coef, np.zeros(2)), Targets(2), spread=np.array([1, 10.0])
+    )
+    total = sweep(as_rows(X, y), judge).total
+    edges = np.linspace(-4, 4, RESIDUAL_BINS + 1)
+    edges[[0, -1]] = -np.inf, np.inf
+    for column, unit in enumerate((1, 10)):
+        assert_array_equal(total["residuals"][column], np.histogram(y[:, column] / unit, edges)[0])
+    assert total["n"][0] == N
+
+
+def test_a_perfect_fit_has_residuals_in_the_middle():
+    judge = JudgingStatistic(
+        Predictor(IdentityMap(np.zeros(D)), COEF[:, :1], np.zeros(1)), Targets(1), spread=np.array([1e-150])
+    )
+    total = sweep(as_rows(X, X @ COEF[:, :1]), judge).total
+    assert total["residuals"][0, RESIDUAL_BINS // 2] == N
