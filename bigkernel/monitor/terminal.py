@@ -1,133 +1,222 @@
-"""Progress of a job on the terminal: a bar with rate and ETA where there is one, plain lines elsewhere.
+"""Progress of a job on the terminal of its own process: a bar where there is one, plain lines elsewhere.
 
+The figures are those of the job's books (`bigkernel.monitor.progress`), in the words of `bigkernel.monitor.live`.
 Nothing is shown for the first half second, so that short sweeps stay silent.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.text import Text
 
-from bigkernel.monitor import Event, Incident, Note, SegmentDone, Step, SweepEnded, SweepStarted, observe
+from bigkernel.monitor import (
+    Event,
+    Incident,
+    JobStarted,
+    Merged,
+    Note,
+    Pulse,
+    Scope,
+    SegmentDone,
+    Step,
+    SweepEnded,
+    SweepStarted,
+    observe,
+)
+from bigkernel.monitor.board import Board
+from bigkernel.monitor.live import Part, ascii_letters, bar_line, left_of, printable, quantity, sentence, sweep_line
+from bigkernel.monitor.messages import message_of
+from bigkernel.monitor.progress import Progress
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5
+_REFRESHES = 4  # of the bar, a second
+_log = logging.getLogger(__name__)
 
 
-class _Bar:
-    """Draws the sweeps of a block, one after the other."""
+class _Screen:
+    """One line that is drawn a few times a second, whatever comes how often; a `line` that fails ends it, once."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
-        self._rows = 0
-        self._plan_rows = 1
-        self._start = self._line = time.monotonic()
-        self._flops = 0.0
-        self._what = ""
+        self.console = console
+        self._live: Live | None = None
+        self._failed = False
+
+    def show(self, line: Callable[[int], Text]) -> None:
+        """Draw `line(width)` from now on; called in a thread of its own."""
+
+        def drawn() -> Text:
+            if self._failed:
+                return Text()
+            try:
+                text = line(self.console.width)
+            except Exception as error:
+                self._failed = True
+                _log.warning("the bar is not shown any more: %s: %s", type(error).__name__, error)
+                return Text()
+            return ascii_letters(text) if self.console.options.ascii_only else text
+
+        if self._live is None and not self._failed:
+            live = Live(console=self.console, transient=True, refresh_per_second=_REFRESHES, get_renderable=drawn)
+            live.start(refresh=True)
+            self._live = live
+
+    def close(self) -> None:
+        """Clear the line."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+
+class _Teller:
+    """Shows the sweeps of a block, one after the other, and what its driver does between them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._screen = console, _Screen(console)
+        self._lock = threading.Lock()  # the line is drawn by another thread
+        self._sweep: Progress | None = None
+        self._board, self._scope = Board(), Scope()
+        self._step: Step | None = None
+        self._first = 0  # pieces that were done when the step was first heard of
+        self._begun = self._line = time.monotonic()
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, Incident | Note):
+            self._say(event)
         if isinstance(event, SweepStarted):
-            self._what = event.what
-            self._plan_rows, self._flops, self._rows = max(1, event.plan.n_rows), event.plan.flops, 0
-            self._start = self._line = time.monotonic()
-        elif isinstance(event, SegmentDone):
-            self._rows += event.receipt.rows
-            self._draw(self._rows, self._plan_rows, event.done, event.total, self._rate())
-        elif isinstance(event, SweepEnded):
-            self._close()
-        elif isinstance(event, Incident):
-            self._console.print(f"{self._what}: {event.text}", soft_wrap=True, highlight=False, markup=False)
-        elif isinstance(event, Note):
-            self._console.print(event.text, soft_wrap=True, highlight=False, markup=False)
+            self._begin()
+        with self._lock:
+            self._keep(event)
+        if isinstance(event, SweepEnded):
+            self.close()
         elif isinstance(event, Step):
-            if event.done <= 1:
-                self._start = self._line = time.monotonic()
-            self._what = event.what
-            self._draw(event.done, event.total, event.done, event.total, "")
+            self._draw()
             if event.done >= event.total:
-                self._close()
+                self.close()
+        elif isinstance(event, SegmentDone | Pulse | Merged):
+            self._draw()
 
-    def _rate(self) -> str:
-        seconds = max(time.monotonic() - self._start, 1e-9)
-        gflops = self._flops * self._rows / self._plan_rows / seconds / 1e9
-        return f"{self._rows / seconds:,.0f} rows/s {gflops:,.0f} GFLOP/s"
+    def _begin(self) -> None:
+        self.close()
+        self._begun = self._line = time.monotonic()
 
-    def _draw(self, completed: int, of: int, done: int, total: int, rate: str) -> None:
-        """`done` of `total` segments or solves, `completed` of `of` in the units of the bar."""
-        if time.monotonic() - self._start < _QUIET_SECONDS:
+    def _keep(self, event: Event) -> None:
+        """Take an event into the books: those of one sweep, so that they stay small in a long search."""
+        now = time.monotonic()
+        if isinstance(event, Step):
+            if self._step is None or self._step.what != event.what or event.done < self._step.done:
+                self._begun = self._line = now
+                self._first = event.done - 1 if event.done == 1 else event.done
+            self._step = event
+        elif isinstance(event, SweepStarted):
+            self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
+            for each in (JobStarted(event.what), event):
+                self._board.apply(message_of(each, self._scope), now)
+            self._sweep = self._board.jobs[self._scope.job].sweeps[event.token]
+        elif self._sweep is not None:
+            self._board.apply(message_of(event, self._scope), now)
+
+    def _say(self, event: Incident | Note) -> None:
+        what = f"{self._sweep.what}: " if isinstance(event, Incident) and self._sweep is not None else ""
+        text = "\n".join(map(printable, f"{what}{event.text}".split("\n")))
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if now - self._begun < _QUIET_SECONDS or (self._step is None and self._sweep is None):
             return
-        if not self._console.is_terminal:
-            if time.monotonic() - self._line > _LINE_SECONDS and done < total:
-                self._line = time.monotonic()
-                left = (self._line - self._start) * (of - completed) / max(1, completed)
-                segments = f" segments, {rate}" if rate else ""
-                self._console.print(f"{self._what}: {done} of {total}{segments}, {left:,.0f} s left", soft_wrap=True)
-            return
-        if self._progress is None:
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[done]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[rate]}", style="dim"),
-                console=self._console,
-                transient=True,
-                expand=True,
-            )
-            self._progress.start()
-            self._task = self._progress.add_task(self._what, total=of, done="", rate="")
-        assert self._task is not None
-        self._progress.update(self._task, completed=completed, done=f"{done}/{total}", rate=rate, refresh=True)
+        if self._console.is_terminal:
+            self._screen.show(self._bar)
+        elif now - self._line > _LINE_SECONDS and (words := self._words(now)):
+            self._line = now
+            self._console.print(words, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-    def _close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = self._task = None
+    def _words(self, now: float) -> str:
+        """Where the work is, for a log; empty when it is done."""
+        if self._step is not None:
+            step, seconds = self._step, self._left(now)
+            counted = f"{printable(step.what)}: {step.done:,} of {step.total:,}"
+            return "" if step.done >= step.total else f"{counted}, {seconds}" if seconds else counted
+        assert self._sweep is not None
+        return "" if self._sweep.done >= len(self._sweep.stops) else sentence(self._sweep.snapshot(now))
+
+    def _left(self, now: float) -> str:
+        step = self._step
+        if step is None or step.done <= self._first or step.done >= step.total:
+            return ""
+        return left_of((now - self._begun) * (step.total - step.done) / (step.done - self._first))
+
+    def _bar(self, width: int) -> Text:
+        now = time.monotonic()
+        with self._lock:
+            if self._step is not None:
+                step = self._step
+                parts = [Part(f"{step.done:,}/{step.total:,}", 0), Part(self._left(now), 1)]
+                return bar_line(step.what, step.done / max(1, step.total), parts, width)
+            return Text() if self._sweep is None else sweep_line(self._sweep.snapshot(now), width)
+
+    def close(self) -> None:
+        """Clear the bar."""
+        self._screen.close()
+        self._step = None
 
 
 @contextmanager
 def progress(*, enabled: bool = True, stream: TextIO | None = None) -> Iterator[None]:
-    """Show the progress of every sweep inside the block on `stream` (default: standard error)."""
+    """Show the progress of every sweep inside the block on `stream` (default: standard error).
+
+    On a terminal a bar of one line; elsewhere a plain line every ten seconds. Incidents and notes are lines above it.
+    """
     if not enabled:
         yield
         return
-    bar = _Bar(Console(file=stream or sys.stderr))
+    teller = _Teller(Console(file=stream or sys.stderr))
     try:
-        with observe(bar):
+        with observe(teller):
             yield
     finally:
-        bar._close()
+        teller.close()
 
 
 @contextmanager
 def bar(
-    what: str, *, enabled: bool = True, stream: TextIO | None = None
+    what: str, *, enabled: bool = True, stream: TextIO | None = None, unit: str = "rows"
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar for work that is not a sweep: yields `update(done, total)`; total None where it is not known yet."""
+    """A bar for work that is not a sweep: yields `update(done, total)`; total None where it is not known yet.
+
+    `unit` is what `done` and `total` count.
+    """
     console = Console(file=stream or sys.stderr)
     if not enabled or not console.is_terminal:
         yield lambda done, total: None
         return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:,} rows"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        expand=True,
-    ) as shown:
-        task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    begun, screen = time.monotonic(), _Screen(console)
+    latest: tuple[int, int | None] = (0, None)
+
+    def line(width: int) -> Text:
+        done, total = latest
+        seconds = time.monotonic() - begun
+        counted = f"{done:,} {unit}" if total is None else f"{done:,}/{total:,} {unit}"
+        rate = f"{quantity(done / max(seconds, 1e-9))} {unit}/s"
+        remains = left_of(seconds * (total - done) / done) if total is not None and 0 < done < total else ""
+        parts = [Part(counted, 0), Part(remains, 1), Part(rate, 2, "dim")]
+        return bar_line(what, None if total is None else done / max(1, total), parts, width)
+
+    def update(done: int, total: int | None) -> None:
+        nonlocal latest
+        latest = done, total
+        screen.show(line)
+
+    try:
+        yield update
+    finally:
+        screen.close()

@@ -1,0 +1,253 @@
+"""What Prometheus reads of the jobs on a scheduler: one collector over the boards of all schedulers in this process.
+
+Dask's route `/metrics` writes what is registered with prometheus_client, ours included. `cluster/METRICS.md` lists every
+metric. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the process, and
+keep what a scheduler that is gone has counted. Without prometheus_client there are no metrics, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bigkernel.monitor.board import Board
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+MOST_WORKERS = 20  # of a sweep that have a series of their own, those with the highest peaks
+MOST_NAMES = 32  # values of a label whose names come with the messages; the others are added up as "other"
+_log = logging.getLogger(__name__)
+
+Totals = dict[str, dict[str, float]]
+# key of `Board.totals`: name (`_total` is added), label, help, values that are there from the beginning
+_COUNTERS: dict[str, tuple[str, str, str, Sequence[str]]] = {
+    "jobs": (
+        "bigkernel_jobs",
+        "state",
+        "Jobs that have ended, by how",
+        ("finished", "failed", "interrupted", "lost"),
+    ),
+    "sweeps": ("bigkernel_sweeps", "state", "Sweeps over all rows that have ended, by how", ("finished", "failed")),
+    "segments": (
+        "bigkernel_finished_segments",
+        "how",
+        "Segments that were finished: computed, or found in a run and resumed",
+        ("computed", "resumed"),
+    ),
+    "rows": (
+        "bigkernel_rows",
+        "how",
+        "Rows of finished segments, those resumed from a run not included",
+        ("computed",),
+    ),
+    "flops": (
+        "bigkernel_flops",
+        "how",
+        "Floating-point operations of finished segments, as planned, those resumed not included",
+        ("computed",),
+    ),
+    "stage_seconds": (
+        "bigkernel_stage_seconds",
+        "stage",
+        "Time spent in each stage, summed over workers; of solve and other stages of the driver by the driver",
+        (),
+    ),
+    "incidents": (
+        "bigkernel_incidents",
+        "kind",
+        "What went wrong while the job went on",
+        ("retry", "worker", "repeat", "damage"),
+    ),
+}
+_OF_SWEEP = ("job_id", "sweep")  # not `job`, which is Prometheus' own
+# key of a sweep's snapshot: name, help
+_GAUGES = {
+    "rows": ("bigkernel_sweep_rows", "Rows of a running sweep"),
+    "rows_done": ("bigkernel_sweep_done_rows", "Rows of finished segments of a running sweep, resumed ones included"),
+    "rows_under_way": ("bigkernel_sweep_under_way_rows", "Rows that segments which are not finished have done"),
+    "rows_resumed": ("bigkernel_sweep_resumed_rows", "Rows of a running sweep that were found in its run"),
+    "elapsed_seconds": ("bigkernel_sweep_elapsed_seconds", "Time since a running sweep began"),
+    "flops_per_second": (
+        "bigkernel_flops_per_second",
+        "Mean rate of a running sweep in floating-point operations, resumed segments not included",
+    ),
+    "calibrated_flops_per_second": (
+        "bigkernel_calibrated_flops_per_second",
+        "Rate that the machines of a running sweep were measured to do together",
+    ),
+    "announced_bytes": ("bigkernel_announced_bytes", "Planned peak of the memory of a worker process"),
+}
+_UNKNOWN_AT_ZERO = ("calibrated_flops_per_second", "announced_bytes")
+
+
+def totals_of(boards: Iterable[Mapping[str, Mapping[str, float]]]) -> Totals:
+    """The sums of the totals of several boards."""
+    sums: Totals = {name: {} for name in _COUNTERS}
+    for totals in boards:
+        for name, into in sums.items():
+            for label, value in dict(totals.get(name, {})).items():
+                into[label] = into.get(label, 0) + value
+    return sums
+
+
+def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """All metrics, for totals and the jobs of snapshots (`Board.snapshot`)."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+
+    for key, (name, label, text, known) in _COUNTERS.items():
+        counter = CounterMetricFamily(name, text, labels=[label])
+        for value, count in _bounded({**dict.fromkeys(known, 0.0), **totals.get(key, {})}).items():
+            counter.add_metric([value], count)
+        yield counter
+
+    running = [job for job in jobs if job["state"] == "running"]
+    yield GaugeMetricFamily("bigkernel_running_jobs", "Jobs that are running", value=len(running))
+    info = InfoMetricFamily("bigkernel_job", "Title, host and run directory of a running job", labels=["job_id"])
+    started = GaugeMetricFamily("bigkernel_job_start_time_seconds", "When a running job began", labels=["job_id"])
+    pieces = ("job_id", "step")
+    step_done = GaugeMetricFamily("bigkernel_step_done", "Pieces done of what a driver does now", labels=pieces)
+    step_all = GaugeMetricFamily("bigkernel_step_pieces", "Pieces of what a driver does now, in all", labels=pieces)
+    for job in running:
+        info.add_metric([job["id"]], {key: str(job[key]) for key in ("title", "host", "run")})
+        started.add_metric([job["id"]], job["started"])
+        if job["step"]:
+            step_done.add_metric([job["id"], job["step"]["what"]], job["step"]["done"])
+            step_all.add_metric([job["id"], job["step"]["what"]], job["step"]["total"])
+    yield from (info, started, step_done, step_all)
+    # by name, so that there is one series each: a job has one running sweep, the latest
+    sweeps = {(job["id"], s["what"]): s for job in running for s in job["sweeps"] if s["ended"] is None}
+    yield from _sweep_families(sweeps)
+
+
+def _sweep_families(sweeps: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for key, (name, text) in _GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=_OF_SWEEP)
+        for labels, sweep in sweeps.items():
+            if sweep[key] or key not in _UNKNOWN_AT_ZERO:
+                gauge.add_metric(labels, sweep[key])
+        yield gauge
+    segments = GaugeMetricFamily("bigkernel_segments", "Segments of a running sweep", labels=[*_OF_SWEEP, "state"])
+    left = GaugeMetricFamily(
+        "bigkernel_left_seconds",
+        "Time that a running sweep still takes: expected, and the ends of about 95 % (low, high)",
+        labels=[*_OF_SWEEP, "bound"],
+    )
+    workers = GaugeMetricFamily("bigkernel_busy_workers", "Workers with a segment under way", labels=_OF_SWEEP)
+    peak = GaugeMetricFamily("bigkernel_peak_bytes", "Highest peak of the memory of a worker process", labels=_OF_SWEEP)
+    peaks = GaugeMetricFamily(
+        "bigkernel_worker_peak_bytes",
+        f"Peak of the memory of a worker process; of the {MOST_WORKERS} highest of a sweep",
+        labels=[*_OF_SWEEP, "worker"],
+    )
+    for labels, sweep in sweeps.items():
+        for state, count in sweep["segments"].items():
+            segments.add_metric([*labels, state], count)
+        for bound, seconds in (sweep["left_seconds"] or {}).items():
+            left.add_metric([*labels, bound], seconds)
+        workers.add_metric(labels, len(set(sweep["running_on"].values())))
+        known = {name: share["peak_bytes"] for name, share in sweep["workers"].items() if share["peak_bytes"]}
+        highest = sorted(known, key=lambda name: (-known[name], name))
+        if highest:
+            peak.add_metric(labels, known[highest[0]])
+        for name in highest[:MOST_WORKERS]:
+            peaks.add_metric([*labels, name], known[name])
+    yield from (segments, left, workers, peak, peaks)
+
+
+def _bounded(counts: Mapping[str, float]) -> dict[str, float]:
+    """At most `MOST_NAMES` names, those that came first; the others added up."""
+    names = list(counts)
+    found = {name: counts[name] for name in names[:MOST_NAMES]}
+    if len(names) > MOST_NAMES:
+        found["other"] = found.get("other", 0) + sum(counts[name] for name in names[MOST_NAMES:])
+    return found
+
+
+class Collector:
+    """Collects from the boards of schedulers; prometheus_client calls `collect` whenever it is asked.
+
+    A scheduler that is gone leaves its totals, so that no counter falls.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boards: dict[int, tuple[Callable[[], object], Callable[[], Board | None]]] = {}
+        self._totals: dict[int, Mapping[str, Mapping[str, float]]] = {}
+        self._left: Totals = totals_of(())
+        self._failed = False
+
+    def add(self, scheduler: object, board_of: Callable[[Any], Board | None]) -> None:
+        """Collect from the board of a scheduler as long as there is one."""
+        key, reference = id(scheduler), weakref.ref(scheduler)
+        with self._lock:
+            self._drop()
+
+            def board() -> Board | None:
+                alive = reference()
+                return None if alive is None else board_of(alive)
+
+            self._boards[key] = reference, board
+
+    def _drop(self) -> None:
+        """Forget the schedulers that are gone, but not what they counted."""
+        for key, (reference, _) in list(self._boards.items()):
+            if reference() is None:
+                del self._boards[key]
+                self._left = totals_of((self._left, self._totals.pop(key, {})))
+
+    def describe(self) -> list[Metric]:
+        """The metrics without values: what registering checks for names that are there already."""
+        return list(families({}, ()))
+
+    def collect(self) -> list[Metric]:
+        """See prometheus_client; what fails is logged once, and the metrics of others are shown."""
+        try:
+            with self._lock:
+                self._drop()
+                jobs: list[Mapping[str, Any]] = []
+                for key, (_, board_of) in self._boards.items():
+                    board = board_of()
+                    if board is not None:
+                        self._totals[key] = board.totals  # kept for when the scheduler is gone: a few dozen numbers
+                        jobs.extend(board.snapshot(time.time())["jobs"])
+                return list(families(totals_of((self._left, *self._totals.values())), jobs))
+        except Exception as error:
+            if not self._failed:
+                _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
+            self._failed = True
+            return []
+
+
+_collector: Collector | None = None
+_registering = threading.Lock()
+
+
+def install(scheduler: Any, *, registry: CollectorRegistry | None = None) -> bool:
+    """Let Prometheus see the board of a scheduler; whether prometheus_client is there.
+
+    Registered once a process, however many schedulers come; `registry` (default: that of the process, which Dask's route
+    writes) is taken at the first call.
+    """
+    global _collector
+    from bigkernel.monitor.plugin import board_of
+
+    try:
+        from prometheus_client import REGISTRY
+    except ImportError:
+        _log.info("prometheus_client is not installed: /metrics says nothing of jobs (pip install bigkernel[metrics])")
+        return False
+    with _registering:
+        if _collector is None:
+            made = Collector()
+            (registry or REGISTRY).register(made)
+            _collector = made
+    _collector.add(scheduler, board_of)
+    return True
