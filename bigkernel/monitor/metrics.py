@@ -1,8 +1,8 @@
 """What Prometheus reads of the jobs on a scheduler: one collector over the boards of all schedulers in this process.
 
-Dask's route `/metrics` writes what is registered with prometheus_client, ours included. `cluster/METRICS.md` lists every
-metric. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the process, and
-keep what a scheduler that is gone has counted. Without prometheus_client there are no metrics, and nothing else changes.
+Dask's route `/metrics` writes what is registered with prometheus_client, ours included; `cluster/METRICS.md` lists the
+metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the process, and
+keep what a scheduler that is gone has counted. Without prometheus_client there are no metrics; nothing else changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_NAMES = 32  # values of a label whose names come with the messages; the oth
 _log = logging.getLogger(__name__)
 
 Totals = dict[str, dict[str, float]]
-# key of `Board.totals`: name (`_total` is added), label, help, values that are there from the beginning
+# key of `Board.totals`: name (`_total` is added), label or "" for the one known value, help, values known beforehand
 _COUNTERS: dict[str, tuple[str, str, str, Sequence[str]]] = {
     "jobs": (
         "bigkernel_jobs",
@@ -40,16 +40,11 @@ _COUNTERS: dict[str, tuple[str, str, str, Sequence[str]]] = {
         "Segments that were finished: computed, or found in a run and resumed",
         ("computed", "resumed"),
     ),
-    "rows": (
-        "bigkernel_rows",
-        "how",
-        "Rows of finished segments, those resumed from a run not included",
-        ("computed",),
-    ),
+    "rows": ("bigkernel_computed_rows", "", "Rows that were computed, not resumed", ("computed",)),
     "flops": (
-        "bigkernel_flops",
-        "how",
-        "Floating-point operations of finished segments, as planned, those resumed not included",
+        "bigkernel_computed_flops",
+        "",
+        "Floating-point operations that were done, as planned for the rows computed",
         ("computed",),
     ),
     "stage_seconds": (
@@ -101,9 +96,10 @@ def families(totals: Mapping[str, Mapping[str, float]], jobs: Sequence[Mapping[s
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     for key, (name, label, text, known) in _COUNTERS.items():
-        counter = CounterMetricFamily(name, text, labels=[label])
-        for value, count in _bounded({**dict.fromkeys(known, 0.0), **totals.get(key, {})}).items():
-            counter.add_metric([value], count)
+        counter = CounterMetricFamily(name, text, labels=[label] if label else [])
+        counts = {**dict.fromkeys(known, 0.0), **totals.get(key, {})}
+        for value, count in _bounded(counts).items() if label else [("", counts[known[0]])]:
+            counter.add_metric([value] if label else [], count)
         yield counter
 
     running = [job for job in jobs if job["state"] == "running"]
@@ -233,8 +229,8 @@ _registering = threading.Lock()
 def install(scheduler: Any, *, registry: CollectorRegistry | None = None) -> bool:
     """Let Prometheus see the board of a scheduler; whether prometheus_client is there.
 
-    Registered once a process, however many schedulers come; `registry` (default: that of the process, which Dask's route
-    writes) is taken at the first call.
+    Registered once a process, however many schedulers come; `registry` (default: that of the process, which Dask's
+    route writes) is taken at the first call.
     """
     global _collector
     from bigkernel.monitor.plugin import board_of
