@@ -40,6 +40,7 @@ from bigkernel.config import settings
 from bigkernel.credentials import ROLES
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import processors
+from bigkernel.monitor.plugin import install
 from bigkernel.worker import Undisturbed
 
 # Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time
@@ -127,6 +128,7 @@ def connect(
             yield client
     else:
         with attach(text, certificates, insecure=insecure) as client:
+            install(client, shown=settings().monitor)
             yield client
 
 
@@ -184,6 +186,7 @@ def _local(
             ) from error
         with cluster, Client(cluster) as client:
             client.register_plugin(Undisturbed())
+            install(client, shown=settings().monitor)
             yield client
 
 

@@ -33,11 +33,12 @@ _RANGES: dict[str, tuple[int, int]] = {
     "memory_limit_bytes": (100_000_000, 2**50),
     "worker_base_bytes": (0, 2**40),
 }
+_SWITCHES = ("monitor",)  # true or false
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings in force, every value an int in its range. See `bigkernel.yaml` for what each one means."""
+    """The settings in force, every value of its type and in its range. See `bigkernel.yaml` for what each one means."""
 
     segment_rows: int
     min_segments: int
@@ -50,6 +51,7 @@ class Settings:
     allowed_failures: int
     memory_limit_bytes: int
     worker_base_bytes: int
+    monitor: bool
 
 
 def settings(**overrides: int | None) -> Settings:
@@ -65,7 +67,7 @@ def settings(**overrides: int | None) -> Settings:
         raise ConfigError(f"bigkernel: expected a mapping of settings, found {type(found).__name__}")
     values = {str(key).replace("-", "_"): value for key, value in found.items()}
     values.update({key: value for key, value in overrides.items() if value is not None})
-    unknown = sorted(set(values) - set(_RANGES))
+    unknown = sorted(set(values) - {*_RANGES, *_SWITCHES})
     if unknown:
         known = ", ".join(field.name for field in fields(Settings))
         raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {known}")
@@ -73,4 +75,7 @@ def settings(**overrides: int | None) -> Settings:
         value = values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(f"bigkernel.{key}: expected an integer from {least} to {most}, found {value!r}")
+    for key in _SWITCHES:
+        if not isinstance(values.get(key), bool):
+            raise ConfigError(f"bigkernel.{key}: expected true or false, found {values.get(key)!r}")
     return Settings(**values)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from distributed import Client, Future
 
 from bigkernel.config import Settings
 from bigkernel.incidents import ASK_SECONDS, Watch
-from bigkernel.monitor import Incident, SegmentDone, emit
+from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import DaskSource, NumpySource, Rows
 from bigkernel.runs import Receipt
@@ -38,13 +37,13 @@ REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker b
 
 
 def on_cluster(
-    job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings, alive: Callable[[], None]
+    job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings, alive: Callable[[], None], token: str
 ) -> tuple[Partial, list[Receipt]]:
     """Run all segments and merges of the plan; the merged partial and the receipts of the segments.
 
-    `alive` is called now and then and raises where the job must not go on.
+    `alive` is called now and then and raises where the job must not go on; `token` is part of the keys of all tasks.
     """
-    sweep = _Sweep(job, steps, client)
+    sweep = _Sweep(job, steps, client, token)
     try:
         sweep.share()
         with Watch(client, sweep.token, wanted, alive, sweep.name_of) as watch:
@@ -63,8 +62,8 @@ def on_cluster(
 class _Sweep:
     """The tasks of one sweep on a cluster: segments, merges and, without a run, receipts."""
 
-    def __init__(self, job: Job, steps: Plan, client: Client) -> None:
-        self.token = uuid.uuid4().hex[:12]
+    def __init__(self, job: Job, steps: Plan, client: Client, token: str) -> None:
+        self.token = token
         self._job, self._steps, self._client = job, steps, client
         self._merges = merge_tree(len(steps.segments))
         self._span = {leaf(segment.index): (segment.start, segment.stop) for segment in steps.segments}
@@ -155,7 +154,9 @@ class _Sweep:
                     self._tell_done(segment)
                 elif future in self._receipts:
                     # it comes when its worker has a moment
-                    self._collect(watch.result(future, self._receipts.pop(future)))
+                    receipt = watch.result(future, self._receipts.pop(future))
+                    self._collect(receipt)
+                    emit(Receipted(receipt))
                 if future is top:
                     partial, top = self._published(node, future, watch), None
         assert partial is not None

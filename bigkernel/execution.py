@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import logging
 import os
+import shlex
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,12 +20,16 @@ from typing import Literal, TypeAlias
 import distributed
 from distributed import Client
 
+from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 from bigkernel.locks import locked
-from bigkernel.monitor import Note, emit
+from bigkernel.monitor import Note, Scope, emit, job
+from bigkernel.monitor.sinks import attach_sinks
 from bigkernel.rows import Rows
 from bigkernel.runs import make_directory, write_json
 
+_LONGEST_TITLE = 200
+_log = logging.getLogger(__name__)
 Executor: TypeAlias = Client | Literal["serial", "threads"] | None
 
 
@@ -57,7 +66,8 @@ def executing(
 
     Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
     `resume`, sweeps that are there are gone on with, and the others are started. The directory is locked meanwhile;
-    `command` is noted in it, for whoever has to start the job again.
+    `command` is noted in it, for whoever has to start the job again. The block is one job for all who watch: in the
+    journal and the report (`report.html`) of the run, on the dashboard of the scheduler.
 
     Raises
     ------
@@ -70,13 +80,40 @@ def executing(
         if run is not None:
             make_directory(run)
             lock = stack.enter_context(locked(run))
-            if lock.left_by:
-                emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
             if command:
                 write_json(Path(run) / "command.json", {"command": list(command)})
+        scope = stack.enter_context(job(_title(command), "" if run is None else os.fspath(Path(run).absolute())))
+        watch(scope, client, run)
+        if run is not None and lock.left_by:
+            emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
         token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
         stack.callback(_execution.reset, token)
         yield
+
+
+def _title(command: Sequence[str]) -> str:
+    """What the job is, for people: the command without its path, or the name of the script."""
+    words = list(command or sys.argv[:1])
+    if words:
+        words[0] = Path(words[0]).name
+    return shlex.join(words)[:_LONGEST_TITLE] or "python"
+
+
+def watch(scope: Scope, client: object, run: str | os.PathLike[str] | None) -> None:
+    """Let the scheduler of `client` and the journal of `run` hear a job; the run is left with a report."""
+    attach_sinks(scope, client, run, wanted=settings().monitor)
+    if run is not None:
+        scope.endings.append(functools.partial(_report, run))
+
+
+def _report(run: str | os.PathLike[str]) -> None:
+    """Leave the report of a run, however the job ended; that it cannot be written is told, and ends nothing."""
+    if not settings().monitor:
+        return
+    try:
+        importlib.import_module("bigkernel.report").write(run)
+    except Exception as error:
+        _log.warning("%s: no report is written (%s: %s)", os.fspath(run), type(error).__name__, error)
 
 
 def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"]:

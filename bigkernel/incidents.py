@@ -1,7 +1,8 @@
 """What goes wrong while a cluster works on a sweep: lost workers, tasks begun again, waits that run out.
 
-The scheduler tells its clients which workers it has lost and what they were at; a wait drains these reports into events
-(`monitor.Incident`) while it waits, so that the terminal and the report of the sweep say the same.
+The scheduler's monitor (`monitor.plugin`) tells the driver which workers it has lost and what they were at, and how far
+running segments are; a wait drains these reports into events while it waits, so that the terminal, the journal and the
+report of the sweep say the same.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
@@ -19,7 +20,8 @@ from distributed.scheduler import KilledWorker
 
 from bigkernel.config import Settings
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
-from bigkernel.monitor import Incident, emit
+from bigkernel.monitor import Incident, Merged, Pulse, emit
+from bigkernel.monitor.relay import listen
 from bigkernel.runs import Run
 from bigkernel.worker import last_words, state_of
 
@@ -58,25 +60,12 @@ class Watch:
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
-        for topic in ("all", "scheduler"):
-            self._client.subscribe_topic(topic, self._hear)
+        self._leave = listen(self._client, self._token, self._reports.put)
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.drain()
-        if self._client.status == "running":
-            for topic in ("all", "scheduler"):
-                with suppress(Exception):  # the scheduler may be gone by now
-                    self._client.unsubscribe_topic(topic)
-
-    def _hear(self, event: tuple[float, Any]) -> None:
-        _, message = event
-        if not isinstance(message, dict):
-            return
-        if message.get("action") == "worker-ttl-timed-out":
-            self._frozen.update(message["workers"])
-        elif message.get("action") == "remove-worker":
-            self._reports.put(message)
+        self._leave()
 
     def drain(self) -> None:
         """Turn what the scheduler has reported into events."""
@@ -85,14 +74,25 @@ class Watch:
                 report = self._reports.get_nowait()
             except queue.Empty:
                 return
-            here = [key for key in map(str, report["processing-tasks"]) if self._token in key]
-            gone = [key for key in map(str, report["lost-computed-tasks"]) if self._token in key]
-            self.deaths.update({node_of(key) for key in here})
-            stimulus, address = str(report.get("stimulus_id", "")), str(report.get("worker", "?"))
-            why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
-            why = _FROZEN if address in self._frozen else why
-            again = f"{len(here)} tasks under way and {len(gone)} results are done again"
-            emit(Incident("worker", f"worker {address} lost: {why}; {again}"))
+            kind = report["kind"]
+            if kind in ("running", "pulse"):
+                emit(Pulse(report["node"], report["rows"], report["worker"], report["peak_bytes"]))
+            elif kind == "merged":
+                emit(Merged(report["node"]))
+            elif kind == "frozen":
+                self._frozen.update(report["workers"])
+            elif kind == "worker_lost":
+                self._tell_lost(report)
+
+    def _tell_lost(self, report: Mapping[str, Any]) -> None:
+        here = [key for key in report["under_way"] if self._token in key]
+        gone = [key for key in report["held"] if self._token in key]
+        self.deaths.update({node_of(key) for key in here})
+        stimulus, address = report["stimulus"], report["worker"]
+        why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
+        why = _FROZEN if address in self._frozen else why
+        again = f"{len(here)} tasks under way and {len(gone)} results are done again"
+        emit(Incident("worker", f"worker {address} lost: {why}; {again}", address))
 
     def expect(self, future: Future) -> None:
         """Wait for this future too."""

@@ -35,11 +35,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a statistic costs: flops a row, bytes of its accumulator, bytes of its buffers for one task."""
+    """What a statistic costs: flops a row, bytes of its accumulator, bytes of its buffers for one task.
+
+    `width` and `dtype` are those of the block whose Gram matrix is summed; 0 and "" where none is.
+    """
 
     flops_per_row: float
     partial_bytes: int
     work_bytes: int
+    width: int = 0
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Plan:
     chunk_bytes : of one step with its columns, decoded
     partial_bytes : of one accumulator
     work_bytes : of the buffers of a task
+    width, dtype : of the block whose Gram matrix is summed; 0 and "" where none is
     """
 
     n_rows: int
@@ -67,6 +73,8 @@ class Plan:
     chunk_bytes: int
     partial_bytes: int
     work_bytes: int
+    width: int = 0
+    dtype: str = ""
 
     @property
     def task_bytes(self) -> int:
@@ -188,4 +196,6 @@ def plan(
         chunk_bytes=chunk_rows * (n_features * itemsize + column_bytes),
         partial_bytes=footprint.partial_bytes,
         work_bytes=footprint.work_bytes,
+        width=footprint.width,
+        dtype=footprint.dtype,
     )

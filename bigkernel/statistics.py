@@ -271,6 +271,8 @@ class MomentStatistic:
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c)
             + count * self.wide**2 * itemsize,
+            width=p,
+            dtype=self.features.dtype.name,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import math
 import os
+import queue
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +29,29 @@ import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
-from bigkernel.execution import Executor, choose, in_force, processors
+from bigkernel.execution import Executor, choose, in_force, processors, watch
 from bigkernel.identity import described, fingerprint
-from bigkernel.monitor import Event, Incident, SegmentDone, SweepEnded, SweepStarted, emit, observe
+from bigkernel.monitor import (
+    Event,
+    Incident,
+    Merged,
+    Pulse,
+    SegmentDone,
+    SweepEnded,
+    SweepStarted,
+    emit,
+    observe,
+    part_of_job,
+)
 from bigkernel.plan import Plan, Segment, plan
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, detach
 from bigkernel.statistics import Accumulator, Statistic
 from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
-from bigkernel.worker import Job, Partial, merge, recover, run_segment
+from bigkernel.worker import Job, Partial, ToScheduler, merge, merge_seconds, recover, run_segment
 
+_PULSE_SECONDS = 0.5  # between two looks at how far running segments are
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
 
 
@@ -53,6 +67,7 @@ class Swept:
     seconds : from the first task to the merged total
     executor : "serial", "threads" or "dask"
     incidents : what went wrong meanwhile
+    merge_seconds : of all merges together
     """
 
     total: Accumulator
@@ -61,11 +76,12 @@ class Swept:
     seconds: float
     executor: str
     incidents: tuple[Incident, ...] = ()
+    merge_seconds: float = 0.0
 
     @property
     def stages(self) -> dict[str, float]:
         """Seconds of all tasks by stage."""
-        stages: dict[str, float] = {}
+        stages = {"merge": self.merge_seconds} if self.merge_seconds else {}
         for receipt in self.receipts:
             for name, seconds in receipt.seconds.items():
                 stages[name] = stages.get(name, 0.0) + seconds
@@ -145,18 +161,27 @@ def sweep(
 
     with ExitStack() as stack:
         stack.enter_context(observe(keep))
+        scope, token = stack.enter_context(part_of_job(what)), uuid.uuid4().hex[:12]
+        watch(scope, executor, None)
         job, alive = Job(statistic, wanted.block_rows, None, wanted.retries), _nothing
         if run is not None:
             store = Run(str(Path(run).absolute()))
             identity = _identity(rows, statistic, steps, wanted)
             size = {"segments": len(steps.segments), "rows": steps.n_rows}
             lock = stack.enter_context(store.held(identity, resume=resume, plan=size))
+            if inherited.run is None:
+                watch(scope, None, store.path)
             require_disk(store, steps, processors() if isinstance(executor, str) else len(executor.ncores()))
             job, alive = Job(detach(statistic, store), wanted.block_rows, store, wanted.retries), lock.require
         if not isinstance(executor, str):
             check_cluster(executor, rows, steps, wanted, job.run)
-        emit(SweepStarted(what, name, steps))
+            job = replace(job, heard=ToScheduler(token) if wanted.monitor else None)
+        path = "" if job.run is None else job.run.path
+        announced = steps.worker_bytes(wanted.worker_base_bytes)
+        scope.sweep = token
+        emit(SweepStarted(what, name, steps, token, path, announced))
         start = time.perf_counter()
+        stack.push(functools.partial(_tell_failure, start))
         if job.run is not None:
             stack.push(functools.partial(_tidy, job.run))
         if not steps.segments:
@@ -165,7 +190,7 @@ def sweep(
         elif isinstance(executor, str):
             root, receipts = _in_process(job, rows, steps, 1 if executor == "serial" else processors(), wanted, alive)
         else:
-            root, receipts = on_cluster(job, rows, steps, executor, wanted, alive)
+            root, receipts = on_cluster(job, rows, steps, executor, wanted, alive, token)
         total = root[0]
         if job.run is not None:
             if total is None:
@@ -173,9 +198,15 @@ def sweep(
             job.run.keep_only(root[1].node)
         assert total is not None
         seconds = time.perf_counter() - start
-        emit(SweepEnded(seconds))
+        merged = merge_seconds(root[1])
+        emit(SweepEnded(seconds, stages={"merge": merged} if merged else {}))
     ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))
-    return Swept(total, steps, ordered, seconds, name, tuple(incidents))
+    return Swept(total, steps, ordered, seconds, name, tuple(incidents), merged)
+
+
+def _tell_failure(start: float, kind: type[BaseException] | None, error: BaseException | None, *_: Any) -> None:
+    if kind is not None:
+        emit(SweepEnded(time.perf_counter() - start, f"{kind.__name__}: {error}".removesuffix(": ")))
 
 
 def _tidy(run: Run, kind: type[BaseException] | None, *_: Any) -> None:
@@ -235,6 +266,7 @@ class _Tree:
                 return
             children = self._waiting.pop(left), self._waiting.pop(right)
             self._waiting[above] = merge(self._job, above, *children, self._above.get(above, ()))
+            emit(Merged(above))
             node = above
 
     def root(self) -> Partial:
@@ -254,6 +286,13 @@ def _in_process(
         emit(Incident("damage", f"{node}: what the run holds is damaged and is computed again ({wrong})"))
     for i, receipt in enumerate(receipts):
         emit(SegmentDone(receipt, i + 1, count))
+    pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
+    job = replace(job, heard=emit if workers == 1 else pulses.put)
+
+    def hear() -> None:
+        with suppress(queue.Empty):
+            while True:
+                emit(pulses.get_nowait())
 
     def task(segment: Segment) -> Partial:
         return run_segment(job, rows, segment, above.get(leaf(segment.index), ()))
@@ -276,15 +315,13 @@ def _in_process(
         pool = ThreadPoolExecutor(workers, thread_name_prefix="bigkernel-segment")
         running: set[Future[Partial]] = set()
         try:
-            for segment in waiting:
-                running.add(pool.submit(task, segment))
-                if len(running) < workers:
-                    continue
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    running.add(pool.submit(task, waiting.pop(0)))
+                done, running = wait(running, timeout=_PULSE_SECONDS, return_when=FIRST_COMPLETED)
+                hear()
                 for future in done:
                     finish(future.result())
-            for future in running:
-                finish(future.result())
         except BaseException:
             wait(running, timeout=wanted.grace_seconds)  # what is under way is still published in the run
             pool.shutdown(wait=False, cancel_futures=True)

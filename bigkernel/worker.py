@@ -26,6 +26,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from bigkernel.chunks import Workspace
 from bigkernel.disk import LASTING
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.monitor import Pulse
+from bigkernel.monitor.messages import TOPIC
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import NumpySource, Rows, Source
 from bigkernel.runs import Receipt, Run, attach
@@ -33,6 +35,7 @@ from bigkernel.statistics import Accumulator, Statistic
 from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
 
 _OVERTAKEN_SECONDS = 0.5
+_PULSE_SECONDS = 0.5  # between what a running segment tells of itself
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
 
 
@@ -40,18 +43,50 @@ Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it 
 class Job:
     """What every task of a sweep needs: the statistic (its large arrays in the run, where there is one).
 
-    `retries` is how often a task tries again after an error of input or output.
+    `retries` is how often a task tries again after an error of input or output; `heard` is told how far a running
+    segment is, where somebody listens.
     """
 
     statistic: Any
     block_rows: int
     run: Run | None = None
     retries: int = 0
+    heard: Callable[[Pulse], None] | None = None
 
     def open(self) -> Statistic:
         """The statistic with its arrays."""
         statistic: Statistic = attach(self.statistic, self.run.path) if self.run else self.statistic
         return statistic
+
+
+@dataclasses.dataclass(frozen=True)
+class ToScheduler:
+    """Hears the segments of a sweep on their workers, and tells the scheduler."""
+
+    token: str
+
+    def __call__(self, pulse: Pulse) -> None:
+        """Send a message; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
+        message = {"kind": "pulse" if pulse.rows else "running", "sweep": self.token, **vars(pulse)}
+        get_worker().log_event(TOPIC, {"messages": [message]})
+
+
+class _Pulses:
+    """Tells how far a segment is, now and then; stops for good if that fails."""
+
+    def __init__(self, job: Job, node: str) -> None:
+        self._heard, self._node, self._worker = job.heard, node, worker_name()
+        self._next = 0.0
+
+    def tell(self, rows: int) -> None:
+        """So many rows are done."""
+        if self._heard is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PULSE_SECONDS
+        try:
+            self._heard(Pulse(self._node, rows, self._worker, peak_bytes()))
+        except Exception:  # nobody hears it then
+            self._heard = None
 
 
 def run_segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...] = ()) -> Partial:
@@ -80,10 +115,13 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
     start = time.perf_counter()
     statistic, work = job.open(), Workspace()
     total, skipped = statistic.zero(), 0
-    for chunk in rows.chunks(segment.bounds, job.block_rows, work):
+    pulses = _Pulses(job, node)
+    pulses.tell(0)
+    for chunk, stop in zip(rows.chunks(segment.bounds, job.block_rows, work), segment.bounds[1:], strict=True):
         chunk, bad = rows.admit(chunk)
         skipped += bad
         statistic.update(total, chunk)
+        pulses.tell(stop - segment.start)
     receipt = Receipt(
         node=node,
         start=segment.start,
@@ -96,6 +134,7 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
         skipped=skipped,
         starts=starts,
         retries=reasons,
+        ended=time.time(),
     )
     if job.run:
         return None, job.run.publish(receipt, total)
@@ -163,20 +202,28 @@ def _merge(
     assert left is not None
     assert right is not None
     total = job.statistic.merge(left, right)
+    elapsed = time.perf_counter() - start
     receipt = Receipt(
         node=node,
         start=ra.start,
         stop=rb.stop,
-        elapsed=time.perf_counter() - start,
+        seconds={"merge": elapsed + merge_seconds(ra) + merge_seconds(rb)},
+        elapsed=elapsed,
         worker=worker_name(),
         peak_bytes=peak_bytes(),
         retries=reasons,
+        ended=time.time(),
     )
     if job.run:
         receipt = job.run.publish(receipt, total)
         job.run.discard(ra.node, rb.node)
         return None, receipt
     return total, receipt
+
+
+def merge_seconds(receipt: Receipt) -> float:
+    """Seconds of the merges in a node and below it."""
+    return receipt.seconds.get("merge", 0.0)
 
 
 def receipt_of(partial: Partial) -> Receipt:

@@ -29,6 +29,7 @@ LAYERS = {
             "indefinite",
             "eigenfunctions",
             "tree",
+            "forecast",
         ),
     },
     "storage": {
@@ -37,7 +38,7 @@ LAYERS = {
     },
     "execution": {
         *("rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
-        *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration"),
+        *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
     },
     "estimators": {"estimators", "search", "model"},
     "front": {"cli", "__main__", "__init__"},

@@ -24,7 +24,7 @@ from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.kernels import Gaussian
-from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, observe
+from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
 from bigkernel.statistics import Moments, MomentStatistic, Targets
@@ -202,13 +202,17 @@ def test_observers_are_told_of_every_segment(build, executor):
     with observe(events.append):
         swept = sweep(rows, Sums(D), client=executor, what="counting")
     sweep(rows, Sums(D), client=executor)
-    started, *segments, ended = events
+    opening, started, *_, ended, ending = events
+    segments = [event for event in events if isinstance(event, SegmentDone)]
     count = len(swept.plan.segments)
-    assert started == SweepStarted("counting", swept.executor, swept.plan)
+    assert (opening, ending) == (JobStarted("counting"), JobEnded("finished"))
+    assert (started.what, started.executor, started.plan) == ("counting", swept.executor, swept.plan)
     assert [(event.done, event.total) for event in segments] == [(i + 1, count) for i in range(count)]
-    assert all(isinstance(event, SegmentDone) for event in segments)
     assert {event.receipt.node for event in segments} == {leaf(i) for i in range(count)}
-    assert ended == SweepEnded(swept.seconds)
+    assert ended == SweepEnded(swept.seconds, stages={"merge": swept.merge_seconds})
+    if executor in ("serial", "threads"):
+        assert {event.node for event in events if isinstance(event, Pulse)} == {leaf(i) for i in range(count)}
+        assert {event.node for event in events if isinstance(event, Merged)} == {node for node, *_ in merge_tree(count)}
 
 
 def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_sweep_goes_on(build, executor):
@@ -224,7 +228,7 @@ def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_sweep_goes_
     assert swept.total["rows"] == [N]
     assert len(calls) == 2
     assert len(caught) == 1
-    assert len(seen) == len(swept.plan.segments) + 2
+    assert sum(isinstance(event, SegmentDone) for event in seen) == len(swept.plan.segments)
 
 
 def test_the_choice_of_client_and_run_holds_inside_a_block(build, executor, tmp_path):

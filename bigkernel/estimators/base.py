@@ -32,7 +32,7 @@ from bigkernel.corpus import Corpus
 from bigkernel.disk import publishing
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
-from bigkernel.predictor import Predictor, ScoreStatistic, score
+from bigkernel.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.rows import DaskSource, Rows, as_rows
 from bigkernel.statistics import Accumulator, Targets
 from bigkernel.sweep import sweep
@@ -282,8 +282,14 @@ class RowsEstimator(BaseEstimator):
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
-    def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None) -> Accumulator:
-        """What scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,)."""
+    def score_totals(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0, what: str = "score"
+    ) -> Accumulator:
+        """What scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
+
+        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`JudgingStatistic`); `what`
+        names the sweep.
+        """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
         if y is None and "y" not in rows.columns:
@@ -293,8 +299,13 @@ class RowsEstimator(BaseEstimator):
         else:
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
         rows = as_rows(rows, y, weight=sample_weight)
-        statistic = ScoreStatistic(self._predictor(), targets, near_target(rows, targets))
-        return sweep(rows, statistic, what="score").total
+        shift = near_target(rows, targets)
+        if not worst:
+            return sweep(rows, ScoreStatistic(self._predictor(), targets, shift), what=what).total
+        # sums of squares of rows that fit exactly leave residuals without a unit
+        spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
+        statistic = JudgingStatistic(self._predictor(), targets, shift, keep=worst, spread=spread)
+        return sweep(rows, statistic, what=what).total
 
 
 class LazyScoreMixin:

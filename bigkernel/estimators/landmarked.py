@@ -26,6 +26,7 @@ from bigkernel.estimators.base import RowsEstimator
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.grid import Coordinates, Penalty
 from bigkernel.kernels import Kernel, as_kernel
+from bigkernel.monitor import part_of_job, spent
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening, require_alpha, whiten
@@ -98,11 +99,12 @@ class LandmarkEstimator(RowsEstimator):
         self._validate_params()
         self._check_settings()
         rows, targets = self._training(X, y, sample_weight)
-        if self._exact:
-            self._fit_exact(rows, targets)
-        else:
-            self._start(rows)
-            self._learn(rows, targets)
+        with part_of_job(f"{type(self).__name__}.fit"):
+            if self._exact:
+                self._fit_exact(rows, targets)
+            else:
+                self._start(rows)
+                self._learn(rows, targets)
         return self
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
@@ -114,14 +116,15 @@ class LandmarkEstimator(RowsEstimator):
                 f"{type(self).__name__}: partial_fit needs n_landmarks, the exact form keeps no statistics"
             )
         rows, targets = self._training(X, y, sample_weight, reset=first, classes=classes)
-        if first:
-            self._start(rows)
-            self._learn(rows, targets)
-        else:
-            before = getattr(self, "skipped_rows_", 0)
-            statistics = add(self.statistics_, self._sweep(rows, targets))
-            self.skipped_rows_ += before
-            self._adopt(statistics)
+        with part_of_job(f"{type(self).__name__}.partial_fit"):
+            if first:
+                self._start(rows)
+                self._learn(rows, targets)
+            else:
+                before = getattr(self, "skipped_rows_", 0)
+                statistics = add(self.statistics_, self._sweep(rows, targets))
+                self.skipped_rows_ += before
+                self._adopt(statistics)
         return self
 
     def refit(self) -> Self:
@@ -174,7 +177,8 @@ class LandmarkEstimator(RowsEstimator):
             else:
                 rng = check_random_state(self.random_state)
                 sound = rows.sound if rows.bad_rows == "skip" else None  # else the rows taken are refused
-                self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng, sound=sound))
+                with spent("landmarks"):
+                    self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng, sound=sound))
         else:
             self.landmarks_ = choice.given(self.landmarks, rows.shape[1])
             if self.n_landmarks not in (None, len(self.landmarks_)):
@@ -258,7 +262,8 @@ class LandmarkEstimator(RowsEstimator):
         if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:
             raise DataError("y: no labelled row with a weight above zero")
         certificates = Certificates()
-        self._solve(certificates)
+        with spent("solve"):
+            self._solve(certificates)
         return certificates
 
     def _settle(self, certificates: Certificates) -> None:

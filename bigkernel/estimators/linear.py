@@ -18,6 +18,7 @@ from bigkernel.estimators.landmarked import require_some
 from bigkernel.features import IdentityMap
 from bigkernel.gcv import best_alpha
 from bigkernel.grid import Coordinates, Penalty
+from bigkernel.monitor import part_of_job
 from bigkernel.rows import Rows
 from bigkernel.solve import identity, nystrom_ridge, require_alpha
 from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add
@@ -103,9 +104,10 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         if first:
             self._start(rows)
         before = 0 if first else getattr(self, "skipped_rows_", 0)
-        total = self._sweep(rows, targets)
-        self.skipped_rows_ += before
-        return self._adopt(total if first else add(self.statistics_, total))
+        with part_of_job(f"{type(self).__name__}.fit"):
+            total = self._sweep(rows, targets)
+            self.skipped_rows_ += before
+            return self._adopt(total if first else add(self.statistics_, total))
 
     def _solve(self) -> None:
         moments = Moments.of(self.statistics_)

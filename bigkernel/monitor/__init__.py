@@ -2,7 +2,7 @@
 
 A job emits events in the process that drives it. An observer is any callable of one event; an observer that raises
 is dropped with one warning, for no observer may ever stop a job. Observers of a block (`observe`) hear what happens
-inside it; sinks of a job (its journal, its scheduler) hear all of the job, whoever starts its sweeps.
+inside it; sinks of a job (its journal, its scheduler) hear all of it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SweepStarted:
 
 @dataclass(frozen=True)
 class Pulse:
-    """A running segment tells how far it is: `rows` done since its beginning by `worker`, whose peak is in bytes."""
+    """A running segment tells how far it is: `rows` done by `worker` (0: it begins), and that process's peak memory."""
 
     node: str
     rows: int
@@ -77,6 +77,13 @@ class SegmentDone:
     receipt: Receipt
     done: int
     total: int
+
+
+@dataclass(frozen=True)
+class Receipted:
+    """The receipt of a finished segment has come, where `SegmentDone` could not wait for it."""
+
+    receipt: Receipt
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,7 @@ Event = (
     | SweepStarted
     | Pulse
     | SegmentDone
+    | Receipted
     | Merged
     | SweepEnded
     | Step
@@ -168,35 +176,52 @@ _observers: ContextVar[tuple[Observer, ...]] = ContextVar("bigkernel_observers",
 
 @dataclass
 class Scope:
-    """The job that this context works on: its name, its running sweep, and who hears all of it.
+    """One job: its name, its latest sweep, and who hears all of it.
 
     Attributes
     ----------
     job : names it among all jobs
-    opening : what began it; None for a fit without `executing`, whose sweeps are its job
     sweep : token of the latest sweep
     sinks : by name, so that each is there once
+    endings : called when the job has ended and its sinks are closed
     """
 
     job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    opening: JobStarted | None = None
     sweep: str = ""
     sinks: dict[str, Observer] = field(default_factory=dict)
+    endings: list[Callable[[], None]] = field(default_factory=list)
+    said: list[Event] = field(default_factory=list)  # before the first sweep, for sinks that come later
 
     def add_sink(self, name: str, sink: Observer) -> None:
-        """Let a sink hear the job from now on, unless one of this name does; it is told what began the job."""
+        """Let a sink hear the job, unless one of this name does; it is told what was said before the first sweep."""
         if name not in self.sinks:
             self.sinks[name] = sink
-            if self.opening is not None:
-                self.tell(self.opening, name)
+            for event in self.said:
+                self._tell(name, event)
 
-    def tell(self, event: Event, *names: str) -> None:
-        """Tell the sinks of these names, or all."""
-        for name in names or tuple(self.sinks):
+    def tell(self, event: Event) -> None:
+        """Tell all sinks."""
+        if not self.sweep:
+            self.said.append(event)
+        for name in tuple(self.sinks):
+            self._tell(name, event)
+
+    def _tell(self, name: str, event: Event) -> None:
+        try:
+            self.sinks[name](event)
+        except Exception as error:
+            self.sinks.pop(name, None)
+            _warn(error)
+
+    def close(self) -> None:
+        """Nobody hears this job any more."""
+        closing = [getattr(sink, "close", None) for sink in self.sinks.values()]
+        self.sinks.clear()
+        for ending in (*closing, *self.endings):
             try:
-                self.sinks[name](event)
+                if ending is not None:
+                    ending()
             except Exception as error:
-                del self.sinks[name]
                 _warn(error)
 
 
@@ -216,7 +241,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 @contextmanager
 def job(title: str, run: str = "") -> Iterator[Scope]:
     """One job: the block. How it ends is told by the exception that leaves it."""
-    scope = Scope(opening=JobStarted(title, run))
+    scope = Scope()
     token = _scope.set(scope)
     emit(JobStarted(title, run))
     try:
@@ -231,23 +256,18 @@ def job(title: str, run: str = "") -> Iterator[Scope]:
         emit(JobEnded("finished"))
     finally:
         _scope.reset(token)
+        scope.close()
 
 
-def scope_in_force() -> Scope | None:
-    """The job of this context."""
-    return _scope.get()
-
-
-def scope_of_sweep() -> Scope:
-    """The job that a sweep which begins now belongs to: that of the block, or one of its own.
-
-    The latter stays in force after the sweep: the solve that follows belongs to it.
-    """
+@contextmanager
+def part_of_job(title: str) -> Iterator[Scope]:
+    """The job of this context, of which the block is a part; where there is none, the block is a job."""
     scope = _scope.get()
-    if scope is None or scope.opening is None:
-        scope = Scope()
-        _scope.set(scope)
-    return scope
+    if scope is not None:
+        yield scope
+        return
+    with job(title) as scope:
+        yield scope
 
 
 @contextmanager

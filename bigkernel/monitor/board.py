@@ -6,7 +6,7 @@ of all its jobs; `journal.replay` makes one of a run directory.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,6 @@ class Job:
     ended: float | None = None
     state: str = "running"  # finished, failed, interrupted, lost
     error: str = ""
-    announced: bool = False  # by its driver, which will also say when it ends
     sweeps: dict[str, Progress] = field(default_factory=dict)
     step: dict[str, Any] | None = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
@@ -74,9 +73,8 @@ class Board:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
-        self.totals: dict[str, Counter[str]] = {
-            name: Counter() for name in ("jobs", "sweeps", "segments", "rows", "flops", "stage_seconds", "incidents")
-        }
+        names = ("jobs", "sweeps", "segments", "rows", "flops", "stage_seconds", "incidents")
+        self.totals: dict[str, defaultdict[str, float]] = {name: defaultdict(float) for name in names}
         self._sweeps: dict[str, str] = {}  # token → job
 
     def apply(self, message: Mapping[str, Any], now: float) -> None:
@@ -85,8 +83,6 @@ class Board:
         if kind == "job_started":
             self._begin_job(message, now)
             return
-        if kind == "sweep_started" and name not in self.jobs:
-            self.jobs[name] = Job(name, str(message["what"]), now, str(message.get("host", "")), run=message["run"])
         job = self.jobs.get(name)
         if job is None:
             return
@@ -111,18 +107,16 @@ class Board:
             self._progress(job, sweep, message, now)
 
     def _begin_job(self, message: Mapping[str, Any], now: float) -> None:
-        name, before = str(message["job"]), self.jobs.get(str(message["job"]))
-        if before is not None and before.state == "running":
-            return  # said again to a listener that came later
-        job = Job(name, str(message["title"]), now, str(message["host"]), int(message["pid"]), str(message["run"]))
-        job.announced = True
-        self.jobs[name] = job
+        name = str(message["job"])
+        if name in self.jobs:
+            return
+        host, pid = str(message["host"]), int(message["pid"])
+        self.jobs[name] = Job(name, str(message["title"]), now, host, pid, str(message["run"]))
 
     def _begin_sweep(self, job: Job, message: Mapping[str, Any], now: float) -> None:
         token = str(message["sweep"])
         if token in job.sweeps:
             return
-        job.state, job.ended = "running", None
         job.sweeps[token] = Progress(
             token,
             str(message["what"]),
@@ -148,15 +142,13 @@ class Board:
             self.totals["flops"]["computed"] += round(sweep.plan["flops"] * gained / max(1, sweep.plan["rows"]))
         self.totals["segments"]["resumed" if resumed else "computed"] += max(0, sweep.done - done)
         for stage, seconds in sweep.stage_seconds.items():
-            self.totals["stage_seconds"][stage] += seconds - stages.get(stage, 0.0)  # type: ignore[assignment]
+            self.totals["stage_seconds"][stage] += seconds - stages.get(stage, 0.0)
         if kind == "incident":
             self.totals["incidents"][str(message["incident"])] += 1
             job.note(str(message["incident"]), str(message["text"]), now)
         elif kind == "sweep_ended":
             self.totals["sweeps"][sweep.state] += 1
             job.note("end", f"{sweep.what}: {sweep.error or f'done in {sweep.elapsed(now):,.1f} s'}", now)
-            if not job.announced:
-                self._end(job, sweep.state, now, sweep.error)
 
     def lose(self, driver: str, now: float) -> None:
         """A driver's connection has ended: its jobs that did not end are lost."""
@@ -180,12 +172,14 @@ class Board:
         finished, failed, interrupted, lost), `started`, `ended`, `elapsed_seconds`, `step` (what the driver does
         between sweeps: `what`, `done`, `total`), `stage_seconds` (of the driver), `figures`, `events` (`time`, `kind`,
         `text`) and `sweeps`. Of a sweep: `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a
-        letter a segment: w waiting, r running, a begun again, p published, m merged, f failed), `fractions` of running
-        segments by index, `running_on`, `attempts` above one, `segments` (counts by state), `merges_done` of `merges`,
-        `rows` (`_done`, `_under_way`, `_resumed`), `flops_per_second`, `calibrated_flops_per_second` (0: not measured),
-        `rate_history` (seconds, flops a second), `stage_seconds` (summed over workers), `announced_bytes`,
-        `left_seconds` (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`,
-        `rows`, `busy_seconds`, `peak_bytes`, `lost`, `running`). Times are seconds since 1970.
+        letter a segment: w waiting, r running, a begun again, p published, m merged, f failed), by index `fractions`
+        and `running_on` of running segments, `ran_on` of finished ones (workers) and `attempts` above one, `resumed`
+        (indices; `segments_resumed`: how many), `segments` (counts by state), `merges_done` of `merges`, `rows`
+        (`_done`, `_under_way`, `_resumed`),
+        `flops_per_second`, `calibrated_flops_per_second` (0: not measured), `rate_history` (seconds, flops a second),
+        `stage_seconds` (summed over workers), `announced_bytes`, `left_seconds` (`expected`, `low`, `high`, or null),
+        `incidents` by kind, and `workers` by address (`segments`, `rows`, `busy_seconds`, `peak_bytes`, `lost`,
+        `running`). Times are seconds since 1970.
         """
         order = sorted(self.jobs.values(), key=lambda job: (job.ended is not None, -(job.ended or job.started)))
         return {

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bigkernel.monitor import Event, Pulse, Scope
 from bigkernel.monitor.board import Board
@@ -28,8 +28,8 @@ class Journal:
     """Writes the messages of one job; a sink of its scope."""
 
     def __init__(self, run: str | os.PathLike[str], scope: Scope) -> None:
-        self._scope = scope
-        self._file = open(Path(run) / NAME, "a", encoding="utf-8")  # noqa: SIM115 (closed with the job)
+        self._scope, self._path = scope, Path(run) / NAME
+        self._file: IO[str] | None = None
         self._pulsed: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
@@ -40,12 +40,15 @@ class Journal:
                 return
             self._pulsed[event.node] = now
         line = json.dumps({"time": round(now, 3), **message_of(event, self._scope)}, allow_nan=False)
+        if self._file is None:
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the job)
         self._file.write(line + "\n")
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:

@@ -1,7 +1,8 @@
 """Events as plain messages: what travels to the scheduler, and what a line of the journal holds.
 
-A message is a dict of JSON values: `kind`, `job`, mostly `sweep`, and what `_BODIES` lists for its kind. Besides those
-of events there are the scheduler's own: "running", "published", "released" and "failed", each with `node`.
+A message is a dict of JSON values: `kind`, `job`, mostly `sweep`, and what `_BODIES` lists for its kind. The first
+pulse of a segment is "running". Besides those of events there are the scheduler's own: "published", "released" and
+"failed", each with `node`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ def _sweep_started(event: monitor.SweepStarted) -> dict[str, Any]:
 
 
 _BODIES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    monitor.JobStarted: ("job_started", lambda e: {"title": e.title, "run": e.run, "pid": os.getpid()}),
+    monitor.JobStarted: ("job_started", lambda e: {"title": e.title, "run": e.run}),
     monitor.JobEnded: ("job_ended", lambda e: {"state": e.state, "error": e.error[:_LONGEST_TEXT]}),
     monitor.SweepStarted: ("sweep_started", _sweep_started),
-    monitor.Pulse: ("pulse", lambda e: {**vars(e)}),
+    monitor.Pulse: ("pulse", lambda e: vars(e).copy()),
     monitor.SegmentDone: ("segment", lambda e: {"receipt": e.receipt.to_json()}),
+    monitor.Receipted: ("segment", lambda e: {"receipt": e.receipt.to_json()}),
     monitor.Merged: ("merged", lambda e: {"node": e.node}),
     monitor.SweepEnded: (
         "sweep_ended",
@@ -56,9 +58,11 @@ _BODIES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
 def message_of(event: Event, scope: Scope) -> dict[str, Any]:
     """The message of an event of a job."""
     kind, body = _BODIES[type(event)]
-    head = {"kind": kind, "job": scope.job, "sweep": scope.sweep}
+    if isinstance(event, monitor.Pulse) and not event.rows:
+        kind = "running"
+    head: dict[str, Any] = {"kind": kind, "job": scope.job, "sweep": scope.sweep}
     if kind in ("job_started", "sweep_started"):
-        head["host"] = socket.gethostname()
+        head |= {"host": socket.gethostname(), "pid": os.getpid()}
     return {**head, **body(event)}
 
 

@@ -70,6 +70,7 @@ class Progress:
         self._attempts = Counter[int]()
         self._received: set[int] = set()  # segments whose receipt came
         self._resumed: set[int] = set()
+        self._ran_on: dict[int, str] = {}
         self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
         self.done = 0  # finished segments
         self._rows_done = self._rows_resumed = 0
@@ -90,10 +91,12 @@ class Progress:
                 self._done(index, PUBLISHED)
         elif kind == "merged":
             self._merge(message["node"])
-        elif kind in ("released", "failed"):
+        elif kind == "failed":
             for index in self._leaves(message["node"]):
-                if self.states[index] not in _DONE or kind == "released":
-                    self._undone(index, FAILED if kind == "failed" else AGAIN)
+                if self.states[index] not in _DONE:
+                    self._undone(index, FAILED)
+        elif kind == "released":
+            self._release(message["node"])
         elif kind == "incident":
             self.incidents[str(message["incident"])] += 1
             if message.get("worker") in self.workers:
@@ -133,6 +136,7 @@ class Progress:
                 return
             self._received.add(index)
             share = self._share(receipt["worker"], now)
+            self._ran_on[index] = receipt["worker"]
             share.segments += 1
             share.rows += self._rows(index)
             share.busy_seconds += receipt["elapsed"]
@@ -168,6 +172,17 @@ class Progress:
             self.done -= 1
         self.states[index] = state
         self._partial.pop(index, None)
+
+    def _release(self, node: str) -> None:
+        """Its worker is gone: with a run, what was published stays."""
+        if self.run and not all(self.states[index] not in _DONE for index in self._leaves(node)):
+            return
+        first, stop = self._spans.get(node, (0, 0))
+        for index in range(first, stop):
+            self._undone(index, AGAIN if self._attempts[index] else WAITING)
+        self.merged_nodes = {
+            other for other in self.merged_nodes if not first <= self._spans[other][0] <= self._spans[other][1] <= stop
+        }
 
     def _merge(self, node: str) -> None:
         if node.startswith("0-") and len(self.stops) > 1:
@@ -210,7 +225,7 @@ class Progress:
         return self._flops(rows) / max(self.elapsed(now), 1e-9)
 
     def _flops(self, rows: float) -> float:
-        return float(self.plan["flops"]) * rows / max(1, self.plan["rows"])
+        return float(self.plan["flops"]) * rows / max(1.0, float(self.plan["rows"]))
 
     def _mark(self, now: float) -> None:
         """A point of the rate over time, once a second: what was computed since the point before."""
@@ -261,9 +276,11 @@ class Progress:
             "states": "".join(self.states),
             "fractions": {str(i): rows / max(1, self._rows(i)) for i, (rows, _) in self._partial.items()},
             "running_on": {str(i): worker for i, (_, worker) in self._partial.items()},
+            "ran_on": {str(i): worker for i, worker in self._ran_on.items()},
+            "resumed": sorted(self._resumed),
+            "segments_resumed": len(self._resumed),
             "attempts": {str(i): n for i, n in self._attempts.items() if n > 1},
             "segments": {name: counts[letter] for letter, name in STATES.items()},
-            "segments_resumed": len(self._resumed),
             "merges_done": len(self.merged_nodes),
             "merges": max(0, len(self.stops) - 1),
             "rows": self.stops[-1] if self.stops else 0,

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, is_lazy
 from bigkernel.estimators.landmarked import LandmarkEstimator
-from bigkernel.monitor import Note, emit
+from bigkernel.monitor import Note, emit, part_of_job
 from bigkernel.rows import as_rows
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table
@@ -245,6 +245,12 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # of a search before
+        with part_of_job(f"{type(self).__name__}.fit"):
+            self._search(X, y, groups, sample_weight, sample_domain)
+        self.seconds_ = time.perf_counter() - start
+        return self
+
+    def _search(self, X: Any, y: Any, groups: Any, sample_weight: Any, sample_domain: Any) -> None:
         prepared = self._prepare(X, y, groups, sample_weight, sample_domain)
         self.plan_ = self._plan(prepared)
         emit(Note(str(self.plan_)))
@@ -281,8 +287,6 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             if hasattr(self.best_estimator_, "feature_names_in_"):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
             self.refit_time_ = time.perf_counter() - begun
-        self.seconds_ = time.perf_counter() - start
-        return self
 
     def _best(self, prepared: list[_Prepared], y: Any, sample_weight: Any) -> Any:
         for one in prepared:

@@ -1,0 +1,179 @@
+"""The scheduler's part: keeps the books of all jobs, and tells each driver what becomes of its tasks.
+
+A driver sends the messages of its jobs, workers those of running segments; the scheduler itself knows which tasks
+are done, and which were on a worker that is gone. The dashboard page, the JSON, Prometheus and `watch` read its books.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client, Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from bigkernel.monitor.board import Board
+from bigkernel.monitor.messages import TOPIC
+
+NAME = "bigkernel"
+_PREFIX = "bigkernel-"
+_SHOWN = ("bigkernel.monitor.server", "bigkernel.monitor.metrics")  # each has install(scheduler)
+_log = logging.getLogger(__name__)
+
+
+class Monitor(SchedulerPlugin):
+    """Keeps a `Board` on the scheduler; `install` puts it there.
+
+    Attributes
+    ----------
+    board : Board
+    """
+
+    name = NAME
+    idempotent = True
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self.board = Board()
+        self._shown = shown
+        self._drivers: dict[str, str] = {}  # token of a running sweep → Dask's name of its driver's client
+        self._failed = False
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Begin; show the books on the dashboard and among the metrics, as far as that works."""
+        self._scheduler = scheduler
+        for module in _SHOWN if self._shown else ():
+            try:
+                importlib.import_module(module).install(scheduler)
+            except Exception as error:
+                _log.warning("%s: not shown (%s: %s)", module, type(error).__name__, error)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Hear a message of a driver or worker, or of Dask about a worker."""
+        try:
+            if topic == TOPIC:
+                for message in msg["messages"]:
+                    self._hear(message)
+            elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
+                self._lose(msg)
+            elif topic == "scheduler" and isinstance(msg, dict) and msg.get("action") == "worker-ttl-timed-out":
+                self._tell_all({"kind": "frozen", "workers": list(msg["workers"])})
+        except Exception as error:
+            if not self._failed:  # once: what sends one strange message sends many
+                _log.warning("a message about a job is not understood: %s: %s", type(error).__name__, error)
+            self._failed = True
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        kind, token = message["kind"], str(message.get("sweep", ""))
+        if kind == "listen":
+            self._drivers[token] = str(message["driver"])
+        elif kind == "leave":
+            self._drivers.pop(token, None)
+        else:
+            self.board.apply(message, time.time())
+            if kind in ("running", "pulse"):
+                self._tell(token, message)
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """Notice finished and failed tasks of sweeps; called for every task of the scheduler."""
+        if finish not in ("memory", "erred") or not isinstance(key, str) or not key.startswith(_PREFIX):
+            return
+        kind, token, node = _parts(key)
+        if kind in ("segment", "merge") and token in self._drivers:
+            done = "published" if kind == "segment" else "merged"
+            message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
+            self.board.apply(message, time.time())
+            if kind == "merge":
+                self._tell(token, message)
+
+    def _lose(self, report: Mapping[str, Any]) -> None:
+        """A worker is gone: what it was at, and what only it held, is done again."""
+        under_way = [str(key) for key in report["processing-tasks"]]
+        held = [str(key) for key in report["lost-computed-tasks"]]
+        for key in (*under_way, *held):
+            if key.startswith(_PREFIX):
+                kind, token, node = _parts(key)
+                if kind in ("segment", "merge"):
+                    self.board.apply({"kind": "released", "sweep": token, "node": node}, time.time())
+        self._tell_all(
+            {
+                "kind": "worker_lost",
+                "worker": str(report["worker"]),
+                "stimulus": str(report.get("stimulus_id", "")),
+                "under_way": under_way,
+                "held": held,
+            }
+        )
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """A driver has gone: with its jobs ended, or not."""
+        self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
+        self.board.lose(client, time.time())
+
+    def _tell(self, token: str, message: Mapping[str, Any]) -> None:
+        if token in self._drivers:
+            self._scheduler.log_event(topic_of(self._drivers[token]), dict(message))
+
+    def _tell_all(self, message: Mapping[str, Any]) -> None:
+        for driver in set(self._drivers.values()):
+            self._scheduler.log_event(topic_of(driver), dict(message))
+
+
+def topic_of(client: str) -> str:
+    """Of Dask's events: from the scheduler to the driver whose client has this name."""
+    return f"{TOPIC}-{client}"
+
+
+def _parts(key: str) -> tuple[str, str, str]:
+    """Kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"."""
+    _, kind, token, node = (*key.split("-", 3), "", "", "")[:4]
+    return kind, token, node
+
+
+def board_of(scheduler: Scheduler) -> Board | None:
+    """The books of a scheduler, if it keeps any."""
+    plugin = scheduler.plugins.get(NAME)
+    return plugin.board if isinstance(plugin, Monitor) else None
+
+
+def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
+    """The snapshot of a scheduler's board with `workers`: memory, limit and status of each; None without a board.
+
+    For `Client.run_on_scheduler`, and for the routes of the dashboard.
+    """
+    board = board_of(dask_scheduler)
+    if board is None:
+        return None
+    workers = {
+        address: {
+            "name": str(worker.name),
+            "memory_bytes": int(worker.memory.process),
+            "limit_bytes": int(worker.memory_limit or 0),
+            "status": worker.status.name,
+        }
+        for address, worker in dask_scheduler.workers.items()
+    }
+    return {**board.snapshot(time.time()), "workers": workers}
+
+
+_installed: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def install(client: Client, *, shown: bool = True) -> bool:
+    """Put a `Monitor` on the scheduler of a client, if none is there; whether that went well.
+
+    `shown`: with the dashboard page, the JSON route and the metrics. What fails is logged once: the job goes on, but
+    hears of no lost worker.
+    """
+    if client in _installed:
+        return True
+    try:
+        client.register_plugin(Monitor(shown=shown))
+    except Exception as error:
+        _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)
+        return False
+    _installed.add(client)
+    return True

@@ -1,0 +1,136 @@
+"""The driver's part: sends the messages of its jobs to the scheduler, and hears what the scheduler tells.
+
+Messages are put in a queue and sent from the client's event loop a few times a second, so that a sweep never waits for
+them; what cannot be sent is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from distributed import Client
+
+from bigkernel.monitor import Event, Merged, Pulse, Scope
+from bigkernel.monitor.messages import TOPIC, message_of
+from bigkernel.monitor.plugin import topic_of
+
+_EVERY_SECONDS = 0.2
+_FLUSH_SECONDS = 2.0  # most that the end of a job waits for its last messages
+
+
+class Relay:
+    """A sink of a job: sends its messages to the scheduler of `client`."""
+
+    def __init__(self, client: Client, scope: Scope) -> None:
+        self._client, self._scope = client, scope
+        self._post = _post_of(client)
+
+    def __call__(self, event: Event) -> None:
+        """Queue the message of an event; the scheduler knows of running segments and merges before the driver."""
+        if not isinstance(event, Pulse | Merged):
+            self._post.put({**message_of(event, self._scope), "driver": self._client.id})
+
+    def close(self) -> None:
+        """Let the last messages leave."""
+        self._post.flush()
+
+
+class _Post:
+    """The queue of one client, and what listens to its scheduler."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = weakref.ref(client)
+        self._loop = client.loop
+        self._queue: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._busy = threading.Lock()  # held while a coroutine sends
+        self._idle = threading.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self.ears: dict[str, Callable[[dict[str, Any]], None]] = {}
+        client.subscribe_topic(topic_of(client.id), self._hear)
+
+    def _hear(self, event: tuple[float, Any]) -> None:
+        message = event[1]
+        if not isinstance(message, dict):
+            return
+        for token, ear in list(self.ears.items()):
+            if message.get("sweep", token) == token:
+                ear(message)
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Queue a message."""
+        self._queue.put(message)
+        self._start()
+
+    def _start(self) -> None:
+        if self._busy.acquire(blocking=False):
+            self._idle.clear()
+            try:
+                self._loop.add_callback(self._send)
+            except RuntimeError:  # the loop is closed
+                self._done()
+
+    async def _send(self) -> None:
+        """Send what is queued, in order, until nothing has come for a while."""
+        try:
+            while True:
+                client, messages = self._client(), []
+                with suppress(queue.Empty):
+                    while True:
+                        messages.append(self._queue.get_nowait())
+                if client is None or client.status != "running" or not messages:
+                    return
+                with suppress(OSError, asyncio.TimeoutError):  # the scheduler may be gone; the job will notice itself
+                    await asyncio.wait_for(
+                        client.scheduler.log_event(topic=TOPIC, msg={"messages": messages}), _FLUSH_SECONDS
+                    )
+                del client
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)
+                self._hurry.clear()
+        finally:
+            self._done()
+            client = self._client()
+            if client is not None and client.status == "running" and not self._queue.empty():
+                self._start()  # it came while this was ending
+
+    def _done(self) -> None:
+        self._idle.set()
+        self._busy.release()
+
+    def flush(self) -> None:
+        """Wait until what was queued has left, for a bounded time."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.add_callback(self._hurry.set)
+            self._idle.wait(_FLUSH_SECONDS)
+
+
+_posts: weakref.WeakKeyDictionary[Client, _Post] = weakref.WeakKeyDictionary()
+
+
+def _post_of(client: Client) -> _Post:
+    if client not in _posts:
+        _posts[client] = _Post(client)
+    return _posts[client]
+
+
+def listen(client: Client, token: str, ear: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Hear what the scheduler tells about the sweep with this token, and about lost workers; a function that ends it.
+
+    `ear` is called in the client's event loop.
+    """
+    post = _post_of(client)
+    post.ears[token] = ear
+    post.put({"kind": "listen", "sweep": token, "driver": client.id})
+
+    def leave() -> None:
+        post.ears.pop(token, None)
+        post.put({"kind": "leave", "sweep": token, "driver": client.id})
+
+    return leave
