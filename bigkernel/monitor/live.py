@@ -326,9 +326,12 @@ def ended_job_line(job: Data) -> Text:
 
 
 def run_lines(run: Data) -> Iterator[Text]:
-    """What a run directory holds, where no driver is at work in it; the command to go on with is never cut."""
+    """What a run directory holds, where its journal does not tell; the command to go on with is never cut."""
+    if "segments" not in run:
+        return  # its driver is at work, and its journal tells
     kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
     if run["holder"]:
+        yield Text(f"{printable(run['holder'])} is at work, without a journal; {kept}")
         return
     if run["died"]:
         yield Text(

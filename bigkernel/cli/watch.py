@@ -1,0 +1,323 @@
+"""`bigkernel watch`: follows a job from another terminal, by the scheduler that it runs on or by its run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+from distributed import Client
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from bigkernel import clusters, locks
+from bigkernel.cli.options import plain
+from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
+from bigkernel.monitor import journal
+from bigkernel.monitor.board import VERSION, Board
+from bigkernel.monitor.live import ascii_letters, done, ended_job_line, picture, printable, run_lines, sentence
+from bigkernel.monitor.plugin import state_of
+from bigkernel.survey import command_of, survey
+
+State = dict[str, Any]
+Show = Callable[[State], None]
+
+ASK_SECONDS = 30  # most that a scheduler may take to answer
+CODES = {"finished": 0, "interrupted": 75, "failed": 1, "lost": 6}  # the worse, the later
+_SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
+_EVENTS = 4  # that a log begins with
+
+
+class Source(Protocol):
+    """Where the state of jobs comes from: plain data of `Board.snapshot`, more with `workers` and `run`."""
+
+    def look(self) -> State:
+        """The state now."""
+
+
+class Scheduler:
+    """The books that a scheduler keeps.
+
+    Attributes
+    ----------
+    runs : run directories of the jobs that ran at the last look
+    """
+
+    def __init__(self, client: Client, address: str) -> None:
+        self._client, self._address = client, address
+        self.runs: list[str] = []
+
+    def look(self) -> State:
+        """See `Source`.
+
+        Raises
+        ------
+        ConfigError
+            No job of ours has run there, or the scheduler has no bigkernel, or another one.
+        Stalled
+            It does not answer.
+        """
+        try:
+            state = self._client.run_on_scheduler(state_of, callback_timeout=ASK_SECONDS)
+        except (ImportError, AttributeError) as error:
+            if self._client.status == "running":
+                raise ConfigError(
+                    f"{self._address}: the scheduler cannot read its books ({error}); install the bigkernel of this "
+                    "machine there, or watch the directory that the job was given with --run"
+                ) from error
+            raise self._gone(error) from error
+        except Exception as error:
+            raise self._gone(error) from error
+        if state is None:
+            raise ConfigError(
+                f"{self._address}: no job of bigkernel has run on this scheduler; start one with --cluster "
+                f"{self._address}, or watch the directory that a job was given with --run"
+            )
+        if state.get("version") != VERSION:
+            raise ConfigError(
+                f"{self._address}: its books have version {state.get('version')}, expected {VERSION}; install the same "
+                "bigkernel on both"
+            )
+        found: State = dict(state)
+        self.runs = [job["run"] for job in found["jobs"] if job["state"] == "running" and job["run"]]
+        return found
+
+    def _gone(self, error: Exception) -> Stalled:
+        detail = str(error) or type(error).__name__
+        return Stalled(f"{self._address}: the scheduler does not answer ({detail}); a local one ends with its job")
+
+
+class Directory:
+    """A run directory: its journal, its lock and, where nobody works in it, its receipts."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir() or not (self._holder() or (self.path / journal.NAME).exists()):
+            survey(self.path)  # raises what is wrong with it
+        self._restart()
+
+    def _restart(self) -> None:
+        self._board, self._start, self._latest, self._died = Board(), 0, 0.0, ""
+
+    def _holder(self) -> str:
+        found = locks.read(self.path)
+        return f"process {found['pid']} on {found['host']}" if found and found["alive"] else ""
+
+    def look(self) -> State:
+        """See `Source`; `run` says what the directory holds, where no driver is at work."""
+        before = self._holder()
+        self._read()
+        # a driver takes the lock before its job begins, and gives it back after the job has ended
+        holder = self._holder() or before
+        running = [job for job in self._board.jobs.values() if job.state == "running"]
+        for job in running[:-1] if holder else running:
+            job.end("lost", self._latest, "its driver died")
+            self._died = f"process {job.pid} on {job.host}"
+        if holder:
+            self._died = ""
+        now = time.time()
+        # of a job that was lost nothing is known after the last message
+        state = {**self._board.snapshot(now if holder else self._latest or now), "time": now}
+        return {**state, "run": self._about(holder, state["jobs"], now)}
+
+    def _read(self) -> None:
+        with suppress(FileNotFoundError):
+            if (self.path / journal.NAME).stat().st_size < self._start:
+                self._restart()  # another journal in its place
+        for message, start in journal.read(self.path, start=self._start):
+            self._start = start
+            self._latest = float(message["time"])
+            with suppress(KeyError, TypeError, ValueError, AttributeError):  # a line of another version
+                self._board.apply(message, self._latest)
+
+    def _about(self, holder: str, jobs: list[State], now: float) -> State:
+        about: State = {"path": str(self.path), "holder": holder, "died": self._died, "command": command_of(self.path)}
+        if holder and jobs:
+            return about
+        try:
+            found = survey(self.path)
+        except DataError:
+            found = []  # nothing was published yet
+        unfinished = jobs[0]["state"] != "finished" if jobs else any(one.state != "finished" for one in found)
+        touched = [self._latest]
+        with suppress(OSError):
+            touched.append((self.path / locks.NAME).stat().st_mtime)
+        return {
+            **about,
+            "unfinished": unfinished,
+            "segments": sum(one.segments for one in found),
+            "segments_done": sum(one.segments_done for one in found),
+            "receipt_seconds": now - max(one.changed for one in found) if found else None,
+            "silent_seconds": now - max(touched),
+        }
+
+
+def follow(source: Source, show: Show, seconds: float, *, once: bool = False) -> int:
+    """Show the state every `seconds` until no job runs; the exit code of the worst that was seen running.
+
+    If none runs from the beginning, that of the job that ended last. Where no job has begun, one is waited for.
+    """
+    seen: set[str] = set()
+    while True:
+        state = source.look()
+        show(state)
+        states = {job["id"]: str(job["state"]) for job in state["jobs"]}
+        running = {name for name, found in states.items() if found == "running"}
+        if once or not (running or _expected(state)):
+            ended = [found for name, found in states.items() if name in seen] or list(states.values())[:1]
+            kept = CODES["interrupted"] if state.get("run", {}).get("unfinished") else 0
+            codes = [CODES.get(found, 0) for found in ended] or [kept]
+            return max(codes, key=list(CODES.values()).index)
+        seen |= running
+        time.sleep(seconds if running else min(seconds, _SOON_SECONDS))
+
+
+def _expected(state: State) -> bool:
+    """Whether a job may begin: a driver holds the run directory, or the scheduler has had none yet."""
+    return bool(state["run"]["holder"]) if "run" in state else not state["jobs"]
+
+
+class Log:
+    """Shows what has changed as plain lines: states of jobs, finished segments, events."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._said: dict[str, str] = {}
+        self._until: dict[str, float] = {}  # time of the latest event of a job
+
+    def __call__(self, state: State) -> None:
+        for job in reversed(state["jobs"]):
+            self._events(job)
+            if job["state"] == "running":
+                for key, mark, words in _progress(job):
+                    self._say(f"{job['id']} {key}", mark, words)
+            else:
+                self._say(job["id"], job["state"], ended_job_line(job).plain)
+        if not state["jobs"]:
+            self._say("", "none", "no job has begun here yet")
+        for line in run_lines(state["run"]) if state.get("run") else ():
+            self._say(line.plain[:9], "", line.plain)  # once each: their seconds run on
+
+    def _events(self, job: State) -> None:
+        until = self._until.get(job["id"])
+        for event in job["events"][-_EVENTS:] if until is None else job["events"]:
+            if until is None or event["time"] > until:
+                at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+                self._write(f"{at} {printable(event['text'])}")
+        self._until[job["id"]] = max((event["time"] for event in job["events"]), default=0.0)
+
+    def _say(self, key: str, mark: str, words: str) -> None:
+        if self._said.get(key) != mark:
+            self._said[key] = mark
+            self._write(words)
+
+
+def _progress(job: State) -> Iterator[tuple[str, str, str]]:
+    """(what, how far, in words) of all that runs in a job."""
+    for sweep in job["sweeps"]:
+        if sweep["ended"] is None:
+            yield sweep["token"], str(done(sweep)), sentence(sweep)
+    if job["step"]:
+        what, count, total = (job["step"][key] for key in ("what", "done", "total"))
+        yield f"step {what}", str(count), f"{printable(what)}: {count:,} of {total:,}"
+
+
+@contextmanager
+def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
+    """What shows states: JSON lines, a picture that is drawn again and again, one picture, or plain lines."""
+
+    def drawn(state: State) -> Group:
+        lines: list[Text] = picture(state, console.width)
+        return Group(*(map(ascii_letters, lines) if console.options.ascii_only else lines))
+
+    if as_json:
+        yield lambda state: click.echo(json.dumps(plain(state), allow_nan=False))
+    elif once:
+        yield lambda state: console.print(drawn(state))
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda state: live.update(drawn(state), refresh=True)
+    else:
+        yield Log(click.echo)
+
+
+@contextmanager
+def _source(place: str, tls: str | None) -> Iterator[Source]:
+    """What ADDRESS_OR_RUN means."""
+    if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
+        if tls:
+            raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
+        yield Directory(place)
+        return
+    if "://" not in place and clusters._read(Path(place))["kind"] == "local":
+        raise ConfigError(
+            f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
+            "or the directory that it was given with --run"
+        )
+    with clusters.connect(place, tls=tls) as client:
+        yield Scheduler(client, client.scheduler.address)
+
+
+@click.command()
+@click.argument("place", metavar="ADDRESS_OR_RUN")
+@click.option("--once", is_flag=True, help="Show one picture and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print states as JSON, one object a line, and nothing else.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help="Between two looks  [1 on a terminal and with --json, 10 elsewhere].",
+)
+@click.option("--tls", type=click.Path(file_okay=False), help="Certificates made by `bigkernel certs`, for tls://.")
+@click.pass_context
+def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: float | None, tls: str | None) -> None:
+    """Follow a job from another terminal, until it ends.
+
+    \b
+    bigkernel watch job.run                      the directory of --run
+    bigkernel watch tcp://127.0.0.1:8786         a scheduler
+    bigkernel watch tls://host:8786 --tls DIR
+    bigkernel watch cluster.yaml                 as --cluster takes it
+    bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].left_seconds
+
+    A run directory tells of its job also after the driver has died: what is kept, and the command to go on with. The
+    map shows segments: █ merged, ▓ published, ▒ running, a begun again, x failed, · waiting. Where the output is no
+    terminal, a line is printed for what has changed.
+
+    Ends with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver
+    died) or the scheduler does not answer, 75 if it was interrupted or the watching was (Ctrl-C; the job goes on).
+    """
+    with suppress(AttributeError):  # what the terminal cannot show becomes a question mark
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    console = Console()
+    seconds = interval or (1.0 if as_json or console.is_terminal else 10.0)
+    try:
+        with _source(place, tls) as source, shown(console, as_json=as_json, once=once) as show:
+            try:
+                code = follow(source, show, seconds, once=once)
+            except Stalled as error:
+                run = _run_here(source)
+                if not run:
+                    raise
+                click.echo(f"{error}; its run directory is {printable(run)}", err=True)
+                code = follow(Directory(run), show, seconds, once=once)
+    except KeyboardInterrupt:
+        click.echo("watching ended; the job goes on", err=True)
+        code = CODES["interrupted"]
+    ctx.exit(code)
+
+
+def _run_here(source: Source) -> str:
+    """The run directory of the one job that a scheduler had when it was lost, if this machine has it too."""
+    runs = source.runs if isinstance(source, Scheduler) else []
+    with suppress(BigKernelError):
+        if len(runs) == 1:
+            return str(Directory(runs[0]).path)
+    return ""
