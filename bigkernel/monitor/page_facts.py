@@ -1,0 +1,181 @@
+"""What the page says in words: texts and numbers, made from the scheduler's state, for `page.js` to show as text.
+
+Nothing here is markup: titles, paths, errors and names of workers come from outside, and the script of the page puts
+them in as text nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_STATES = {"lost": "driver lost"}  # what is said instead
+_UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
+
+
+def chosen(state: Mapping[str, Any], wanted: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The job and the sweep that the page shows in detail: those `wanted` (ids), or the newest running ones."""
+    jobs = {job["id"]: job for job in reversed(state["jobs"])}
+    job = jobs.get(wanted[0]) if wanted else None
+    job = job or (state["jobs"][0] if state["jobs"] else None)
+    if job is None or not job["sweeps"]:
+        return job, None
+    sweeps = {sweep["token"]: sweep for sweep in job["sweeps"]}
+    running = [sweep for sweep in job["sweeps"] if sweep["state"] == "running"]
+    return job, sweeps.get(wanted[1] if len(wanted) > 1 else "") or (running or job["sweeps"])[-1]
+
+
+def jobs_facts(state: Mapping[str, Any], wanted: Sequence[str], address: str) -> dict[str, Any]:
+    """The cards of the jobs, running ones first, and where the scheduler is, for the page without any job."""
+    job, sweep = chosen(state, wanted)
+    return {
+        "address": address,
+        "followed": not wanted,
+        "job": job["id"] if job else "",
+        "sweep": sweep["token"] if sweep else "",
+        "workers": _workers(state, sweep),
+        "cards": [_card(one) for one in state["jobs"]],
+    }
+
+
+def _workers(state: Mapping[str, Any], sweep: Mapping[str, Any] | None) -> str:
+    """ "100 workers, 98 at work, 2 lost": of the scheduler, and of the sweep that is shown."""
+    count, shares = len(state["workers"]), (sweep or {}).get("workers", {})
+    text = f"{count:,} {'worker' if count == 1 else 'workers'}"
+    busy, lost = (sum(bool(share[kind]) for share in shares.values()) for kind in ("running", "lost"))
+    return text + (f", {busy:,} at work" if busy else "") + (f", {lost:,} lost" if lost else "")
+
+
+def _card(job: Mapping[str, Any]) -> dict[str, Any]:
+    _, sweep = chosen({"jobs": [job]}, ())
+    running = job["state"] == "running"
+    step = job["step"]
+    card = {
+        "id": job["id"],
+        "title": job["title"],
+        "state": job["state"],
+        "said": _STATES.get(job["state"], job["state"]),
+        "error": job["error"],
+        "host": f"{job['host']}, process {job['pid']}" if job["pid"] else job["host"],
+        "run": job["run"],
+        "elapsed": duration(job["elapsed_seconds"]),
+        "ended": job["ended"],
+        "doing": "" if step is None else f"{step['what']}: {step['done']:,} of {step['total']:,}",
+        "sweeps": [_sweep_choice(one, number) for number, one in enumerate(job["sweeps"], 1)],
+        "rows": "",
+        "rate": "",
+        "left": "",
+        "done": 0.0,
+        "under_way": 0.0,
+    }
+    if sweep is not None:
+        rows = max(1, sweep["rows"])
+        card |= {
+            "what": sweep["what"],
+            "rows": f"{sweep['rows_done']:,} of {sweep['rows']:,} rows",
+            "rate": rate(sweep),
+            "left": eta(sweep["left_seconds"]) if running and sweep["state"] == "running" else "",
+            "done": sweep["rows_done"] / rows,
+            "under_way": sweep["rows_under_way"] / rows,
+        }
+    return card
+
+
+def _sweep_choice(sweep: Mapping[str, Any], number: int) -> dict[str, Any]:
+    return {"token": sweep["token"], "name": f"{number} {sweep['what']}", "state": sweep["state"]}
+
+
+def detail_facts(state: Mapping[str, Any], job: Mapping[str, Any], sweep: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The texts beside the drawings of one sweep: counts of segments, merges, and the marks of rate and memory."""
+    if sweep is None:
+        return {"sweep": ""}
+    plan, merges = sweep["plan"], max(1, sweep["merges"])
+    limits = sorted({worker["limit_bytes"] for worker in state["workers"].values() if worker["limit_bytes"]})
+    return {
+        "sweep": sweep["what"],
+        "map": f"{len(sweep['stops']):,} segments of up to {plan['segment_rows']:,} rows, in the order of the rows",
+        "counts": {**sweep["segments"], "resumed": sweep["segments_resumed"]},
+        "error": sweep["error"],
+        "merges": {
+            "text": f"{sweep['merges_done']:,} of {sweep['merges']:,} merges"
+            if sweep["merges"]
+            else "nothing to merge",
+            "done": sweep["merges_done"] / merges if sweep["merges"] else 1.0,
+        },
+        "rate": {
+            "measured": gflops(sweep["flops_per_second"]),
+            "calibrated": gflops(sweep["calibrated_flops_per_second"]) if sweep["calibrated_flops_per_second"] else "",
+        },
+        "memory": {
+            "announced": size(sweep["announced_bytes"]) if sweep["announced_bytes"] else "",
+            "limit": " to ".join(size(limit) for limit in limits[:: max(1, len(limits) - 1)]) if limits else "",
+        },
+    }
+
+
+def log_facts(job: Mapping[str, Any]) -> list[list[Any]]:
+    """[seconds since 1970, kind, text] of a job's events, the newest first."""
+    return [[event["time"], event["kind"], event["text"]] for event in reversed(job["events"])]
+
+
+# -- numbers as people say them --------------------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    """ "0.4 s", "42 s", "3 min 20 s", "2 h 05 min", "3 days 4 h"."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} {'day' if hours < 48 else 'days'} {hours % 24} h"
+
+
+def eta(left: Mapping[str, float] | None) -> str:
+    """ "about 3 min (2 to 4)" from `expected`, `low` and `high` in seconds; empty before anything is known."""
+    if left is None:
+        return ""
+    unit, per = next(((name, s) for name, s in reversed(_UNITS) if left["expected"] >= 1.5 * s), _UNITS[0])
+    expected, low, high = (_about(left[key] / per) for key in ("expected", "low", "high"))
+    return f"about {expected} {unit}" + (f" ({low} to {high})" if low != high else "")
+
+
+def _about(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if value < 9.5 else f"{value:,.0f}"
+
+
+def rate(sweep: Mapping[str, Any]) -> str:
+    """ "160 GFLOP/s, 84 % of the calibrated 190 GFLOP/s"."""
+    measured, calibrated = sweep["flops_per_second"], sweep["calibrated_flops_per_second"]
+    text = gflops(measured)
+    return text + (f", {percent(measured / calibrated)} of the calibrated {gflops(calibrated)}" if calibrated else "")
+
+
+def percent(share: float) -> str:
+    """ "84 %"."""
+    return f"{100 * share:.0f} %"
+
+
+def gflops(flops_per_second: float) -> str:
+    """ "160 GFLOP/s"."""
+    value = flops_per_second / 1e9
+    return f"{value:,.0f} GFLOP/s" if value >= 99.5 else f"{value:.3g} GFLOP/s"
+
+
+def size(count: float) -> str:
+    """ "630 MB", "2.15 GB"."""
+    return f"{count / 1e6:,.0f} MB" if count < 999.5e6 else f"{count / 1e9:,.2f} GB"
+
+
+def compact(count: float) -> str:
+    """ "0", "950", "65.5 k", "1.31 M": a count of rows beside an axis."""
+    for unit, per in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= per:
+            return f"{count / per:.3g} {unit}"
+    return f"{count:.0f}"

@@ -1,0 +1,113 @@
+"""Routes on the scheduler's HTTP server: the page `/bigkernel` among those of Dask, and `/bigkernel/state.json`.
+
+They are added while the scheduler runs, by its plugin (`bigkernel.monitor.plugin`) or by Dask's configuration:
+
+    distributed.scheduler.preload: [bigkernel.monitor.server]
+
+The page needs Dask's own dashboard; without it there is the JSON alone, without an HTTP server nothing. How Dask builds
+its dashboard is no documented interface: whatever fails here is logged once, and the scheduler goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from typing import Any
+
+from distributed import Scheduler
+from distributed.http.utils import RequestHandler
+from tornado.ioloop import IOLoop
+from tornado.web import Application
+
+from bigkernel.monitor.plugin import NAME, Monitor, state_of
+
+PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
+STATE = "bigkernel/state.json"
+_log = logging.getLogger(__name__)
+_shown: weakref.WeakSet[Application] = weakref.WeakSet()
+_failed: weakref.WeakSet[Application] = weakref.WeakSet()
+
+
+async def dask_setup(scheduler: Scheduler) -> None:
+    """Keep the books of jobs on this scheduler from its start; called by Dask for a preloaded module."""
+    if NAME not in scheduler.plugins:
+        monitor = Monitor()
+        await monitor.start(scheduler)  # calls install
+        scheduler.add_plugin(monitor, name=NAME)
+
+
+def install(scheduler: Scheduler) -> None:
+    """Show the books of a scheduler's jobs on its HTTP server; once, however often it is called.
+
+    Never raises: what cannot be shown is logged as a warning.
+    """
+    application = getattr(scheduler, "http_application", None)
+    if application is None:
+        _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
+        return
+    if application in _shown:
+        return
+    _shown.add(application)
+    try:
+        dashboard = _dashboard(application)
+        prefix = _prefix(application, dashboard)
+        application.add_handlers(r".*", [(f"{prefix}/{STATE}", State, {"dask_server": scheduler})])
+        if dashboard is None:
+            _log.warning("no page about jobs, only /%s: this scheduler has no dashboard (it needs Bokeh)", STATE)
+        else:
+            _add_page(scheduler, application, prefix)
+    except Exception as error:
+        _log.warning("the page about jobs is not shown (%s: %s)", type(error).__name__, error)
+
+
+def _dashboard(application: Any) -> Any:
+    """Dask's Bokeh application, or None; told by what is used of it, so that this module loads without Bokeh."""
+    return next((found for found in application.applications if hasattr(found, "app_paths")), None)
+
+
+def _prefix(application: Any, dashboard: Any) -> str:
+    """ "" or "/…": what the paths of this HTTP server begin with; the scheduler itself does not remember it."""
+    if dashboard is not None:
+        return str(dashboard.prefix).rstrip("/")
+    patterns = [getattr(rule.matcher, "regex", None) for rule in application.wildcard_router.rules]
+    paths = [str(pattern.pattern).removesuffix("$") for pattern in patterns if pattern is not None]
+    return next((path.removesuffix("/health") for path in paths if path.endswith("/health")), "")
+
+
+def _add_page(scheduler: Scheduler, application: Any, prefix: str) -> None:
+    """Add the page as Dask adds its own (`distributed.dashboard.scheduler.connect`), and name it in their menu."""
+    from distributed.dashboard.core import BokehApplication
+    from distributed.dashboard.scheduler import template_variables
+
+    from bigkernel.monitor.page import document
+
+    variables = template_variables(scheduler)  # one dict of each scheduler, which Dask's own pages hold
+    pages = BokehApplication({f"/{PAGE}": document}, scheduler, prefix=prefix, template_variables=variables)
+    application.add_application(pages)
+    pages.initialize(IOLoop.current())
+    pages.start()
+    if PAGE not in variables["pages"]:
+        variables["pages"].insert(1, PAGE)
+
+
+class State(RequestHandler):
+    """What the board of the scheduler says, as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
+
+    def get(self) -> None:
+        """Answer 200 with the state, or 503 where there is none."""
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        try:
+            state = state_of(self.server)
+            text = json.dumps(state, allow_nan=False)
+        except Exception as error:
+            if self.application not in _failed:
+                _failed.add(self.application)
+                _log.warning("/%s cannot be told (%s)", STATE, type(error).__name__, exc_info=True)
+            state, text = None, '{"error": "the state cannot be told, see the scheduler\'s log"}'
+        if state is None:
+            self.set_status(503)
+            text = text if text != "null" else '{"error": "this scheduler keeps no books of jobs"}'
+        self.finish(text)

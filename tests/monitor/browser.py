@@ -1,0 +1,170 @@
+"""A headless Chromium for tests of pages, driven over the DevTools protocol with Tornado's websocket client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tornado.ioloop import IOLoop
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_START_SECONDS = 30
+_ANSWER_SECONDS = 20
+
+
+def chromium() -> str | None:
+    """Where a Chromium is, or None."""
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+class Tab:
+    """One open page.
+
+    Attributes
+    ----------
+    problems : what the page complained of: errors on its console, exceptions, requests that failed
+    """
+
+    def __init__(self, loop: IOLoop, socket: WebSocketClientConnection) -> None:
+        self._loop, self._socket = loop, socket
+        self._count = 0
+        self._session = ""
+        self._urls: dict[str, str] = {}
+        self.problems: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The answer to one command of the protocol; events that come before it are noted."""
+        self._count += 1
+        number = self._count
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+
+        async def ask() -> dict[str, Any]:
+            await self._socket.write_message(json.dumps(message))
+            while True:
+                text = await self._socket.read_message()
+                if text is None:
+                    raise RuntimeError("the browser has closed the connection")
+                answer = json.loads(text)
+                if answer.get("id") == number:
+                    return dict(answer)
+                self._note(answer.get("method", ""), answer.get("params", {}))
+
+        answer = self._loop.run_sync(lambda: asyncio.wait_for(ask(), _ANSWER_SECONDS))
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return dict(answer["result"])
+
+    def _note(self, method: str, event: dict[str, Any]) -> None:
+        if method == "Network.requestWillBeSent":
+            self._urls[event["requestId"]] = event["request"]["url"]
+        elif method == "Network.responseReceived" and event["response"]["status"] >= 400:
+            self._complain(f"{event['response']['status']} {event['response']['url']}")
+        elif method == "Network.loadingFailed":
+            self._complain(f"{event['errorText']} {self._urls.get(event['requestId'], '')}")
+        elif method == "Runtime.exceptionThrown":
+            details = event["exceptionDetails"]
+            self._complain(details.get("exception", {}).get("description", details["text"]))
+        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
+            self._complain(" ".join(str(part.get("value", part.get("description"))) for part in event["args"]))
+        elif method == "Log.entryAdded" and event["entry"]["level"] == "error":
+            self._complain(f"{event['entry']['text']} {event['entry'].get('url', '')}")
+
+    def _complain(self, text: str) -> None:
+        if "favicon.ico" not in text:
+            self.problems.append(text)
+
+    def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Open an address in a window of this size, for somebody who prefers dark pages or not."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        self.prefer(dark=dark)
+        self.call("Page.navigate", url=url)
+
+    def prefer(self, *, dark: bool) -> None:
+        """What the system of whoever looks prefers."""
+        scheme = "dark" if dark else "light"
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression, as JSON carries it."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
+        return found["result"].get("value")
+
+    def until(self, expression: str, seconds: float = 20) -> Any:
+        """Wait until an expression is true, and give its value.
+
+        Raises
+        ------
+        TimeoutError
+        """
+        end, found = time.monotonic() + seconds, None
+        while time.monotonic() < end:
+            try:
+                if found := self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"):
+                    return found
+            except RuntimeError as error:
+                if "context" not in str(error):  # the page is being replaced
+                    raise
+            time.sleep(0.1)
+        raise TimeoutError(f"not within {seconds} s: {expression}; the page says {self.problems}")
+
+    def screenshot(self, path: str | Path, *, whole: bool = False) -> None:
+        """A PNG of what the window shows, or of the whole page."""
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        Path(path).write_bytes(base64.b64decode(data))
+
+
+@contextmanager
+def browsing() -> Iterator[Tab]:
+    """An empty tab of a browser that is closed at the end of the block."""
+    program = chromium()
+    assert program is not None
+    loop = IOLoop(make_current=False)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={home}"]
+        quiet = ["--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        process = subprocess.Popen(
+            [program, *flags, *quiet, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            socket = loop.run_sync(lambda: websocket_connect(_address(Path(home), process), max_message_size=2**26))
+            try:
+                yield Tab(loop, socket)
+            finally:
+                socket.close()
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            loop.close(all_fds=True)
+
+
+def _address(home: Path, process: subprocess.Popen[bytes]) -> str:
+    """Where the browser listens: it writes port and path into its home."""
+    end, file = time.monotonic() + _START_SECONDS, home / "DevToolsActivePort"
+    while time.monotonic() < end and process.poll() is None:
+        if file.exists() and len(lines := file.read_text().split()) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        time.sleep(0.05)
+    raise RuntimeError(f"the browser did not start within {_START_SECONDS} s (exit code {process.poll()})")
