@@ -1,0 +1,377 @@
+"""What a run directory tells: its attempts, its sweeps over all attempts, its settings, what came out.
+
+Attempts are the jobs of the journal, each replayed by itself; what they did to one sweep directory is added up. A run
+without a journal (or one that lost it) is read from its receipts, as one attempt. Whatever is missing or damaged is
+left out and named in `Facts.gaps`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bigkernel import locks
+from bigkernel.errors import DataError
+from bigkernel.monitor import journal
+from bigkernel.monitor.board import Board
+from bigkernel.runs import Receipt, Run, read_sealed
+from bigkernel.survey import RunState, command_of, survey
+
+ALONE = "receipts"  # names the one attempt of a run without a journal
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One job that worked in the run: its snapshot (`Board.snapshot`), and when its last message came."""
+
+    job: Mapping[str, Any]
+    last: float
+
+    @property
+    def started(self) -> float:
+        """Seconds since 1970."""
+        return float(self.job["started"])
+
+    @property
+    def ended(self) -> float:
+        """Seconds since 1970; of a job that did not end, its last message."""
+        return float(self.job["ended"] or self.last)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One sweep directory, over all attempts; or a sweep that kept nothing, of one attempt.
+
+    Attributes
+    ----------
+    name : of the directory below the run, or what the sweep was for
+    state : "finished", "running", "interrupted", "unreadable" or "failed"
+    segments, segments_done, rows, rows_done : int
+    parts : its snapshots, each with the number of its attempt
+    receipts : of segments and merges, with the number of the attempt that made them
+    settings : everything that changes its result, by name
+    """
+
+    name: str
+    state: str
+    segments: int = 0
+    segments_done: int = 0
+    rows: int = 0
+    rows_done: int = 0
+    parts: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    receipts: tuple[tuple[int, Receipt], ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        """What was planned and what was measured, over all attempts; None where it is not known."""
+        parts = [part for _, part in self.parts]
+        plan = dict(parts[-1]["plan"]) if parts else {}
+        seconds = sum(float(part["elapsed_seconds"]) for part in parts)
+        flops = sum(float(part["flops_per_second"]) * float(part["elapsed_seconds"]) for part in parts)
+        calibrated = max((float(part["calibrated_flops_per_second"]) for part in parts), default=0.0)
+        workers = self.workers()
+        peak = max((int(worker["peak_bytes"]) for worker in workers.values()), default=0)
+        leaves = [receipt for _, receipt in self.receipts if receipt.node.startswith("0-")]
+        return {
+            "sweep": self.name,
+            "state": self.state,
+            "attempts": len(parts),
+            "segments": self.segments,
+            "segments_done": self.segments_done,
+            "rows": self.rows,
+            "rows_done": self.rows_done,
+            "planned_flops": plan.get("flops") or None,
+            "computed_flops": flops or None,
+            "planned_bytes_read": plan.get("bytes_read") or None,
+            "bytes_read": sum(receipt.bytes_read for receipt in leaves) or None,
+            "announced_bytes": max((int(part["announced_bytes"]) for part in parts), default=0) or None,
+            "peak_bytes": peak or None,
+            "predicted_seconds": plan["flops"] / calibrated if calibrated and plan.get("flops") else None,
+            "seconds": seconds or None,
+            "calibrated_flops_per_second": calibrated or None,
+            "flops_per_second": flops / seconds if flops and seconds else None,
+            "stage_seconds": self.stages(),
+            "skipped_rows": sum(receipt.skipped for receipt in leaves),
+            "retries": sum(len(receipt.retries) for receipt in leaves),
+            "repeated_segments": sum(receipt.starts > 1 for receipt in leaves),
+            "workers": workers,
+        }
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of all workers by stage, over all attempts."""
+        stages: dict[str, float] = {}
+        for _, part in self.parts:
+            for stage, seconds in part["stage_seconds"].items():
+                stages[stage] = stages.get(stage, 0.0) + float(seconds)
+        return stages
+
+    def workers(self) -> dict[str, dict[str, float]]:
+        """Segments, rows, busy seconds and highest memory of every worker, over all attempts."""
+        workers: dict[str, dict[str, float]] = {}
+        for _, part in self.parts:
+            for name, share in part["workers"].items():
+                one = workers.setdefault(name, {"segments": 0, "rows": 0, "busy_seconds": 0.0, "peak_bytes": 0})
+                for key in ("segments", "rows", "busy_seconds"):
+                    one[key] += share[key]
+                one["peak_bytes"] = max(one["peak_bytes"], share["peak_bytes"])
+        return workers
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a run directory tells.
+
+    Attributes
+    ----------
+    run : its path
+    state : "finished", "running", "interrupted", "failed" or "unreadable"
+    error : of the last attempt
+    command : that began it, or that an interrupted one is gone on with; empty where none was noted
+    attempts : in order of their start
+    sweeps : in order of their first work
+    gaps : what could not be read, a sentence each
+    """
+
+    run: str
+    state: str
+    error: str
+    command: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
+    sweeps: tuple[Sweep, ...]
+    gaps: tuple[str, ...]
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """Figures that jobs gave by name ("fit", "score"), the latest of each."""
+        found: dict[str, Any] = {}
+        for attempt in self.attempts:
+            found.update(attempt.job["figures"])
+        return {name: values for name, values in found.items() if isinstance(values, Mapping)}
+
+    @property
+    def driver_stages(self) -> dict[str, float]:
+        """Seconds of the driver by stage, over all attempts."""
+        stages: dict[str, float] = {}
+        for attempt in self.attempts:
+            for stage, seconds in attempt.job["stage_seconds"].items():
+                stages[stage] = stages.get(stage, 0.0) + float(seconds)
+        return stages
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of the page as plain data."""
+        keys = ("id", "title", "host", "pid", "state", "error", "started", "ended", "elapsed_seconds", "events")
+        return {
+            "run": self.run,
+            "state": self.state,
+            "error": self.error,
+            "command": list(self.command),
+            "attempts": [{key: attempt.job[key] for key in keys} for attempt in self.attempts],
+            "sweeps": [{**sweep.figures(), "settings": dict(sweep.settings)} for sweep in self.sweeps],
+            "driver_stage_seconds": self.driver_stages,
+            "figures": self.outcome,
+            "gaps": list(self.gaps),
+        }
+
+
+def gather(run: str | os.PathLike[str]) -> Facts:
+    """Read a run directory.
+
+    Raises
+    ------
+    DataError
+        There is no run and no journal in it.
+    """
+    root, gaps = Path(run), list[str]()
+    attempts = _attempts(root, gaps)
+    try:
+        states = survey(root)
+    except DataError:
+        if not attempts:
+            raise
+        states = []
+        gaps.append("No sweep had begun.")
+    alive = bool((locks.read(root) or {}).get("alive"))
+    last = attempts[-1].job["state"] if attempts else ""
+    at_work = last == "running" and alive
+    sweeps = [_stored(root, state, attempts, gaps, at_work=at_work or (not attempts and alive)) for state in states]
+    if not attempts and any(sweep.parts for sweep in sweeps):
+        gaps.append("There is no journal: times and workers are those of the receipts.")
+    sweeps += _passing(root, attempts, {sweep.name for sweep in sweeps})
+    sweeps.sort(key=lambda sweep: min((part["started"] for _, part in sweep.parts), default=float("inf")))
+    state = _state(last, [sweep.state for sweep in sweeps], alive)
+    command = command_of(root)
+    if command and state in ("interrupted", "failed") and "--resume" not in command:
+        command.append("--resume")
+    error = str(attempts[-1].job["error"]) if attempts else ""
+    return Facts(os.fspath(root), state, error, tuple(command), tuple(attempts), tuple(sweeps), tuple(gaps))
+
+
+def _state(last: str, sweeps: list[str], alive: bool) -> str:
+    if last in ("finished", "failed", "interrupted"):
+        return last
+    if alive:
+        return "running"
+    if last:  # a job that did not end, and whose driver is gone
+        return "interrupted"
+    order = ("unreadable", "running", "interrupted")
+    return next((state for state in order if state in sweeps), "finished")
+
+
+# -- the journal -----------------------------------------------------------------------------------------------------
+
+
+def _attempts(root: Path, gaps: list[str]) -> list[Attempt]:
+    """The jobs of the journal, each in books of its own: a board forgets old jobs, a report does not."""
+    boards: dict[str, Board] = {}
+    last: dict[str, float] = {}
+    damaged = 0
+    try:
+        for message, _ in journal.read(root):
+            try:
+                job, now = str(message["job"]), float(message["time"])
+                boards.setdefault(job, Board()).apply(message, now)
+                last[job] = max(now, last.get(job, now))
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+                damaged += 1
+    except (OSError, ValueError) as error:
+        gaps.append(f"The journal cannot be read: {error}.")
+    if damaged:
+        gaps.append(f"{damaged:,} lines of the journal are damaged and left out.")
+    found = []
+    for job, board in boards.items():
+        for snapshot in _snapshots(board, last.get(job, time.time())):
+            if _sound(snapshot):
+                found.append(Attempt(snapshot, last.get(job, snapshot["started"])))
+    return sorted(found, key=lambda attempt: attempt.started)
+
+
+def _snapshots(board: Board, now: float) -> list[dict[str, Any]]:
+    try:
+        return list(board.snapshot(now)["jobs"])
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError):
+        return []  # a damaged line was taken, and its values are none
+
+
+def _sound(snapshot: Mapping[str, Any]) -> bool:
+    """Whether the numbers of a job are numbers: a line may be damaged and still be JSON."""
+    try:
+        float(snapshot["started"])
+        float(snapshot["ended"] or 0)
+        for sweep in snapshot["sweeps"]:
+            plan = sweep["plan"]
+            [float(plan.get(key) or 0) for key in ("rows", "flops", "bytes_read")]
+            [float(t) + float(value) for t, value in sweep["rate_history"]]
+            [float(seconds) for seconds in sweep["stage_seconds"].values()]
+            [share["peak_bytes"] + share["segments"] + share["busy_seconds"] for share in sweep["workers"].values()]
+        [float(seconds) for seconds in snapshot["stage_seconds"].values()]
+        [float(event["time"]) for event in snapshot["events"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def _of_directory(root: Path, attempts: list[Attempt], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The snapshots of one sweep directory; a run that was moved keeps the places below it."""
+    for number, attempt in enumerate(attempts):
+        for sweep in attempt.job["sweeps"]:
+            if sweep["run"] and _name_of(root, attempt, sweep) == name:
+                yield number, sweep
+
+
+def _name_of(root: Path, attempt: Attempt, sweep: Mapping[str, Any]) -> str:
+    base = str(attempt.job["run"] or root.absolute())
+    return os.path.relpath(str(sweep["run"]), base)
+
+
+def _passing(root: Path, attempts: list[Attempt], stored: set[str]) -> list[Sweep]:
+    """Sweeps that left no directory: each attempt's own."""
+    found = []
+    for number, attempt in enumerate(attempts):
+        for sweep in attempt.job["sweeps"]:
+            if sweep["run"] and _name_of(root, attempt, sweep) in stored:
+                continue
+            done, all_ = int(sweep["rows_done"]), int(sweep["rows"])
+            state = "interrupted" if sweep["state"] == "running" else str(sweep["state"])
+            segments = len(sweep["stops"])
+            merged = sum(sweep["segments"].get(name, 0) for name in ("published", "merged"))
+            found.append(Sweep(str(sweep["what"]), state, segments, merged, all_, done, ((number, sweep),)))
+    return found
+
+
+# -- the directory ---------------------------------------------------------------------------------------------------
+
+
+def _stored(root: Path, state: RunState, attempts: list[Attempt], gaps: list[str], *, at_work: bool) -> Sweep:
+    path = Path(state.path)
+    name, settings = os.path.relpath(path, root), dict[str, str]()
+    if name == ".":
+        name = root.absolute().name
+    try:
+        job = read_sealed(path / "manifest.json").get("job")
+        settings = {str(key): str(value) for key, value in job.items()} if isinstance(job, dict) else {}
+    except (OSError, ValueError):
+        gaps.append(f"{name}/manifest.json is damaged: its settings are not known.")
+    receipts = _receipts(path)
+    parts = tuple(_of_directory(root, attempts, os.path.relpath(path, root)))
+    if not parts and receipts:
+        parts = _replayed(state, receipts)
+    begun = [attempt.started for attempt in attempts]
+    numbered = tuple((max(0, sum(start <= receipt.ended for start in begun) - 1), receipt) for receipt in receipts)
+    seen = "interrupted" if state.state == "running" and not at_work else state.state
+    return Sweep(
+        name, seen, state.segments, state.segments_done, state.rows, state.rows_done, parts, numbered, settings
+    )
+
+
+def _receipts(path: Path) -> list[Receipt]:
+    """All receipts that read back; where one does not say when it ended, its file does."""
+    run, found = Run(str(path)), []
+    try:
+        files = [file for file in (path / "receipts").iterdir() if file.suffix == ".json" and file.name[0] != "."]
+    except OSError:
+        return []
+    for file in files:
+        try:
+            receipt = run.receipt(file.stem)
+            if receipt is not None:
+                ended = receipt.ended or file.stat().st_mtime
+                found.append(replace(receipt, ended=float(ended), elapsed=float(receipt.elapsed), resumed=False))
+        except (OSError, TypeError, ValueError):
+            continue  # gone meanwhile, or of another version
+    return sorted(found, key=lambda receipt: receipt.ended)
+
+
+def _replayed(state: RunState, receipts: list[Receipt]) -> tuple[tuple[int, Mapping[str, Any]], ...]:
+    """The books of a sweep as its receipts tell them, for a run without a journal."""
+    leaves = {receipt.node: receipt for receipt in receipts if receipt.node.startswith("0-")}
+    count = state.segments
+    stops = [
+        leaves[f"0-{i}"].stop if f"0-{i}" in leaves else round(state.rows * (i + 1) / max(1, count))
+        for i in range(count)
+    ]
+    begun = min(receipt.ended - receipt.elapsed for receipt in receipts)
+    about = {"job": ALONE, "sweep": ALONE}
+    board = Board()
+    plan = {"rows": state.rows, "segments": count, "flops": 0.0, "bytes_read": 0}
+    messages: list[dict[str, Any]] = [
+        {"kind": "job_started", "job": ALONE, "title": "", "host": "", "pid": 0, "run": ""},
+        {
+            **{"kind": "sweep_started", **about, "what": "", "executor": "", "run": state.path, "plan": plan},
+            **{"stops": stops, "announced_bytes": 0, "calibrated": 0.0},
+        },
+    ]
+    for receipt in receipts:
+        if receipt.node in leaves:
+            messages.append({"kind": "segment", **about, "receipt": receipt.to_json(), "time": receipt.ended})
+    end = receipts[-1].ended
+    if state.state == "finished":
+        messages.append(
+            {"kind": "sweep_ended", **about, "seconds": end - begun, "error": "", "stages": {}, "time": end}
+        )
+    for message in messages:
+        board.apply(message, float(message.get("time", begun)))
+    return tuple((0, sweep) for job in board.snapshot(end)["jobs"] for sweep in job["sweeps"])

@@ -1,0 +1,215 @@
+"""What came out of a job: how good its model is, and what its solve says of itself.
+
+Both are read from the figures that the job left in the journal: "score" (see `bigkernel.cli.judgement`) and "fit" (an
+estimator's `fit_report`). They may be of any version, so that every value is looked at before it is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import certify
+from bigkernel.report import drawings
+from bigkernel.report.facts import Facts
+from bigkernel.report.page import MISSING, Column, Page, Table
+from bigkernel.report.pixels import unpack
+
+_MOST_CONFUSED = 12
+_JUDGED = {
+    "training": "Judged on {count:,.0f} of the labelled rows that the model was fitted to, evenly spaced: not an "
+    "estimate of its error on new rows. With --score CORPUS a fit is judged on held-out rows.",
+    "held-out": "Judged on the {count:,.0f} labelled rows of {source}, which the fit was not given.",
+    "scored": "Scored on the {count:,.0f} labelled rows of {source}.",
+}
+# what certificates mean; the first ones are residual ratios
+_RATIOS = {
+    "whitening": "residual of the factorisation of the core",
+    "solution": "residual of the solve",
+    "eigen": "residual of the eigenpairs",
+    "orthogonality": "orthogonality of the eigenvectors",
+    "eigenfunctions": "residual of the eigenfunctions",
+    "eigenfunctions_orthogonality": "orthogonality of the eigenfunctions",
+}
+_FIGURES = {
+    "core_condition": "condition number of the core",
+    "solved_condition": "condition number of the solved matrix",
+    "effective_dof": "effective degrees of freedom",
+    "rounding": "rounding of the moments: how far their eigenvalues reach below 0",
+    "duplicate_landmarks": "landmarks that repeat another",
+    "constant_features": "features that do not vary among the landmarks",
+}
+
+
+def _number(values: Mapping[str, Any], name: str) -> float | None:
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _score(facts: Facts) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = facts.outcome.get("score", {})
+    return found
+
+
+def tiles(facts: Facts) -> list[tuple[str, str]]:
+    """The figures of the score for the head of the page."""
+    score = _score(facts)
+    of = "training rows" if score.get("of") == "training" else "held-out rows"
+    error, spread = _number(score, "error_percent"), _number(score, "standard_error_percent")
+    if error is not None:
+        return [(f"{error:.2f} %", f"error on {of}" + (f", ± {spread:.2g} %" if spread is not None else ""))]
+    r2, mse = _number(score, "r2"), _number(score, "mse")
+    found = [(f"{r2:.4f}", f"R² on {of}")] if r2 is not None else []
+    return found + ([(f"{mse:.4g}", f"mean squared error on {of}")] if mse is not None else [])
+
+
+def results(page: Page, facts: Facts) -> None:
+    """How good the model is: error, confusion and worst rows of a classifier; error and residuals of a regressor."""
+    score = _score(facts)
+    count = _number(score, "rows")
+    if count is None:
+        return
+    page.heading("What came out")
+    source = str(score.get("corpus", ""))
+    page.text(_JUDGED.get(str(score.get("of")), _JUDGED["scored"]).format(count=count, source=source or "a corpus"))
+    classes = score.get("classes")
+    if isinstance(classes, list):
+        _confusion(page, score, classes)
+        _worst(page, score)
+    else:
+        _residuals(page, score)
+
+
+def _matrix(values: Any, width: int) -> NDArray[np.float64] | None:
+    try:
+        matrix = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return matrix if matrix.shape == (width, width) and np.isfinite(matrix).all() and (matrix >= 0).all() else None
+
+
+def _confusion(page: Page, score: Mapping[str, Any], classes: list[Any]) -> None:
+    counts = _matrix(score.get("confusion"), len(classes))
+    pairs = score.get("confused")
+    if counts is not None:
+        drawing = drawings.confusion(counts, classes)
+        if drawing:
+            page.subheading("Confusion").svg(drawing, caption="Rows by true class (down) and predicted class (across).")
+            wrong = counts - np.diag(np.diag(counts))
+            order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
+            places = [divmod(int(place), len(classes)) for place in order]
+            pairs = [[classes[i], classes[j], wrong[i, j]] for i, j in places if wrong[i, j] > 0]
+    if isinstance(pairs, list) and pairs and len(classes) > 20:
+        records = [{"true": a, "guess": b, "rows": n} for a, b, n in pairs[:_MOST_CONFUSED]]
+        page.table(Table(_PAIRS, records), caption="Classes that are taken for another most often.")
+
+
+_PAIRS = (
+    Column("true", "true class", lambda r: str(r["true"]), left=True),
+    Column("guess", "predicted", lambda r: str(r["guess"]), left=True),
+    Column("rows", "rows", ",.0f"),
+)
+
+
+def _worst(page: Page, score: Mapping[str, Any]) -> None:
+    worst = score.get("worst")
+    if not isinstance(worst, Mapping):
+        return
+    keys = ("row", "true", "predicted", "margin")
+    records = [dict(zip(keys, values, strict=True)) for values in zip(*(worst[key] for key in keys), strict=True)]
+    wrong = sum(record["true"] != record["predicted"] for record in records)
+    if not records:
+        return
+    page.subheading("Worst-classified rows")
+    caption = (
+        f"The {len(records)} rows with the least margin: f of the true class less the largest other f. {wrong} of them "
+        "are classified wrongly."
+    )
+    try:
+        images = unpack(worst["images"]) if "images" in worst else None
+    except ValueError:
+        images = None
+    if images is None:
+        page.table(Table(_WORST, records), caption=caption)
+        return
+    captions = [
+        (f"{r['true']} → {r['predicted']}", f"{_signed(r['margin'])} · {r['row']:,}", r["true"] != r["predicted"])
+        for r in records[: len(images)]
+    ]
+    caption += " Below each: true → predicted class, margin · row."
+    page.svg(drawings.digits(images, captions), caption=caption)
+
+
+def _signed(margin: Any) -> str:
+    return MISSING if margin is None else f"{margin:+.2f}".replace("-", "−")
+
+
+_WORST = (
+    Column("row", "row", ","),
+    Column("true", "true class", lambda r: str(r["true"]), left=True),
+    Column("predicted", "predicted", lambda r: str(r["predicted"]), left=True),
+    Column("margin", "margin", lambda r: _signed(r["margin"])),
+)
+
+
+def _residuals(page: Page, score: Mapping[str, Any]) -> None:
+    shown = {"mean squared error": _number(score, "mse"), "R²": _number(score, "r2")}
+    page.facts({name: f"{value:.6g}" for name, value in shown.items() if value is not None})
+    try:
+        counts = np.array(score.get("residuals") or [], np.float64)
+    except (TypeError, ValueError):
+        return
+    unit = _number(score, "residual_unit")
+    if counts.ndim != 1 or not len(counts) or not np.isfinite(counts).all():
+        return
+    drawing = drawings.residuals(counts, "training RMSE")
+    if drawing:
+        of = f" ({unit:.4g})" if unit is not None else ""
+        caption = (
+            f"Residuals (target − prediction) in units of the root mean squared training error{of}; the outer bars "
+            "hold what lies beyond. Dashed: a normal distribution of that spread."
+        )
+        page.subheading("Residuals").svg(drawing, caption=caption)
+
+
+def certificates(page: Page, facts: Facts) -> None:
+    """Residuals of the solve in units of rounding, conditions, counts."""
+    found = facts.outcome.get("fit", {}).get("certificates")
+    if not isinstance(found, Mapping) or not found:
+        return
+    records = []
+    for name in sorted(found, key=lambda name: ([*_RATIOS, *_FIGURES].index(name) if name in _KNOWN else 99, name)):
+        value = _number(found, name)
+        limit = certify.LIMIT if name in _RATIOS else None
+        verdict = "" if limit is None or value is None else "rounding" if value <= limit else "above rounding"
+        meaning = _KNOWN.get(name, name.replace("_", " "))
+        records.append({"meaning": meaning, "value": value, "limit": limit, "verdict": verdict})
+    page.heading("Certificates of the numbers")
+    high = [record["meaning"] for record in records if record["verdict"] == "above rounding"]
+    if high:
+        page.state("bad", f"Do not trust this fit: {', '.join(high)} exceeds rounding.")
+    page.table(
+        Table(_CERTIFICATES, records),
+        caption="Residuals are in units of the rounding error of a stable method, which leaves about 1 or less.",
+    )
+
+
+_KNOWN = {**_RATIOS, **_FIGURES}
+_CERTIFICATES = (
+    Column("meaning", "certificate", left=True),
+    Column("value", "value", lambda r: MISSING if r["value"] is None else _readable(r["value"])),
+    Column("limit", "at most", lambda r: "" if r["limit"] is None else f"{r['limit']:g}"),
+    Column("verdict", "", left=True),
+)
+
+
+def _readable(value: float) -> str:
+    if value == int(value) and abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:,.3g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.2e}"

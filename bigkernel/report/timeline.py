@@ -1,0 +1,215 @@
+"""The timeline of a job: its segments and merges by worker, over a time axis on which pauses are short.
+
+Places along the axis are percentages of the width, so that a drawing fits every screen and its text keeps its size.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+COLOURS = 7
+_PAUSE = 0.12  # of the time at work: a longer pause is drawn short
+_PAUSE_PERCENT = 4.0
+_TITLED = 4000  # rectangles that have texts of their own
+_MOST_LANES = 240
+_LABEL_PIXELS = 17  # least height of a lane whose worker is named
+_NICE = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One piece of work: when (seconds since 1970), by whom, in which attempt (0 first), and what it says."""
+
+    start: float
+    stop: float
+    worker: str
+    attempt: int = 0
+    text: str = ""
+    thin: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Seconds since 1970 → percent of the width. `spans` are the times at work; what lies between is drawn short."""
+
+    spans: tuple[tuple[float, float], ...]
+    _edges: tuple[tuple[float, float], ...] = field(init=False)  # percent of the spans
+
+    def __post_init__(self) -> None:
+        pauses = len(self.spans) - 1
+        short = min(_PAUSE_PERCENT, 30 / max(1, pauses))
+        work = sum(stop - start for start, stop in self.spans)
+        place, edges = 0.0, []
+        for start, stop in self.spans:
+            width = (100 - short * pauses) * (stop - start) / max(work, 1e-9)
+            edges.append((place, place + width))
+            place += width + short
+        object.__setattr__(self, "_edges", tuple(edges))
+
+    @classmethod
+    def over(cls, intervals: Iterable[tuple[float, float]]) -> Axis:
+        """The axis of all these times."""
+        ordered = sorted((start, max(start, stop)) for start, stop in intervals)
+        merged: list[list[float]] = []
+        work = 0.0
+        for start, stop in ordered:
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], stop)
+            else:
+                merged.append([start, stop])
+        work = sum(stop - start for start, stop in merged)
+        joined: list[list[float]] = []
+        for start, stop in merged:
+            if joined and start - joined[-1][1] <= max(_PAUSE * work, 1.0):
+                joined[-1][1] = stop
+            else:
+                joined.append([start, stop])
+        if not joined:
+            joined = [[0.0, 1.0]]
+        joined[-1][1] = max(joined[-1][1], joined[-1][0] + 1e-3)
+        return cls(tuple((start, stop) for start, stop in joined))
+
+    def at(self, time: float) -> float:
+        """Where a moment is, in percent."""
+        for (start, stop), (left, right) in zip(self.spans, self._edges, strict=True):
+            if time <= stop:
+                return left + (right - left) * max(0.0, time - start) / max(stop - start, 1e-9)
+        return 100.0
+
+    def ticks(self, most: int = 6) -> list[tuple[float, str]]:
+        """Places and texts: seconds or minutes at work since the beginning of each span."""
+        work = sum(stop - start for start, stop in self.spans)
+        step = next((float(nice) for nice in _NICE if work / nice <= most), 86400.0 * math.ceil(work / 86400 / most))
+        if work < 4:
+            step = 10 ** math.floor(math.log10(max(work / 2, 1e-3)))
+            step *= next(factor for factor in (1, 2, 5, 10) if work / step / factor <= most)
+        found: list[tuple[float, str]] = []
+        before = 0.0
+        for start, stop in self.spans:
+            first = math.ceil(before / step - 1e-9)
+            last = math.floor((before + stop - start) / step + 1e-9)
+            for number in range(first, last + 1):
+                place = self.at(start + number * step - before)
+                if place < 97 and (not found or place - found[-1][0] > 60 / most):
+                    found.append((place, clock(number * step)))
+            before += stop - start
+        return found
+
+    def pauses(self) -> list[tuple[float, float, float]]:
+        """Left and right edge in percent of every pause, and its seconds."""
+        pairs = zip(self._edges[:-1], self._edges[1:], self.spans[:-1], self.spans[1:], strict=True)
+        return [(left[1], right[0], after[0] - before[1]) for left, right, before, after in pairs]
+
+
+def clock(seconds: float) -> str:
+    """A duration in one or two units: "0.5 s", "45 s", "2 min", "1 h 30 min", "3 d 4 h"."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if seconds < 7200:
+        left = round(seconds) % 60
+        return f"{int(seconds // 60)} min" + (f" {left} s" if left and seconds < 600 else "")
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    return f"{hours // 24} d" + (f" {hours % 24} h" if hours % 24 else "")
+
+
+def lanes_of(bars: Sequence[Bar]) -> list[tuple[str, list[list[Bar]]]]:
+    """Bars by worker, in the order of their first, each worker's in as few rows as do not overlap."""
+    workers: dict[str, list[list[Bar]]] = {}
+    for bar in sorted(bars, key=lambda bar: (bar.start, bar.stop)):
+        rows = workers.setdefault(bar.worker, [])
+        for row in rows:
+            # clocks of workers are a few milliseconds apart from what they measured
+            if row[-1].stop <= bar.start + 0.02 * max(0.1, row[-1].stop - row[-1].start):
+                row.append(bar)
+                break
+        else:
+            rows.append([bar])
+    return list(workers.items())
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Addresses without their protocol, and without the host where all have the same one."""
+    plain = {name: name.split("://")[-1] for name in names}
+    hosts = {text.rpartition(":")[0] for text in plain.values()}
+    if len(hosts) == 1 and len(names) > 1:
+        return {name: f":{text.rpartition(':')[2]}" for name, text in plain.items()}
+    return {name: text if len(text) <= 22 else f"…{text[-21:]}" for name, text in plain.items()}
+
+
+def timeline(bars: Sequence[Bar], axis: Axis) -> str:
+    """Segments and merges (thinner) by worker as inline SVG, coloured by attempt."""
+    lanes = lanes_of(bars)
+    rows = sum(len(each) for _, each in lanes)
+    hidden = 0
+    while rows > _MOST_LANES and len(lanes) > 1:
+        hidden += 1
+        rows -= len(lanes.pop()[1])
+    pitch = 22 if rows <= 12 else 17 if rows <= 24 else 9 if rows <= 60 else 6 if rows <= 120 else 4
+    titled = len(bars) <= _TITLED
+    parts, labels, top = [], [], 4
+    names = short_names([worker for worker, _ in lanes])
+    for worker, each in lanes:
+        if pitch >= _LABEL_PIXELS:
+            labels.append(f'<text x="0" y="{top + pitch * len(each) / 2 + 4:.0f}">{html.escape(names[worker])}</text>')
+        for row in each:
+            parts.append(_row(row, axis, top, pitch - max(1, pitch // 5), titled=titled))
+            top += pitch
+    height = top + 4
+    grid = frame(axis, height)
+    width = max((len(name) for name in names.values()), default=0) * 7.2 if labels else 0
+    beside = "".join(labels)
+    left = (
+        f'<svg width="{width:.0f}" height="{height + 20}" aria-hidden="true">{beside}</svg>'
+        if labels
+        else "<span></span>"
+    )
+    more = f"<p>{hidden:,} more workers did the rest.</p>" if hidden else ""
+    return (
+        f'<div class="chart">{left}<svg width="100%" height="{height + 20}" role="img" '
+        f'aria-label="segments by worker over time">{grid}{"".join(parts)}</svg></div>{more}'
+    )
+
+
+def frame(axis: Axis, height: float) -> str:
+    """Grid lines with their times below, and pauses with their length above."""
+    parts = []
+    for place, text in axis.ticks():
+        anchor = "start" if place < 2 else "middle"
+        parts.append(
+            f'<line class="grid" x1="{place:.2f}%" x2="{place:.2f}%" y1="0" y2="{height}"/>'
+            f'<text x="{place:.2f}%" y="{height + 15}" text-anchor="{anchor}">{text}</text>'
+        )
+    for left, right, seconds in axis.pauses():
+        parts.append(
+            f'<rect class="pause" x="{left:.2f}%" width="{right - left:.2f}%" y="0" height="{height}">'
+            f"<title>pause of {clock(seconds)}</title></rect>"
+        )
+    return "".join(parts)
+
+
+def _row(row: list[Bar], axis: Axis, top: float, height: float, *, titled: bool) -> str:
+    """The rectangles of one row; beyond a few thousand in the drawing, without texts and joined where they touch."""
+    parts: list[str] = []
+    last: tuple[float, float, str] | None = None
+    for bar in row:
+        left = axis.at(bar.start)
+        width = max(0.06, axis.at(bar.stop) - left)
+        kind = f"c{bar.attempt % COLOURS}" + (" again" if bar.again else "")
+        y, thick = (top + height * 0.34, height * 0.32) if bar.thin else (top, height)
+        if not titled and last is not None and last[2] == kind and left - last[1] < 0.06:
+            parts.pop()
+            left, width = last[0], max(last[1], left + width) - last[0]
+        last = left, left + width, kind
+        inside = f"<title>{html.escape(bar.text)}</title></rect>" if titled and bar.text else "</rect>"
+        gap = 0.04 if width > 0.3 else 0.0
+        parts.append(
+            f'<rect class="{kind}" x="{left:.2f}%" y="{y:.4g}" width="{width - gap:.2f}%" height="{thick:.3g}">{inside}'
+        )
+    return "".join(parts)
