@@ -150,9 +150,11 @@ class RowMap:
         if anew:
             self._cells.data = {**self._shapes, **found}
         else:
-            before = self._cells.data
+            before = {column: list(self._cells.data[column]) for column in found}
             changed = {
-                column: [(i, value) for i, value in enumerate(values) if value != before[column][i]]
+                column: [
+                    (i, new) for i, (new, old) in enumerate(zip(values, before[column], strict=True)) if new != old
+                ]
                 for column, values in found.items()
             }
             if changed := {column: patches for column, patches in changed.items() if patches}:

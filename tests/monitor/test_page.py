@@ -1,0 +1,372 @@
+"""The page without a browser: what it sends, what it says, how long it takes, and what becomes of a part that fails."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bokeh.document import Document
+from bokeh.document.events import ColumnDataChangedEvent, ColumnsPatchedEvent
+from bokeh.protocol import Protocol
+from simulated import messages
+
+from bigkernel.monitor import page as page_module
+from bigkernel.monitor.board import Board
+from bigkernel.monitor.page import Page
+from bigkernel.monitor.page_facts import chosen, compact, duration, eta, gflops, rate, size
+from bigkernel.monitor.page_figures import Memory, Rate, RowMap, Stages
+
+SECONDS_AN_UPDATE = 0.05
+ROWS = 65_536
+
+
+class Simulated:
+    """The state of a scheduler whose job goes on message by message."""
+
+    def __init__(self, segments: int = 2000, workers: int = 100, **options: Any) -> None:
+        self.board = Board()
+        self._messages = iter(sorted(messages(segments, workers, **options), key=lambda pair: pair[1]))
+        self.now = 0.0
+
+    def go_on(self, count: int | None = None) -> int:
+        """Apply `count` messages, or all that are left; how many there were."""
+        done = 0
+        for message, now in self._messages:
+            self.now = now
+            self.board.apply(message, now)
+            done += 1
+            if done == count:
+                break
+        return done
+
+    def __call__(self) -> dict[str, Any]:
+        state = self.board.snapshot(self.now)
+        shares = state["jobs"][0]["sweeps"][0]["workers"] if state["jobs"] and state["jobs"][0]["sweeps"] else {}
+        memory = {"memory_bytes": 4 * 10**8, "limit_bytes": 2 * 2**30, "status": "running"}
+        return {**state, "workers": {name: {"name": name, **memory} for name in shares}}
+
+
+class Sent:
+    """Hears what a document would send to the browser."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def _document_patched(self, event: Any) -> None:
+        self.events.append(event)
+
+    def messages(self) -> list[str]:
+        """The texts that a server would send."""
+        return [Protocol().create("PATCH-DOC", [event]).content_json for event in self.events]
+
+
+def opened(read: Any) -> tuple[Page, Sent]:
+    """An open page, and what it sends from now on."""
+    page, document, sent = Page(read, "tcp://127.0.0.1:8786"), Document(), Sent()
+    page.update()
+    page.attach(document, {})
+    document.on_change_dispatch_to(sent)
+    return page, sent
+
+
+def part(page: Page, kind: type) -> Any:
+    """The drawing of this kind."""
+    return next(found for found in page.parts if isinstance(found, kind))
+
+
+def facts(page: Page, name: str) -> Any:
+    """What the browser was told about this part."""
+    return next(found for found in [*page.parts, page._failures] if found.name == name).carrier.tags[0]
+
+
+def sweep_of(simulated: Simulated) -> dict[str, Any]:
+    """The snapshot of the sweep that is shown."""
+    return simulated()["jobs"][0]["sweeps"][0]
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_the_card_of_a_job_says_what_the_snapshot_says():
+    simulated = Simulated(40, 4)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    sweep, card = sweep_of(simulated), facts(page, "jobs")["cards"][0]
+    assert card["rows"] == f"{20 * ROWS:,} of {40 * ROWS:,} rows"
+    assert card["done"] == pytest.approx(sweep["rows_done"] / sweep["rows"])
+    assert card["under_way"] == pytest.approx(sweep["rows_under_way"] / sweep["rows"])
+    assert card["title"] == "fit simulated"
+    assert re.fullmatch(r"[\d,]+ GFLOP/s, \d+ % of the calibrated 380 GFLOP/s", card["rate"])
+    assert card["left"].startswith("about ")
+    detail = facts(page, "detail")
+    assert detail["counts"] == {**sweep["segments"], "resumed": sweep["segments_resumed"]}
+    assert detail["merges"]["text"] == f"{sweep['merges_done']} of 39 merges"
+    assert detail["memory"] == {"announced": "630 MB", "limit": "2.15 GB"}
+
+
+def test_the_map_has_a_cell_of_the_right_state_for_every_segment():
+    simulated = Simulated(200, 10)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    cells, sweep = part(page, RowMap)._cells.data, sweep_of(simulated)
+    counts = {name: list(cells["state"]).count(name) for name in sweep["segments"]}
+    assert counts == sweep["segments"]
+    assert counts["running"] == 10
+    assert counts["merged"] + counts["published"] == 100
+    assert cells["rows"][3] == f"{3 * ROWS:,} to {4 * ROWS:,}"
+    assert cells["worker"][150] == ""
+    assert cells["worker"][90].startswith("tcp://10.0.0.")
+    assert cells["attempts"][50] == 2
+    assert len(part(page, RowMap)._resumed.data["x"]) == 20
+
+
+def test_a_running_cell_is_filled_as_far_as_its_segment_is():
+    simulated = Simulated(200, 10)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    fills, cells = part(page, RowMap)._parts.data, part(page, RowMap)._cells.data
+    fractions = sweep_of(simulated)["fractions"]
+    assert len(fills["left"]) == len(fractions) == 10
+    for k, (index, share) in enumerate(fractions.items()):
+        whole = cells["right"][int(index)] - cells["left"][int(index)]
+        assert fills["left"][k] == cells["left"][int(index)]
+        assert fills["right"][k] - fills["left"][k] == pytest.approx(share * whole)
+
+
+@pytest.mark.parametrize("segments", [1, 4, 7, 16, 100, 999, 2000])
+def test_the_cells_fill_a_grid_that_is_wider_than_high_and_do_not_overlap(segments):
+    simulated = Simulated(segments, 2, finished=True)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    shown = part(page, RowMap)
+    cells = shown._cells.data
+    places = {(int(left), int(top)) for left, top in zip(cells["left"], cells["top"], strict=True)}
+    columns, lines = shown.root.x_range.end, shown.root.y_range.start
+    assert len(places) == segments
+    assert columns * (lines - 1) < segments <= columns * lines
+    assert columns >= lines
+    assert 30 <= shown.root.height <= 260
+    assert shown.root.height / lines >= 10
+
+
+def test_rate_stages_and_memory_are_those_of_the_snapshot():
+    simulated = Simulated(40, 4, finished=True)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    sweep, job = sweep_of(simulated), simulated()["jobs"][0]
+    history = part(page, Rate)._source.data
+    assert [value * 1e9 for value in history["rate"]] == pytest.approx([value for _, value in sweep["rate_history"]])
+    assert part(page, Rate)._calibrated.location == 380
+    bars = part(page, Stages)._source.data
+    told = dict(zip(bars["stage"], bars["seconds"], strict=True))
+    assert told["solve"] == job["stage_seconds"]["solve"] == 1.5
+    assert told["merge"] == 12
+    per = {"time (s)": 1, "time (min)": 60, "time (h)": 3600}[part(page, Stages).root.xaxis.axis_label]
+    assert {stage: told[stage] * per for stage in sweep["stage_seconds"] if stage in told} == pytest.approx(
+        {**sweep["stage_seconds"]}
+    )
+    memory = part(page, Memory)
+    assert list(memory._source.data["now"]) == [0.4] * 4
+    assert list(memory._source.data["peak"]) == [0.55] * 4
+    assert memory._announced.location == 0.63
+    assert memory._limit.location == pytest.approx(2.147, abs=0.001)
+    assert memory.root.y_range.end > memory._limit.location
+
+
+def test_the_newest_event_is_first_and_text_is_carried_as_it_came():
+    simulated = Simulated(4, 2)
+    simulated.go_on()
+    hostile = "<img src=x onerror=alert(1)>"
+    simulated.board.apply({"kind": "note", "job": "simulated", "text": hostile}, simulated.now)
+    page, _ = opened(simulated)
+    assert facts(page, "log")[0] == [simulated.now, "note", hostile]
+
+
+def test_the_script_makes_no_markup_of_any_text():
+    script = (Path(page_module.__file__).parent / "page.js").read_text()
+    assert "textContent" in script
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)
+
+
+# -- which job -------------------------------------------------------------------------------------------------------
+
+
+def jobs_of(*states: tuple[str, str]) -> dict[str, Any]:
+    """A state with jobs of these names and states, each with two sweeps."""
+    sweeps = [{"token": "one", "state": "finished"}, {"token": "two", "state": "finished"}]
+    return {"jobs": [{"id": name, "state": state, "sweeps": sweeps} for name, state in states]}
+
+
+def test_the_newest_running_job_is_shown_until_another_is_chosen():
+    state = jobs_of(("new", "running"), ("old", "running"), ("past", "finished"))
+    names = [(chosen(state, wanted)[0]["id"], chosen(state, wanted)[1]["token"]) for wanted in ([], ["past"], ["x"])]
+    assert names == [("new", "two"), ("past", "two"), ("new", "two")]
+    assert chosen(state, ["old", "one"])[1]["token"] == "one"
+    assert chosen({"jobs": []}, ["gone"]) == (None, None)
+
+
+def test_choosing_an_ended_job_shows_its_sweep_and_following_goes_back():
+    simulated = Simulated(30, 2, job="past", finished=True)
+    simulated.go_on()
+    for message, now in messages(50, 2, job="present"):
+        simulated.board.apply(message, now)
+    page, _ = opened(simulated)
+    assert facts(page, "jobs")["job"] == "present"
+    assert len(part(page, RowMap)._cells.data["state"]) == 50
+    page._choice.tags = ["past"]
+    assert facts(page, "jobs")["job"] == "past"
+    assert not facts(page, "jobs")["followed"]
+    assert set(part(page, RowMap)._cells.data["state"]) == {"merged"}
+    assert len(part(page, RowMap)._cells.data["state"]) == 30
+    page._choice.tags = []
+    assert facts(page, "jobs")["job"] == "present"
+
+
+def test_a_scheduler_without_jobs_is_shown_as_such():
+    page, _ = opened(Simulated())
+    assert facts(page, "jobs")["cards"] == []
+    assert facts(page, "jobs")["address"] == "tcp://127.0.0.1:8786"
+    assert facts(page, "detail") == {"sweep": ""}
+    assert facts(page, "failed") == []
+
+
+# -- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def test_only_the_cells_that_changed_are_sent():
+    simulated = Simulated()
+    simulated.go_on(2500)
+    page, sent = opened(simulated)
+    before = list(sweep_of(simulated)["states"])
+    simulated.go_on(40)
+    page.update()
+    after = list(sweep_of(simulated)["states"])
+    changed = {i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new}
+    cells = part(page, RowMap)._cells
+    patches = [
+        event.patches for event in sent.events if isinstance(event, ColumnsPatchedEvent) and event.model is cells
+    ]
+    assert len(patches) == 1
+    assert {i for i, _ in patches[0]["state"]} == changed
+    assert 0 < len(changed) <= 40
+    assert not [event for event in sent.events if isinstance(event, ColumnDataChangedEvent) and event.model is cells]
+
+
+def test_nothing_is_sent_when_nothing_has_changed():
+    simulated = Simulated(100, 4, finished=True)
+    simulated.go_on()
+    page, sent = opened(simulated)
+    page.update()
+    assert sent.events == []
+
+
+def test_an_update_with_2000_segments_and_100_workers_takes_the_scheduler_less_than_50_ms(capsys):
+    simulated = Simulated()
+    simulated.go_on(1500)
+    page, sent = opened(simulated)
+    seconds, sizes = [], []
+    while simulated.go_on(60) == 60:
+        sent.events.clear()
+        start = time.thread_time()
+        page.update()
+        sizes.append(sum(map(len, sent.messages())))
+        seconds.append(time.thread_time() - start)
+    seconds.sort()
+    median, worst = seconds[len(seconds) // 2], seconds[-1]
+    with capsys.disabled():
+        times = f"{1e3 * median:.1f} ms in the median, {1e3 * worst:.1f} ms at most"
+        print(f"\n{len(seconds)} updates: {times}, {sum(sizes) / len(sizes) / 1e3:.1f} kB sent each")
+    assert len(seconds) > 20
+    assert 1000 < sum(sizes) / len(sizes) < 60_000
+    assert median < SECONDS_AN_UPDATE
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_part_that_fails_is_named_and_logged_once_while_the_others_go_on(caplog, monkeypatch):
+    simulated = Simulated(40, 4)
+    simulated.go_on(60)
+    page, _ = opened(simulated)
+
+    def broken(*args):
+        raise ZeroDivisionError("a drawing without figures")
+
+    monkeypatch.setattr(part(page, Rate), "update", broken)
+    rows = facts(page, "jobs")["cards"][0]["rows"]
+    for _ in range(3):
+        simulated.go_on(40)
+        page.update()
+    assert facts(page, "failed") == ["rate"]
+    assert facts(page, "jobs")["cards"][0]["rows"] != rows
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert told[0].exc_info is not None
+    monkeypatch.undo()
+    page.update()
+    assert facts(page, "failed") == []
+
+
+def test_a_state_that_cannot_be_read_leaves_the_page_open(caplog):
+    simulated = Simulated(40, 4)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    page._read = lambda: 1 / 0
+    for _ in range(3):
+        page.update()
+    assert facts(page, "failed") == ["state"]
+    assert len(caplog.records) == 1
+    page._read = simulated
+    page.update()
+    assert facts(page, "failed") == []
+    assert len(facts(page, "jobs")["cards"]) == 1
+
+
+# -- numbers as people say them --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3599.7, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (86399, "1 day 0 h"),
+        (273_600, "3 days 4 h"),
+    ],
+)
+def test_a_duration_is_said_in_two_units(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "left, text",
+    [
+        ((180, 120, 240), "about 3 min (2 to 4)"),
+        ((45, 40, 51), "about 45 s (40 to 51)"),
+        ((7000, 6900, 7100), "about 1.9 h (1.9 to 2)"),
+        ((300, 300, 300), "about 5 min"),
+        ((0, 0, 0), "about 0 s"),
+        ((260_000, 250_000, 280_000), "about 3 days (2.9 to 3.2)"),
+    ],
+)
+def test_the_time_left_is_said_with_its_range(left, text):
+    assert eta(dict(zip(("expected", "low", "high"), left, strict=True))) == text
+    assert eta(None) == ""
+
+
+def test_rates_and_sizes_have_their_units():
+    sweep = {"flops_per_second": 160e9, "calibrated_flops_per_second": 190e9}
+    assert rate(sweep) == "160 GFLOP/s, 84 % of the calibrated 190 GFLOP/s"
+    assert rate({**sweep, "calibrated_flops_per_second": 0.0}) == "160 GFLOP/s"
+    assert gflops(4.3174e9) == "4.32 GFLOP/s"
+    assert (size(630e6), size(2**31)) == ("630 MB", "2.15 GB")
+    assert [compact(value) for value in (0, 950, 65_536, 1_310_720, 2.5e9)] == ["0", "950", "65.5 k", "1.31 M", "2.5 G"]

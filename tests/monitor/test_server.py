@@ -1,0 +1,197 @@
+"""The routes of the scheduler's HTTP server: the page among Dask's, the JSON, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+import yaml
+from distributed import Scheduler
+from simulated import messages
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.websocket import websocket_connect
+
+from bigkernel.monitor import server
+from bigkernel.monitor.plugin import Monitor, board_of
+
+CLUSTER = Path(__file__).parents[2] / "cluster" / "dask.yaml"
+
+
+def on_scheduler(check: Callable[[Scheduler], Coroutine[Any, Any, None]], *, monitored: bool = True, **options: Any):
+    """Run a check beside a scheduler without workers, whose dashboard has a free port."""
+
+    async def run() -> None:
+        options.setdefault("dashboard", True)
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0", **options) as scheduler:
+            if monitored:
+                monitor = Monitor()
+                await monitor.start(scheduler)
+                scheduler.add_plugin(monitor, name="bigkernel")
+            await check(scheduler)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def get(scheduler: Scheduler, path: str, **headers: str) -> HTTPResponse:
+    """The answer to a GET of a path, whatever its status."""
+    request = HTTPRequest(f"http://127.0.0.1:{scheduler.http_server.port}{path}", headers=headers)
+    return await AsyncHTTPClient().fetch(request, raise_error=False)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What our modules logged as warnings."""
+    found = [record for record in caplog.records if record.name.startswith("bigkernel")]
+    return [record.getMessage() for record in found if record.levelno >= logging.WARNING]
+
+
+def test_the_page_is_in_dasks_menu_and_dasks_pages_are_in_its_own():
+    async def check(scheduler):
+        ours, theirs = await get(scheduler, "/bigkernel"), await get(scheduler, "/status")
+        assert (ours.code, theirs.code) == (200, 200)
+        for page in (ours, theirs):
+            text = page.body.decode()
+            assert '<a href="bigkernel">Bigkernel</a>' in text
+            assert '<a href="status">Status</a>' in text
+
+    on_scheduler(check)
+
+
+def test_the_json_is_the_state_of_the_scheduler_and_not_for_other_sites():
+    async def check(scheduler):
+        for message, now in messages(20, 4):
+            board_of(scheduler).apply(message, now)
+        answer = await get(scheduler, "/bigkernel/state.json", Origin="http://elsewhere.example")
+        state = json.loads(answer.body)
+        assert answer.code == 200
+        assert state["jobs"] == json.loads(json.dumps(board_of(scheduler).snapshot(state["time"])["jobs"]))
+        assert state["jobs"][0]["sweeps"][0]["rows_done"] == 10 * 65_536
+        assert state["workers"] == {}
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["Content-Type"].startswith("application/json")
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+        assert (await get(scheduler, "/bigkernel/other.json")).code == 404
+
+    on_scheduler(check)
+
+
+@pytest.mark.parametrize("dashboard", [True, False])
+def test_the_routes_keep_the_prefix_of_the_dashboard(dashboard):
+    async def check(scheduler):
+        assert (await get(scheduler, "/behind/proxy/bigkernel/state.json")).code == 200
+        assert (await get(scheduler, "/behind/proxy/bigkernel")).code == (200 if dashboard else 404)
+        assert (await get(scheduler, "/bigkernel/state.json")).code == 404
+
+    on_scheduler(check, http_prefix="/behind/proxy", dashboard=dashboard)
+
+
+def test_installing_again_adds_nothing():
+    async def check(scheduler):
+        application = scheduler.http_application
+        before = len(application.applications), len(application.default_router.rules)
+        server.install(scheduler)
+        await server.dask_setup(scheduler)
+        assert (len(application.applications), len(application.default_router.rules)) == before
+        assert (await get(scheduler, "/status")).body.count(b'href="bigkernel"') == 1
+
+    on_scheduler(check)
+
+
+def test_without_a_dashboard_there_is_the_json_alone_and_one_warning(caplog):
+    async def check(scheduler):
+        assert (await get(scheduler, "/bigkernel/state.json")).code == 200
+        assert (await get(scheduler, "/bigkernel")).code == 404
+
+    on_scheduler(check, dashboard=False)
+    assert len(warnings_of(caplog)) == 1
+    assert "no page about jobs, only /bigkernel/state.json" in warnings_of(caplog)[0]
+
+
+def test_without_an_http_server_there_is_nothing_and_one_warning(caplog):
+    class Bare:
+        pass
+
+    server.install(Bare())
+    assert warnings_of(caplog) == ["no page and no JSON about jobs: the scheduler has no HTTP server"]
+
+
+def test_a_dashboard_that_is_built_otherwise_costs_the_page_alone(caplog, monkeypatch):
+    def other(*args, **options):
+        raise TypeError("BokehApplication() takes other arguments")
+
+    async def check(scheduler):
+        assert (await get(scheduler, "/bigkernel/state.json")).code == 200
+        assert (await get(scheduler, "/status")).code == 200
+
+    async def start_with_ours_broken(scheduler):
+        monkeypatch.setattr("distributed.dashboard.core.BokehApplication", other)
+        await server.dask_setup(scheduler)
+        await check(scheduler)
+
+    on_scheduler(start_with_ours_broken, monitored=False)
+    assert [text for text in warnings_of(caplog) if "takes other arguments" in text] == warnings_of(caplog)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_state_that_cannot_be_told_is_an_error_and_logged_once(caplog, monkeypatch):
+    def broken(scheduler):
+        raise ZeroDivisionError("no figures")
+
+    async def check(scheduler):
+        monkeypatch.setattr(server, "state_of", broken)
+        for _ in range(3):
+            answer = await get(scheduler, "/bigkernel/state.json")
+            assert answer.code == 503
+            assert "see the scheduler's log" in json.loads(answer.body)["error"]
+
+    on_scheduler(check)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_scheduler_without_books_says_so():
+    async def check(scheduler):
+        server.install(scheduler)
+        answer = await get(scheduler, "/bigkernel/state.json")
+        assert answer.code == 503
+        assert json.loads(answer.body) == {"error": "this scheduler keeps no books of jobs"}
+        assert (await get(scheduler, "/bigkernel")).code == 200
+
+    on_scheduler(check, monitored=False)
+
+
+def test_the_configuration_that_we_ship_shows_the_page_and_no_logs():
+    async def check(scheduler):
+        assert board_of(scheduler) is not None
+        for path in ("/bigkernel", "/bigkernel/state.json", "/status", "/health"):
+            assert (await get(scheduler, path)).code == 200, path
+        for path in ("/info/main/workers.html", "/info/main/logs.html", "/json/identity.json", "/proxy/80/x/y"):
+            assert (await get(scheduler, path)).code == 404, path
+
+    with dask.config.set(dask.config.merge(dask.config.config, yaml.safe_load(CLUSTER.read_text()))):
+        routes = dask.config.get("distributed.scheduler.http.routes")
+        kept = [route for route in routes if route != "distributed.http.scheduler.prometheus"]
+        with dask.config.set({"distributed.scheduler.http.routes": kept}):  # needs an optional package
+            on_scheduler(check, monitored=False)
+
+
+def test_a_page_of_another_site_cannot_open_the_connection():
+    async def check(scheduler):
+        place = f"127.0.0.1:{scheduler.http_server.port}"
+        for origin, code in (("http://elsewhere.example", 403), (f"http://{place}", 101)):
+            request = HTTPRequest(f"ws://{place}/bigkernel/ws", headers={"Origin": origin})
+            try:
+                socket = await websocket_connect(request, subprotocols=["bokeh", "no token"])
+                found = 101
+                socket.close()
+            except HTTPClientError as error:
+                found = error.code
+            assert (origin, found) == (origin, code)
+
+    setting = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
+    with dask.config.set({setting: ["localhost:8787"]}):
+        on_scheduler(check)
