@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from typing import Any
 
 import click
@@ -12,7 +13,10 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
+from bigkernel import calibration, measuring
+from bigkernel.cli import planning
 from bigkernel.cli.describe import bad_rows_option, build, chosen_rows, model_options
+from bigkernel.cli.judgement import judge, judge_on_training, split, told
 from bigkernel.cli.options import (
     Where,
     cluster_options,
@@ -24,33 +28,65 @@ from bigkernel.cli.options import (
 )
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, open_corpus
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import BigKernelError, DataError
 from bigkernel.execution import processors
 from bigkernel.model import load_model, save_model
-from bigkernel.predictor import score as score_of
+from bigkernel.monitor import Figures, emit
+from bigkernel.monitor.terminal import progress
 from bigkernel.rows import Rows
 
 
 @click.command()
-@click.argument("corpus", type=click.Path())
+@click.argument("corpus", type=click.Path(), required=False)
 @model_options
 @bad_rows_option
 @click.option("--workers", type=click.IntRange(1), help="How many workers there would be  [one a processor].")
+@click.option("--with-run", is_flag=True, help="Forecast a fit with --run: its partial results are published.")
+@click.option(
+    "--calibrate", is_flag=True, help="Measure this machine first, in about 20 seconds, and keep what it does."
+)
+@click.option(
+    "--calibration-seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [8]",
+)
 @json_option
-def plan(corpus: str, on_bad_rows: str, workers: int | None, as_json: bool, **options: Any) -> None:
+def plan(
+    corpus: str | None,
+    on_bad_rows: str,
+    workers: int | None,
+    with_run: bool,
+    calibrate: bool,
+    calibration_seconds: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time. Nothing is run.
 
-    The time is that of the sweep, at the rate of this machine's matrix product, measured here for half a second.
+    \b
+    bigkernel plan --calibrate
+    bigkernel plan train.corpus --landmarks 4000
+
+    The time is that of the whole fit by stage, from the rates of this machine that --calibrate has measured; without
+    them, that of the sweep at the rate of the matrix product, measured now for half a second.
     """
-    opened = open_corpus(corpus)
+    if corpus is None and not calibrate:
+        raise click.UsageError("CORPUS is missing; without one there is `bigkernel plan --calibrate` alone")
+    opened = None if corpus is None else open_corpus(corpus)
+    if calibrate:
+        with progress(enabled=not as_json):
+            measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
+        path = measured.save()
+        if opened is None:
+            show(planning.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
+            return
+    assert opened is not None
     model = build(opened, options)
-    last = model[-1] if isinstance(model, Pipeline) else model
-    if not hasattr(last, "plan"):
-        raise ConfigError(f"--method {options['method']} has no plan: one sweep over {opened.n_rows:,} rows")
-    steps = last.plan(chosen_rows(opened, on_bad_rows))
-    rate, count = gemm_flops_per_second(), workers or processors()
+    steps = planning.plan_of(model, chosen_rows(opened, on_bad_rows))
+    found, why = calibration.look()
+    count, base = workers or processors(), settings().worker_base_bytes
+    rate = gemm_flops_per_second() if found is None else found.rates.stages["float32"].block.rates[-1]
     seconds = steps.seconds(rate * count)
-    base = settings().worker_base_bytes
     figures = {
         **steps.summary(),
         "worker_bytes": steps.worker_bytes(base),
@@ -59,8 +95,24 @@ def plan(corpus: str, on_bad_rows: str, workers: int | None, as_json: bool, **op
         "gemm_gflops_per_second_each": rate / 1e9,
         "sweep_seconds": seconds,
         "sweep_hours": seconds / 3600,
+        "calibration": None,
     }
-    show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
+    if found is not None:
+        forecast = found.forecast(steps, planning.work_of(model, steps, opened), workers=count, run=with_run)
+        figures |= planning.told(forecast, found)
+    title = f"plan: {options['method']} on {corpus}"
+    if as_json:
+        show(figures, as_json=True)
+        return
+    stages = figures.pop("stage_seconds", {})
+    show(
+        {name: value for name, value in figures.items() if name != "calibration" and value}, as_json=False, title=title
+    )
+    if found is None:
+        click.echo(f"time by the matrix product alone: {why}; {planning.ADVICE}")
+        return
+    planning.echo_stages(stages)
+    planning.echo_origin(found)
 
 
 def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
@@ -84,6 +136,14 @@ INCIDENTS = ("retries", "lost_workers", "repeated_segments", "damaged_partials",
 @click.argument("model", type=click.Path())
 @model_options
 @bad_rows_option
+@click.option(
+    "--score",
+    "held_out",
+    type=click.Path(),
+    metavar="CORPUS",
+    help="Judge the model on the labelled rows of another corpus. Without it, --run judges a classifier on up to "
+    "10,000 of the rows that it was fitted to.",
+)
 @cluster_options
 @run_options
 @overwrite_option
@@ -92,6 +152,7 @@ def fit(
     corpus: str,
     model: str,
     on_bad_rows: str,
+    held_out: str | None,
     where: Where,
     run: str | None,
     resume: bool,
@@ -107,23 +168,36 @@ def fit(
     """
     opened = open_corpus(corpus)
     estimator = build(opened, options)
+    judged = _open_held_out(held_out, opened) if held_out else None
     _require_target(model, overwrite)
+    rows = chosen_rows(opened, on_bad_rows)
+    verdict: dict[str, Any] = {}
     with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
-        estimator.fit(chosen_rows(opened, on_bad_rows))
+        estimator.fit(rows)
         seconds = time.perf_counter() - start
-    save_model(estimator, model, overwrite=overwrite)
-    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-    report: dict[str, Any] = {"estimator": type(last).__name__}
-    if hasattr(last, "fit_report"):
-        report = last.fit_report()
+        last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+        report: dict[str, Any] = {"estimator": type(last).__name__}
+        if hasattr(last, "fit_report"):
+            report = last.fit_report()
+        report["training_mse"] = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
+        report["fit_seconds"] = seconds
+        given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
+        emit(Figures("fit", {**report, **given}))
+        save_model(estimator, model, overwrite=overwrite)
+        if judged is not None:
+            verdict = judge(estimator, judged, chosen_rows(judged, on_bad_rows), of="held-out", pictures=bool(run))
+        elif run and is_classifier(last):
+            verdict = _of_training(estimator, opened, rows)
+        if verdict:
+            emit(Figures("score", told(verdict)))
     swept = report.pop("sweep", {})
     stages = swept.pop("stage_seconds", {})
     chosen = ("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments")
+    kind = "held_out" if judged is not None else "training_sample"
     figures = {
         **report,
-        "training_mse": float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None,
-        "fit_seconds": seconds,
+        **{f"{kind}_{name}": verdict[name] for name in _VERDICT if name in verdict},
         "sweep_seconds": swept.get("seconds"),
         **{name: swept[name] for name in chosen if name in swept},
         **{name: swept[name] for name in INCIDENTS if swept.get(name)},
@@ -131,6 +205,31 @@ def fit(
     }
     figures = {name: value for name, value in figures.items() if value is not None}
     show(figures, as_json=as_json, title=model)
+
+
+_VERDICT = ("rows", "error_percent", "mse", "r2")
+
+
+def _open_held_out(path: str, training: Corpus) -> Corpus:
+    """The corpus to judge a fit on, refused before hours are spent if it cannot be used."""
+    opened = open_corpus(path)
+    if opened.n_features != training.n_features:
+        raise DataError(
+            f"--score {path}: expected rows of {training.n_features} features as in {training.path}, found "
+            f"{opened.n_features}"
+        )
+    if "y" not in opened.columns:
+        raise DataError(f"--score {path}: has no labels y; give a corpus that has")
+    return opened
+
+
+def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
+    """What the report tells of the training rows. Nobody asked for it by name: that it fails ends no fit."""
+    try:
+        return judge_on_training(estimator, corpus, rows, pictures=True)
+    except (BigKernelError, OSError, MemoryError) as error:
+        warnings.warn(f"the model is saved, but not judged on training rows: {error}", RuntimeWarning, stacklevel=2)
+        return {}
 
 
 def _require_target(path: str, overwrite: bool) -> None:
@@ -172,7 +271,7 @@ def predict(
     """
     loaded, opened = load_model(model), open_corpus(corpus)
     _require_target(out, overwrite)
-    last, rows = _split(loaded, opened)
+    last, rows = split(loaded, opened)
     with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
@@ -186,48 +285,28 @@ def predict(
 @click.argument("corpus", type=click.Path())
 @bad_rows_option
 @cluster_options
+@run_options
 @json_option
 def score(
     model: str,
     corpus: str,
     on_bad_rows: str,
     where: Where,
+    run: str | None,
+    resume: bool,
     as_json: bool,
 ) -> None:
-    """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R²."""
+    """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R².
+
+    With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
+    worst-classified rows.
+    """
     loaded, opened = load_model(model), open_corpus(corpus)
-    last, rows = _split(loaded, chosen_rows(opened, on_bad_rows))
-    with execution(where, quiet=as_json):
-        start = time.perf_counter()
-        totals = last.score_totals(rows)
-        seconds = time.perf_counter() - start
-    figures: dict[str, Any]
-    if is_classifier(last):
-        confusion = totals["confusion"]
-        n = confusion.sum()
-        if not n:
-            raise DataError(f"{corpus}: no labelled row to score")
-        error = 1 - score_of(totals)
-        figures = {
-            "rows": int(n),
-            "error_percent": 100 * error,
-            "standard_error_percent": 100 * float(np.sqrt(error * (1 - error) / n)),
-            "accuracy_percent": 100 * (1 - error),
-            "seconds": seconds,
-        }
-        if as_json:
-            figures["confusion"] = confusion.astype(int).tolist()
-            figures["classes"] = last.classes_.tolist()
-    else:
-        n = totals["n"][0]
-        if not n:
-            raise DataError(f"{corpus}: no labelled row to score")
-        figures = {"rows": int(n), "mse": float((totals["sse"] / n).mean()), "r2": score_of(totals), "seconds": seconds}
+    with execution(where, run=run, resume=resume, quiet=as_json):
+        verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
+        emit(Figures("score", {**told(verdict), "model": model}))
+    shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", "mse", "r2", "seconds"]
+    if as_json:
+        shown += ["confusion", "classes"]
+    figures = {name: verdict[name] for name in shown if name in verdict}
     show(figures, as_json=as_json, title=f"{model} on {corpus}")
-
-
-def _split(model: Any, corpus: Corpus | Rows) -> tuple[Any, Any]:
-    """The last step, and the rows as the steps before it hand them on."""
-    if not isinstance(model, Pipeline):
-        return model, corpus
-    return model[-1], model[:-1].transform(corpus) if len(model) > 1 else corpus

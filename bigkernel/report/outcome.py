@@ -105,7 +105,7 @@ def _confusion(page: Page, score: Mapping[str, Any], classes: list[Any]) -> None
             order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
             places = [divmod(int(place), len(classes)) for place in order]
             pairs = [[classes[i], classes[j], wrong[i, j]] for i, j in places if wrong[i, j] > 0]
-    if isinstance(pairs, list) and pairs and len(classes) > 20:
+    if isinstance(pairs, list) and pairs and (counts is None or len(classes) > 20):
         records = [{"true": a, "guess": b, "rows": n} for a, b, n in pairs[:_MOST_CONFUSED]]
         page.table(Table(_PAIRS, records), caption="Classes that are taken for another most often.")
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-COLOURS = 7
+COLOURS = 9
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short
 _PAUSE_PERCENT = 4.0
 _TITLED = 4000  # rectangles that have texts of their own

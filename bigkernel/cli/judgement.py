@@ -1,0 +1,172 @@
+"""What a model is worth on rows with labels, as plain figures for the terminal, the journal and the report of a run.
+
+rows, seconds      how many were scored, and how long that took
+of, corpus         "held-out", "training" or "scored"; and which corpus
+classifiers        error_percent, standard_error_percent, accuracy_percent, classes; confusion (true by predicted
+                   class) up to 64 classes, beyond that `confused`, the commonest [true, predicted, rows]; worst
+                   (row, true, predicted, margin: lists of at most 40; images where rows are pictures)
+regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import is_classifier
+from sklearn.pipeline import Pipeline
+
+from bigkernel.corpus import Corpus
+from bigkernel.errors import DataError
+from bigkernel.predictor import score as score_of
+from bigkernel.report.drawings import MOST_CLASSES
+from bigkernel.report.pixels import MOST_IMAGES, pack
+from bigkernel.rows import NumpySource, Rows, Source
+from bigkernel.statistics import Accumulator
+
+Array = NDArray[Any]
+SAMPLE_ROWS = 10_000
+_SAMPLE_BYTES = 2**26  # of the sample, as doubles
+_SAMPLE_STEPS = 256  # chunks that a sample is read from, at most
+_MOST_CONFUSED = 40
+
+
+def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
+    """The last step of a model, and the rows as the steps before it hand them on."""
+    if not isinstance(model, Pipeline):
+        return model, rows
+    return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
+
+
+def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
+    """The figures of a model on the labelled rows of a corpus, from one sweep.
+
+    Parameters
+    ----------
+    rows : those of the corpus, the bad ones to be refused or skipped
+    of : "held-out" or "scored"; see the module's head
+    pictures : take the images of the worst-classified rows, where rows are pictures
+
+    Raises
+    ------
+    DataError
+        No row has a label.
+    """
+    last, mapped = split(model, rows)
+    start = time.perf_counter()
+    totals = last.score_totals(mapped, worst=MOST_IMAGES)
+    figures = _figures(last, totals, corpus.path, time.perf_counter() - start)
+    if is_classifier(last):
+        found = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
+        figures["worst"] = _worst(last, totals, found, corpus if pictures else None, rows)
+    return {"of": of, "corpus": corpus.path, **figures}
+
+
+def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool) -> dict[str, Any]:
+    """The same of at most 10,000 evenly spaced labelled rows that the model was fitted to.
+
+    They are read into this process: from at most 256 evenly spaced chunks, and no more than 64 MB.
+    """
+    last, mapped = split(model, rows)
+    ids = _sample(last, rows)
+    columns: dict[str, Source] = {
+        name: NumpySource(_at(rows, name, ids)) for name in ("y", "weight") if name in rows.columns
+    }
+    sample = Rows(NumpySource(mapped.take(ids)), columns, name=rows.name, classes=rows.classes)
+    start = time.perf_counter()
+    totals = last.score_totals(sample, worst=MOST_IMAGES, what="training-score")
+    figures = _figures(last, totals, corpus.path, time.perf_counter() - start)
+    found = ids[totals["row"][np.isfinite(totals["margin"])].astype(np.int64)]
+    figures["worst"] = _worst(last, totals, found, corpus if pictures else None, rows)
+    return {"of": "training", "corpus": corpus.path, **figures}
+
+
+def _figures(last: Any, totals: Accumulator, name: str, seconds: float) -> dict[str, Any]:
+    if not is_classifier(last):
+        n = totals["n"][0]
+        if not n:
+            raise DataError(f"{name}: no labelled row to score")
+        unit = float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0))))
+        return {
+            "rows": int(n),
+            "mse": float((totals["sse"] / n).mean()),
+            "r2": score_of(totals),
+            "seconds": seconds,
+            "residuals": totals["residuals"].sum(axis=0).tolist(),
+            "residual_unit": unit,
+        }
+    confusion = totals["confusion"]
+    n = confusion.sum()
+    if not n:
+        raise DataError(f"{name}: no labelled row to score")
+    error = 1 - score_of(totals)
+    return {
+        "rows": int(n),
+        "error_percent": 100 * error,
+        "standard_error_percent": 100 * float(np.sqrt(error * (1 - error) / n)),
+        "accuracy_percent": 100 * (1 - error),
+        "seconds": seconds,
+        "classes": last.classes_.tolist(),
+        "confusion": confusion.astype(np.int64).tolist(),
+    }
+
+
+def told(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures as a job tells them: beyond 64 classes the commonest confusions stand for the matrix."""
+    classes = figures.get("classes", ())
+    if len(classes) <= MOST_CLASSES:
+        return figures
+    wrong = np.array(figures["confusion"])
+    np.fill_diagonal(wrong, 0)
+    commonest = [
+        divmod(int(place), len(wrong)) for place in np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
+    ]
+    pairs = [[str(classes[i]), str(classes[j]), int(wrong[i, j])] for i, j in commonest if wrong[i, j] > 0]
+    rest = {name: value for name, value in figures.items() if name != "confusion"}
+    return {**rest, "classes": [str(label) for label in classes[:MOST_CLASSES]], "confused": pairs}
+
+
+def _worst(last: Any, totals: Accumulator, ids: Array, corpus: Corpus | None, rows: Rows) -> dict[str, Any]:
+    """The worst-classified rows, with row ids `ids`, and their images where a corpus is given and has some."""
+    count, classes = len(ids), last.classes_.tolist()
+    worst: dict[str, Any] = {
+        "row": ids.tolist(),
+        "true": [classes[int(place)] for place in totals["truth"][:count]],
+        "predicted": [classes[int(place)] for place in totals["guess"][:count]],
+        "margin": totals["margin"][:count].tolist(),
+    }
+    shape = corpus.info.image_shape if corpus is not None else None
+    if shape and count:
+        ordered, place = np.unique(ids, return_inverse=True)
+        images = replace(rows, row_maps=()).take(ordered)[place]
+        worst["images"] = pack(images.reshape(count, *shape))
+    return worst
+
+
+def _sample(last: Any, rows: Rows) -> Array:
+    """Row ids of labelled rows, evenly spaced, sorted."""
+    bounds = np.asarray(rows.bounds())
+    steps = np.unique(np.linspace(0, len(bounds) - 2, min(_SAMPLE_STEPS, len(bounds) - 1)).round().astype(np.int64))
+    found = []
+    for start, stop in zip(bounds[steps], bounds[steps + 1], strict=True):
+        y = rows.columns["y"].read(int(start), int(stop))
+        # the classes of a corpus with names stand in it as their positions
+        known = y >= 0 if any(isinstance(label, str) for label in rows.classes) else np.isin(y, last.classes_)
+        found.append(int(start) + np.flatnonzero(known))
+    ids = np.concatenate(found)
+    most = max(1, min(SAMPLE_ROWS, _SAMPLE_BYTES // (8 * max(1, rows.shape[1]))))
+    if len(ids) > most:
+        ids = ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)]
+    sound: Array = ids[rows.sound(ids)] if rows.bad_rows == "skip" else ids
+    return sound
+
+
+def _at(rows: Rows, name: str, ids: Array) -> Array:
+    """A column at sorted row ids, chunk by chunk."""
+    bounds = np.asarray(rows.bounds())
+    source, step = rows.columns[name], np.searchsorted(bounds, ids, side="right") - 1
+    parts = [source.read(int(bounds[i]), int(bounds[i + 1]))[ids[step == i] - int(bounds[i])] for i in np.unique(step)]
+    return np.concatenate(parts) if parts else source.read(0, 0)
