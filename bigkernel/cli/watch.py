@@ -154,6 +154,7 @@ class Directory:
             "unfinished": unfinished,
             "segments": sum(one.segments for one in found),
             "segments_done": sum(one.segments_done for one in found),
+            "on_workers": bool(jobs) and any(sweep["executor"] == "dask" for sweep in jobs[0]["sweeps"][-1:]),
             "receipt_seconds": now - max(one.changed for one in found) if found else None,
             "silent_seconds": now - max(touched),
         }
@@ -208,7 +209,8 @@ class Log:
     def _events(self, job: State) -> None:
         until = self._until.get(job["id"])
         for event in job["events"][-_EVENTS:] if until is None else job["events"]:
-            if until is None or event["time"] > until:
+            told = event["kind"] == "end" and event["text"].startswith(job["state"])  # by the line of the job itself
+            if not told and (until is None or event["time"] > until):
                 at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
                 self._write(f"{at} {printable(event['text'])}")
         self._until[job["id"]] = max((event["time"] for event in job["events"]), default=0.0)

@@ -186,11 +186,11 @@ def bar_line(what: str, fraction: float | None, parts: Sequence[Part], width: in
 def sweep_line(sweep: Data, width: int) -> Text:
     """Where a running sweep is, in one line."""
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    busy = _busy(sweep)
+    busy, known = _busy(sweep), sweep["flops_per_second"] > 0
     parts = [
         Part(f"{done(sweep)}/{len(sweep['stops'])}", 0),
-        Part(f"{quantity(_row_rate(sweep))} rows/s", 3, "dim"),
-        Part(flops_rate(sweep["flops_per_second"]), 4, "dim"),
+        Part(f"{quantity(_row_rate(sweep))} rows/s" if known else "", 3, "dim"),
+        Part(flops_rate(sweep["flops_per_second"]) if known else "", 4, "dim"),
         Part(left(sweep, expected=width >= _WIDE), 1),
         Part(f"{busy:,} busy" if busy else "", 5, "dim"),
         *(Part(trouble, 2, _MARKS["f"][1]) for trouble in _troubles(sweep)),
@@ -276,6 +276,8 @@ def _sweep_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
     yield sweep_line(sweep, width)
     calibrated, rate = sweep["calibrated_flops_per_second"], sweep["flops_per_second"]
     facts = [f"{quantity(sweep['rows_done'])} of {quantity(sweep['rows'])} rows"]
+    if sweep["rows_under_way"]:
+        facts.append(f"{quantity(sweep['rows_under_way'])} under way")
     if sweep["segments_resumed"]:
         facts.append(f"{sweep['segments_resumed']:,} segments resumed")
     if calibrated:
@@ -297,8 +299,9 @@ def _ended_line(sweep: Data) -> Text:
 def job_lines(job: Data, workers: Data, width: int) -> Iterator[Text]:
     """A running job: its sweeps, what its driver does, and what happened last."""
     place = f"{job['host']}:{job['pid']}" if job["pid"] else job["host"]
+    yield Text(printable(job["title"]), style="bold")
     about = [f"running for {spell(job['elapsed_seconds'])}", printable(place), printable(job["run"])]
-    yield Text.assemble((printable(job["title"]), "bold"), " · ", (" · ".join(filter(None, about)), "dim"))
+    yield Text("  " + " · ".join(filter(None, about)), style="dim")
     ended = [sweep for sweep in job["sweeps"] if sweep["ended"] is not None]
     if len(ended) > _SWEEPS:
         yield Text(f"  {len(ended) - _SWEEPS:,} sweeps before", style="dim")
@@ -339,8 +342,9 @@ def run_lines(run: Data) -> Iterator[Text]:
         )
     elif run["unfinished"]:
         yield Text(f"no driver is at work in {printable(run['path'])}; {kept}")
-    if run["unfinished"] and run["receipt_seconds"] is not None and run["receipt_seconds"] < _FRESH_SECONDS:
-        yield Text(f"the newest is {spell(run['receipt_seconds'])} old: workers may still be publishing")
+    age = run["receipt_seconds"]
+    if run["unfinished"] and run["on_workers"] and age is not None and age < _FRESH_SECONDS:
+        yield Text(f"the newest is {spell(age)} old: workers may still be publishing")
     if run["unfinished"] and run["command"]:
         again = [] if "--resume" in run["command"] else ["--resume"]
         yield Text(f"to go on: {printable(shlex.join([*run['command'], *again]))}", overflow="fold", no_wrap=False)

@@ -87,7 +87,7 @@ class _Teller:
         self._board, self._scope = Board(), Scope()
         self._step: Step | None = None
         self._first = 0  # pieces that were done when the step was first heard of
-        self._begun = self._line = time.monotonic()
+        self._begun = self._line = self._stepped = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Incident | Note):
@@ -115,8 +115,8 @@ class _Teller:
         if isinstance(event, Step):
             if self._step is None or self._step.what != event.what or event.done < self._step.done:
                 self._begun = self._line = now
-                self._first = event.done - 1 if event.done == 1 else event.done
-            self._step = event
+                self._first = event.done
+            self._step, self._stepped = event, now
         elif isinstance(event, SweepStarted):
             self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
             for each in (JobStarted(event.what), event):
@@ -132,8 +132,10 @@ class _Teller:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        if now - self._begun < _QUIET_SECONDS or (self._step is None and self._sweep is None):
+        if now - self._begun < _QUIET_SECONDS:
             return
+        if self._step is None and (self._sweep is None or self._sweep.ended is not None):
+            return  # a pulse that comes late
         if self._console.is_terminal:
             self._screen.show(self._bar)
         elif now - self._line > _LINE_SECONDS and (words := self._words(now)):
@@ -153,7 +155,8 @@ class _Teller:
         step = self._step
         if step is None or step.done <= self._first or step.done >= step.total:
             return ""
-        return left_of((now - self._begun) * (step.total - step.done) / (step.done - self._first))
+        each = (self._stepped - self._begun) / (step.done - self._first)
+        return left_of(each * (step.total - step.done) - (now - self._stepped))
 
     def _bar(self, width: int) -> Text:
         now = time.monotonic()

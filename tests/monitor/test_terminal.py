@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import types
 
 import numpy as np
@@ -10,7 +11,20 @@ import pytest
 from rich.console import Console
 
 from bigkernel.features import IdentityMap
-from bigkernel.monitor import SegmentDone, SweepEnded, SweepStarted, emit, observe, terminal
+from bigkernel.monitor import (
+    Incident,
+    JobEnded,
+    JobStarted,
+    Note,
+    Pulse,
+    SegmentDone,
+    Step,
+    SweepEnded,
+    SweepStarted,
+    emit,
+    observe,
+    terminal,
+)
 from bigkernel.plan import Footprint, plan
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
@@ -30,6 +44,24 @@ def clock(monkeypatch):
     return now
 
 
+@pytest.fixture
+def screen(monkeypatch):
+    """A terminal of 80 columns: what was written to it, the lines between control codes."""
+    stream = io.StringIO()
+
+    def lines():
+        return [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())) if line]
+
+    monkeypatch.setattr(
+        terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
+    )
+    return types.SimpleNamespace(stream=stream, lines=lines)
+
+
+def receipt(i, segment):
+    return Receipt(f"0-{i}", segment.start, segment.stop, worker="w1", elapsed=10.0)
+
+
 def run(clock, seconds, each=10):
     """A sweep of ten segments that takes its time; what it prints."""
     stream = io.StringIO()
@@ -37,7 +69,7 @@ def run(clock, seconds, each=10):
         emit(SweepStarted("moments", "threads", PLAN))
         for i, segment in enumerate(PLAN.segments[:each]):
             clock.seconds += seconds / len(PLAN.segments)
-            emit(SegmentDone(Receipt(f"0-{i}", segment.start, segment.stop), i + 1, len(PLAN.segments)))
+            emit(SegmentDone(receipt(i, segment), i + 1, len(PLAN.segments)))
         emit(SweepEnded(seconds))
     return stream.getvalue()
 
@@ -46,13 +78,14 @@ def test_a_sweep_tells_its_start_every_segment_and_its_end(small_steps):
     events = []
     with observe(events.append):
         swept = sweep(as_rows(X), STATISTIC, client="serial", what="means")
-    assert isinstance(events[0], SweepStarted)
-    assert (events[0].what, events[0].executor, events[0].plan) == ("means", "serial", swept.plan)
+    # a sweep by itself is a job
+    assert isinstance(events[0], JobStarted)
+    assert isinstance(events[1], SweepStarted)
+    assert (events[1].what, events[1].executor, events[1].plan) == ("means", "serial", swept.plan)
     done = [event for event in events if isinstance(event, SegmentDone)]
     assert [event.done for event in done] == list(range(1, len(swept.plan.segments) + 1))
     assert sum(event.receipt.rows for event in done) == 200
-    assert isinstance(events[-1], SweepEnded)
-    assert len(events) == len(done) + 2
+    assert [type(event) for event in events[-2:]] == [SweepEnded, JobEnded]
 
 
 def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_others_hear_on(small_steps):
@@ -66,7 +99,8 @@ def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_others_hear
         swept = sweep(as_rows(X), STATISTIC)
     np.testing.assert_allclose(swept.total["s"], X.sum(axis=0), atol=1e-12)
     assert len(caught) == len(calls) == 1
-    assert len(heard) == len(swept.plan.segments) + 2
+    assert sum(isinstance(event, SegmentDone) for event in heard) == len(swept.plan.segments)
+    assert isinstance(heard[-1], JobEnded)
 
 
 def test_observers_hear_nothing_after_their_block():
@@ -106,7 +140,9 @@ def test_a_long_sweep_says_where_it_is_every_ten_seconds(clock):
     assert 3 <= len(lines) <= 9
     assert all(line.startswith("moments: ") for line in lines)
     # 20 s for 2 of 10 segments of 100 rows and 1e9 flops a row: 10 rows/s, 10 GFLOP/s, 80 s left
-    assert lines[0] == "moments: 2 of 10 segments, 10 rows/s 10 GFLOP/s, 80 s left"
+    # with fewer than three receipts half and twice that are possible; w1 has no segment under way
+    assert lines[0] == "moments: 2 of 10 segments, 10 rows/s 10 GFLOP/s, 80s left (40s–2m40s)"
+    assert lines[1] == "moments: 4 of 10 segments, 10 rows/s 10 GFLOP/s, 60s left"
 
 
 def test_progress_that_is_not_wanted_prints_nothing(clock):
@@ -119,29 +155,134 @@ def test_progress_that_is_not_wanted_prints_nothing(clock):
 
 
 @pytest.mark.parametrize("seconds, shown", [(0.3, False), (30.0, True)])
-def test_a_terminal_shows_a_bar_after_half_a_second_and_clears_it(clock, monkeypatch, seconds, shown):
-    stream = io.StringIO()
-    monkeypatch.setattr(
-        terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=100, color_system=None)
-    )
-    with terminal.progress(stream=stream):
+def test_a_terminal_shows_a_bar_after_half_a_second_and_clears_it(clock, screen, seconds, shown):
+    with terminal.progress(stream=screen.stream):
         emit(SweepStarted("moments", "threads", PLAN))
         clock.seconds += seconds
-        emit(SegmentDone(Receipt("0-0", 0, 100), 1, 10))
-    assert ("moments" in stream.getvalue()) == shown
-    assert ("1/10" in stream.getvalue()) == shown
+        emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
+    assert any("moments" in line and "1/10" in line for line in screen.lines()) == shown
+    assert ("\x1b[2K" in screen.stream.getvalue()) == shown, "the line is erased"
 
 
-def test_a_bar_of_other_work_is_drawn_on_a_terminal_only(monkeypatch):
+def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(clock, screen):
+    with terminal.progress(stream=screen.stream):
+        emit(SweepStarted("moments", "threads", PLAN))
+        emit(Pulse("0-1", 0, "w2"))
+        emit(Incident("retry", "rows 0-99: a file was not there; tried again"))
+        clock.seconds += 20
+        emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
+    line = screen.lines()[-1]
+    assert len(line) == 80
+    # 100 of 1,000 rows in 20 s: 180 s left, half and twice that while only one receipt is there
+    assert re.sub(
+        "[━╸─]+", "#", line
+    ) == "moments # 1/10 5 rows/s 5 GFLOP/s 90s–6m00s left 1 busy 1 retry after 20s".ljust(
+        len(re.sub("[━╸─]+", "#", line))
+    )
+
+
+def test_pulses_move_the_bar_inside_a_segment(clock, screen):
+    with terminal.progress(stream=screen.stream):
+        emit(SweepStarted("moments", "threads", PLAN))
+        emit(Pulse("0-0", 0, "w1"))
+        clock.seconds += 5
+        emit(Pulse("0-0", 50, "w1", 10**8))
+    line = screen.lines()[-1]
+    assert "0/10" in line
+    assert "10 rows/s" in line
+    assert "╸" in line, "50 of 1,000 rows are half a cell of the bar"
+
+
+def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):
+    with terminal.progress(stream=screen.stream):
+        emit(Pulse("0-0", 50, "w1"))
+        emit(SweepStarted("moments", "threads", PLAN))
+        clock.seconds += 5
+        emit(SweepEnded(5.0))
+        emit(Pulse("0-0", 50, "w1"))
+    assert screen.lines() == []
+
+
+def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock, screen):
+    with terminal.progress(stream=screen.stream):
+        emit(Note("[bold]kernel 1 of 2[/bold] :warning:\x1b[31m"))
+        emit(SweepStarted("moments", "threads", PLAN))
+        clock.seconds += 5
+        emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
+        emit(Incident("worker", "worker [w1] lost"))
+    lines = screen.lines()
+    assert lines[0] == "[bold]kernel 1 of 2[/bold] :warning: [31m"
+    assert "moments: worker [w1] lost" in [line.strip() for line in lines]
+
+
+def test_steps_of_the_driver_have_a_bar_with_the_time_that_is_left(clock, screen):
+    with terminal.progress(stream=screen.stream):
+        for done in range(1, 5):
+            emit(Step("solves", done, 20))
+            clock.seconds += 1.0
+    line = screen.lines()[-1]
+    assert line.startswith("solves ")
+    assert "4/20" in line
+    # a second each, sixteen are left, and one second has gone by since the fourth
+    assert "15s left" in line
+
+
+def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
+    stream = io.StringIO()
+    with terminal.progress(stream=stream):
+        for done in range(1, 21):
+            emit(Step("solves", done, 20))
+            clock.seconds += 4.0
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("solves: 4 of 20, ")
+    assert len(lines) == 6
+    assert "20 of 20" not in stream.getvalue()
+
+
+def test_a_bar_that_cannot_be_drawn_is_given_up_with_one_warning_and_the_job_goes_on(
+    clock, screen, monkeypatch, caplog
+):
+    monkeypatch.setattr(terminal, "sweep_line", lambda *_: 1 / 0)
+    with terminal.progress(stream=screen.stream):
+        emit(SweepStarted("moments", "threads", PLAN))
+        for i in range(10):
+            clock.seconds += 5
+            emit(SegmentDone(receipt(i, PLAN.segments[i]), i + 1, 10))
+        emit(SweepEnded(50.0))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the bar is not shown any more: ZeroDivisionError: division by zero"
+    ]
+
+
+def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr(
+        terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
+    )
+    with terminal.progress(stream=stream):
+        emit(SweepStarted("Übung", "threads", PLAN))
+        clock.seconds += 5
+        emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
+    assert b"?bung  ==---" in raw.getvalue()
+
+
+def test_a_bar_of_other_work_is_drawn_on_a_terminal_only():
     plain = io.StringIO()
     with terminal.bar("ingest", stream=plain) as update:
         update(5, 10)
     assert plain.getvalue() == ""
-    drawn = io.StringIO()
-    monkeypatch.setattr(
-        terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=100, color_system=None)
-    )
-    with terminal.bar("ingest", stream=drawn) as update:
+
+
+def test_a_bar_of_other_work_shows_counts_and_clears_itself(clock, screen):
+    with terminal.bar("ingest [x]", stream=screen.stream, unit="files") as update:
+        clock.seconds += 2
         update(1234, None)
-    assert "ingest" in drawn.getvalue()
-    assert "1,234 rows" in drawn.getvalue()
+        update(1500, 6000)
+    lines = screen.lines()
+    assert lines[0].startswith("ingest [x] ")
+    assert "1,234 files" in lines[0]
+    assert "617 files/s" in lines[0]
+    assert "1,500/6,000 files" in lines[-1]
+    assert "6s left" in lines[-1]
+    assert {len(line) for line in lines} == {80}
