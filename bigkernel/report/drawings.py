@@ -95,7 +95,7 @@ def rate(histories: Sequence[tuple[float, Sequence[Sequence[float]]]], axis: Axi
         y = height - scale * calibrated / unit
         parts.append(
             f'<line class="mark" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="halo" x="100%" y="{y + 15:.1f}" text-anchor="end">calibrated: '
+            f'<text class="halo" x="100%" y="{y - 5:.1f}" text-anchor="end">calibrated: '
             f"{calibrated / unit:.3g} {name}FLOP/s</text>"
         )
     return f'<svg width="100%" height="{height + 20}" role="img" aria-label="rate over time">{"".join(parts)}</svg>'
@@ -106,7 +106,7 @@ def _nice(least: float) -> float:
     return power * next(factor for factor in (1, 2, 5, 10) if power * factor >= least * 0.999)
 
 
-def memory(peaks: Mapping[str, int], announced: int, names: Mapping[str, str], *, most: int = 24) -> str:
+def memory(peaks: Mapping[str, int], announced: int, names: Mapping[str, str], *, most: int = 16) -> str:
     """Highest resident memory of workers, the highest first, with a dashed line at what was announced."""
     if not peaks or max(peaks.values()) <= 0:
         return ""

@@ -139,10 +139,10 @@ def _worst(page: Page, score: Mapping[str, Any]) -> None:
         page.table(Table(_WORST, records), caption=caption)
         return
     captions = [
-        (f"{r['true']} → {r['predicted']}", f"{_signed(r['margin'])} · {r['row']:,}", r["true"] != r["predicted"])
+        (f"{r['true']} → {r['predicted']}", f"{_signed(r['margin'])}\nrow {r['row']:,}", r["true"] != r["predicted"])
         for r in records[: len(images)]
     ]
-    caption += " Below each: true → predicted class, margin · row."
+    caption += " Below each: true → predicted class, margin, row."
     page.svg(drawings.digits(images, captions), caption=caption)
 
 

@@ -119,11 +119,9 @@ def _tiles(page: Page, facts: Facts) -> None:
         share = longest["calibrated_flops_per_second"]
         of = f", {longest['flops_per_second'] / share:.0%} of the calibrated rate" if share else ""
         tiles.append((_per_second(longest["flops_per_second"]), f"rate of the longest sweep{of}"))
-    peaks = [each for each in figures if each["peak_bytes"]]
-    if peaks:
-        most = max(peaks, key=lambda each: each["peak_bytes"])
-        of = f" of {_bytes(most['announced_bytes'])} announced" if most["announced_bytes"] else ""
-        tiles.append((_bytes(most["peak_bytes"]), f"highest memory of a worker{of}"))
+    if longest.get("peak_bytes"):
+        of = f" of {_bytes(longest['announced_bytes'])} announced" if longest["announced_bytes"] else ""
+        tiles.append((_bytes(longest["peak_bytes"]), f"highest memory of a worker{of}"))
     page.tiles(tiles)
 
 
@@ -154,7 +152,7 @@ def _what(page: Page, facts: Facts) -> None:
         ("labelled_rows", "labelled rows"),
         ("skipped_rows", "bad rows left out"),
     ):
-        if fit.get(key) not in (None, [], "", {}):
+        if fit.get(key) not in (None, [], "", {}) and (key != "skipped_rows" or fit[key]):
             described[name] = _plain(fit[key])
     described["run directory"] = facts.run
     if facts.attempts:
@@ -248,7 +246,7 @@ _PLAN = (
     Column("what", "", left=True),
     Column("planned", "planned"),
     Column("measured", "measured"),
-    Column("ratio", "measured / planned"),
+    Column("ratio", "of plan"),
 )
 _SWEEPS = (
     Column("sweep", "sweep", left=True),
