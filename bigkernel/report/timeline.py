@@ -116,13 +116,67 @@ def clock(seconds: float) -> str:
         return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if seconds < 7200:
-        left = f'<svg width="{width:.0f}" height="{height + 20}" aria-hidden="true">{beside}</svg>'
+        left = round(seconds) % 60
+        return f"{int(seconds // 60)} min" + (f" {left} s" if left and seconds < 600 else "")
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    return f"{hours // 24} d" + (f" {hours % 24} h" if hours % 24 else "")
+
+
+def lanes_of(bars: Sequence[Bar]) -> list[tuple[str, list[list[Bar]]]]:
+    """Bars by worker, in the order of their first, each worker's in as few rows as do not overlap."""
+    workers: dict[str, list[list[Bar]]] = {}
+    for bar in sorted(bars, key=lambda bar: (bar.start, bar.stop)):
+        rows = workers.setdefault(bar.worker, [])
+        for row in rows:
+            # clocks of workers are a few milliseconds apart from what they measured
+            if row[-1].stop <= bar.start + 0.02 * max(0.1, row[-1].stop - row[-1].start):
+                row.append(bar)
+                break
+        else:
+            rows.append([bar])
+    return list(workers.items())
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Addresses without their protocol, and without the host where all have the same one."""
+    plain = {name: name.split("://")[-1] for name in names}
+    hosts = {text.rpartition(":")[0] for text in plain.values()}
+    if len(hosts) == 1 and len(names) > 1:
+        return {name: f":{text.rpartition(':')[2]}" for name, text in plain.items()}
+    return {name: text if len(text) <= 22 else f"…{text[-21:]}" for name, text in plain.items()}
+
+
+def timeline(bars: Sequence[Bar], axis: Axis) -> str:
+    """Segments and merges (thinner) by worker as inline SVG, coloured by attempt."""
+    lanes = lanes_of(bars)
+    everything = sum(len(each) for _, each in lanes)
+    most_of_one = max(1, _MOST_LANES // max(1, len(lanes))) if everything > _MOST_LANES else everything
+    lanes = [(worker, each[:most_of_one]) for worker, each in lanes[:_MOST_LANES]]
+    rows = sum(len(each) for _, each in lanes)
+    pitch = 22 if rows <= 12 else 17 if rows <= 24 else 9 if rows <= 60 else 6 if rows <= 120 else 4
+    titled = len(bars) <= _TITLED
+    parts, labels, top = [], [], 4
+    names = short_names([worker for worker, _ in lanes])
+    for worker, each in lanes:
+        if pitch >= _LABEL_PIXELS:
+            labels.append(f'<text x="0" y="{top + pitch * len(each) / 2 + 4:.0f}">{html.escape(names[worker])}</text>')
+        for row in each:
+            parts.append(_row(row, axis, top, pitch - max(1, pitch // 5), titled=titled))
+            top += pitch
+    height = top + 4
+    grid = frame(axis, height)
     more = f"<p>{rows:,} of {everything:,} rows of the timeline are drawn.</p>" if rows < everything else ""
     drawing = (
         f'<svg width="100%" height="{height + 20}" role="img" aria-label="segments by worker over time">'
         f"{grid}{''.join(parts)}</svg>"
     )
-    return (f'<div class="chart">{left}{drawing}</div>' if labels else drawing) + more
+    if labels:
+        width = 7.2 * max(len(name) for name in names.values())
+        beside = f'<svg width="{width:.0f}" height="{height + 20}" aria-hidden="true">{"".join(labels)}</svg>'
+        drawing = f'<div class="chart">{beside}{drawing}</div>'
+    return drawing + more
 
 
 def frame(axis: Axis, height: float) -> str:
