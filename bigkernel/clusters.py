@@ -199,6 +199,7 @@ def _first_cause(error: BaseException) -> str:
 def _configuration(port: int, *, pages: bool) -> dict[str, Any]:
     """Dask's configuration of a local cluster: bounded waits, and no route that shows logs, code or other ports."""
     wanted = settings()
+    page = "bigkernel" if pages and wanted.monitor else "status"
     metrics = find_spec("prometheus_client") is not None
     scheduler = ["distributed.http.health", "distributed.http.statics"]
     worker = ["distributed.http.health"]
@@ -221,7 +222,7 @@ def _configuration(port: int, *, pages: bool) -> dict[str, Any]:
             f"localhost:{port}",
             f"127.0.0.1:{port}",
         ],
-        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/status",
+        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{page}",
     }
 
 
@@ -273,7 +274,7 @@ def _dashboard_port(wanted: int) -> int:
             probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     if wanted not in (0, port):
-        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/status", wanted, port)
+        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", wanted, port)
     return port
 
 

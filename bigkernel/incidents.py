@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import distributed
 from distributed import Client, Future
-from distributed.scheduler import KilledWorker
+from distributed.scheduler import KilledWorker, NoWorkerError
 
 from bigkernel.config import Settings
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
@@ -116,14 +116,17 @@ class Watch:
             except queue.Empty:
                 if time.monotonic() < deadline:
                     continue
-                raise Stalled(
-                    f"{what} was not finished within {self._wanted.stall_seconds} s (bigkernel.stall-seconds); "
-                    f"workers: {self.states()}; finished segments of a run are kept: mend the cluster and resume"
-                ) from None
+                raise self._stalled(what) from None
             with suppress(queue.Empty):
                 while True:
                     done.append(self._done.get_nowait())
             return done
+
+    def _stalled(self, what: str) -> Stalled:
+        return Stalled(
+            f"{what} was not finished within {self._wanted.stall_seconds} s (bigkernel.stall-seconds); "
+            f"workers: {self.states()}; finished segments of a run are kept: mend the cluster and resume"
+        )
 
     def _require_scheduler(self, what: str) -> None:
         if self._client.status != "running":
@@ -180,6 +183,8 @@ class Watch:
             raise
         except KilledWorker as error:
             raise self._abandoned(error, run) from error
+        except NoWorkerError as error:
+            raise self._stalled(f"{what}, for which no worker was running,") from error
         except (distributed.CancelledError, distributed.client.FutureCancelledError) as error:
             raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
         except OSError as error:

@@ -177,7 +177,9 @@ def sweep(
             check_cluster(executor, rows, steps, wanted, job.run)
             job = replace(job, heard=ToScheduler(token) if wanted.monitor else None)
         path = "" if job.run is None else job.run.path
-        announced = steps.worker_bytes(wanted.worker_base_bytes)
+        # one process holds the tasks of all threads
+        tasks = processors() if executor == "threads" else 1
+        announced = wanted.worker_base_bytes + tasks * steps.task_bytes
         scope.sweep = token
         emit(SweepStarted(what, name, steps, token, path, announced))
         start = time.perf_counter()

@@ -7,7 +7,7 @@ an unknown segment is ignored.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +25,8 @@ STATES = {
     FAILED: "failed",
 }
 _DONE = (PUBLISHED, MERGED)
-_HISTORY = 240  # points of the rate over time
-_HISTORY_SECONDS = 1.0
+_HISTORY = 240  # most points of the rate over time; neighbours are joined where there would be more
+_HISTORY_SECONDS = 1.0  # between two points, at first
 
 
 @dataclass
@@ -74,8 +74,9 @@ class Progress:
         self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
         self.done = 0  # finished segments
         self._rows_done = self._rows_resumed = 0
-        self.history: deque[tuple[float, float]] = deque(maxlen=_HISTORY)  # seconds since the start, flops a second
+        self.history: list[tuple[float, float]] = []  # seconds since the start, flops a second until then
         self._marked = (self.started, 0.0)
+        self._mark_seconds = _HISTORY_SECONDS
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -231,9 +232,17 @@ class Progress:
         """A point of the rate over time, once a second: what was computed since the point before."""
         then, before = self._marked
         rows = float(self._rows_done - self._rows_resumed + self.rows_under_way)
-        if now - then >= _HISTORY_SECONDS or (self.ended is not None and now > then and not self.history):
+        if now - then >= self._mark_seconds or (self.ended is not None and now > then and not self.history):
             self.history.append((now - self.started, max(0.0, self._flops(rows - before)) / max(now - then, 1e-9)))
             self._marked = now, rows
+        if len(self.history) > _HISTORY:
+            self._mark_seconds *= 2
+            times, rates = zip(*self.history, strict=True)
+            begins = (0.0, *times)
+            flops = [(times[i] - begins[i]) * rates[i] for i in range(len(times))]
+            pairs = range(0, len(times) - 1, 2)
+            joined = [(times[i + 1], (flops[i] + flops[i + 1]) / max(times[i + 1] - begins[i], 1e-9)) for i in pairs]
+            self.history = joined + self.history[2 * len(joined) :]
 
     def left(self, now: float) -> tuple[float, float, float] | None:
         """Seconds left, with a lower and an upper end (about 95 %); None before anything is known.

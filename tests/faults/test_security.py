@@ -436,7 +436,7 @@ def test_a_local_cluster_listens_on_loopback_only_and_hides_logs_keys_and_proxie
         assert {ip for _, ip, _ in opened} == {"127.0.0.1"}
         assert client.scheduler.address.startswith("tls:" if "tls" in str(client.scheduler.address) else "tcp:")
         assert (client.security.require_encryption or False) is ("tls" in client.scheduler.address)
-        pages = client.dashboard_link.removesuffix("/status")
+        pages = client.dashboard_link.removesuffix("/bigkernel")
         assert pages.startswith("http://127.0.0.1:")
         shown = {path: status(pages + path) for path in ("/status", "/workers", "/health", "/statics/css/base.css")}
         assert set(shown.values()) == {200}, shown
@@ -654,5 +654,5 @@ def test_where_the_port_is_taken_the_job_runs_on_another_with_one_warning(caplog
 @pytest.mark.cluster
 def test_metrics_are_served_where_prometheus_is_installed():
     with connect("local", workers=1, dashboard=0) as client:
-        found = status(client.dashboard_link.replace("/status", "/metrics"))
+        found = status(client.dashboard_link.replace("/bigkernel", "/metrics"))
     assert found == (200 if find_spec("prometheus_client") else 404)
