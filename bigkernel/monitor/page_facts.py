@@ -122,9 +122,11 @@ def log_facts(job: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def duration(seconds: float) -> str:
-    """ "0.4 s", "42 s", "3 min 20 s", "2 h 05 min", "3 days 4 h"."""
+    """ "40 ms", "0.4 s", "42 s", "3 min 20 s", "2 h 05 min", "3 days 4 h"."""
+    if seconds < 0.0995:
+        return f"{1e3 * max(0.0, seconds):.0f} ms"
     if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f} s"
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -33,9 +33,9 @@ State = Mapping[str, Any]
 Paints = list[tuple[Any, str, str]]
 _ASPECT = 5.0  # of the map: cells a line for one line
 _HEIGHT = 212
-_STAGES = ("read", "convert", "block", "exp", "gram", "add", "merge", "solve")
+_STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "merge", "solve")
 _EDGES = ("left", "right", "top", "bottom")
-_LOWEST, _TALLEST, _MAP_HEIGHT = 10.0, 30.0, 200.0  # pixels of a cell, and of all of them
+_LOWEST, _TALLEST, _MAP_HEIGHT, _MAP_WIDTH = 10.0, 30.0, 200.0, 1100.0  # pixels of a cell, and of all of them
 
 
 class Part(Protocol):
@@ -97,7 +97,7 @@ class RowMap:
 
     def __init__(self) -> None:
         self._stops: Sequence[int] = ()
-        self._columns = 1
+        self._columns, self._gap = 1, (0.0, 0.0)
         cells = (*_EDGES, "state", "rows", "worker", "attempts")
         self._cells = ColumnDataSource({column: [] for column in cells})
         self._parts = ColumnDataSource({column: [] for column in (*_EDGES, "state")})
@@ -171,15 +171,17 @@ class RowMap:
         count = max(1, len(stops))
         lines = ceil(count / min(count, ceil(sqrt(count * _ASPECT))))
         self._columns = columns = ceil(count / lines)
+        tall = min(_TALLEST, max(_LOWEST, _MAP_HEIGHT / lines))
+        across, down = self._gap = columns / _MAP_WIDTH, 1 / tall  # a pixel on each side
         self._shapes = {
-            "left": [i % columns + 0.04 for i in range(count)],
-            "right": [i % columns + 0.96 for i in range(count)],
-            "top": [i // columns + 0.05 for i in range(count)],
-            "bottom": [i // columns + 0.95 for i in range(count)],
+            "left": [i % columns + across for i in range(count)],
+            "right": [i % columns + 1 - across for i in range(count)],
+            "top": [i // columns + down for i in range(count)],
+            "bottom": [i // columns + 1 - down for i in range(count)],
             "rows": [f"{start:,} to {stop:,}" for start, stop in zip([0, *stops], stops, strict=False)],
         }
         self.root.x_range.end, self.root.y_range.start = columns, lines
-        self.root.height = round(lines * min(_TALLEST, max(_LOWEST, _MAP_HEIGHT / lines))) + 12
+        self.root.height = round(lines * tall) + 12
         every = ceil(lines / 6)
         marks = range(0, lines, every)
         self.root.yaxis.ticker = FixedTicker(ticks=[line + 0.5 for line in marks])
@@ -189,12 +191,12 @@ class RowMap:
     def _filled(self, sweep: State) -> dict[str, list[Any]]:
         """The done parts of the cells under way."""
         under_way = [(int(i), min(1.0, share)) for i, share in sweep["fractions"].items()]
-        columns = self._columns
+        columns, (across, down) = self._columns, self._gap
         return {
-            "left": [i % columns + 0.04 for i, _ in under_way],
-            "right": [i % columns + 0.04 + 0.92 * share for i, share in under_way],
-            "top": [i // columns + 0.05 for i, _ in under_way],
-            "bottom": [i // columns + 0.95 for i, _ in under_way],
+            "left": [i % columns + across for i, _ in under_way],
+            "right": [i % columns + across + (1 - 2 * across) * share for i, share in under_way],
+            "top": [i // columns + down for i, _ in under_way],
+            "bottom": [i // columns + 1 - down for i, _ in under_way],
             "state": ["retried" if sweep["states"][i] == "a" else "running" for i, _ in under_way],
         }
 

@@ -332,7 +332,9 @@ def test_a_state_that_cannot_be_read_leaves_the_page_open(caplog):
 @pytest.mark.parametrize(
     "seconds, text",
     [
-        (0.04, "0.0 s"),
+        (-1e-9, "0 ms"),
+        (0.04, "40 ms"),
+        (0.0999, "0.1 s"),
         (9.94, "9.9 s"),
         (59.4, "59 s"),
         (59.6, "1 min 00 s"),
