@@ -1,0 +1,331 @@
+"""What Prometheus reads: figures of the boards, counters that never fall, labels that stay few; the table and the board
+of Grafana name what there is."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import simulated
+import yaml
+
+from bigkernel.monitor import metrics
+from bigkernel.monitor.board import Board
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+
+CLUSTER = Path(__file__).parents[2] / "cluster"
+
+
+class Scheduler:
+    """Stands for one: something with a board that can be referred to weakly."""
+
+    def __init__(self, board=None):
+        self.board = board or Board()
+
+
+def board_of(scheduler):
+    return scheduler.board
+
+
+def fed(segments=40, workers=3, **options):
+    board = Board()
+    for message, now in simulated.messages(segments, workers, **options):
+        board.apply(message, now)
+    return board
+
+
+def scrape(collector):
+    """{(name, labels): value} of what a scrape gives, as prometheus_client's parser reads it."""
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(collector)
+    text = prometheus_client.generate_latest(registry).decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, "a series is there twice"
+            found[key] = sample.value
+    return found
+
+
+def collected(*schedulers):
+    collector = metrics.Collector()
+    for scheduler in schedulers:
+        collector.add(scheduler, board_of)
+    return collector
+
+
+def value(found, name, **labels):
+    return found[name, tuple(sorted(labels.items()))]
+
+
+OF_SWEEP = {"job_id": "simulated", "sweep": "moments"}
+
+
+def test_the_figures_are_those_of_the_board():
+    board = fed()
+    scheduler = Scheduler(board)
+    found = scrape(collected(scheduler))
+    sweep = board.snapshot(simulated.START)["jobs"][0]["sweeps"][0]
+    assert value(found, "bigkernel_running_jobs") == 1
+    assert value(found, "bigkernel_sweep_rows", **OF_SWEEP) == sweep["rows"] == 40 * 65_536
+    assert value(found, "bigkernel_sweep_done_rows", **OF_SWEEP) == sweep["rows_done"] == 20 * 65_536
+    assert value(found, "bigkernel_sweep_resumed_rows", **OF_SWEEP) == 4 * 65_536
+    assert value(found, "bigkernel_sweep_under_way_rows", **OF_SWEEP) == sweep["rows_under_way"] > 0
+    assert value(found, "bigkernel_announced_bytes", **OF_SWEEP) == 630e6
+    assert value(found, "bigkernel_peak_bytes", **OF_SWEEP) == 550e6
+    assert value(found, "bigkernel_calibrated_flops_per_second", **OF_SWEEP) == 3 * 95e9
+    assert value(found, "bigkernel_busy_workers", **OF_SWEEP) == 3
+    for state, count in sweep["segments"].items():
+        assert value(found, "bigkernel_segments", state=state, **OF_SWEEP) == count
+    assert value(found, "bigkernel_finished_segments_total", how="computed") == 16
+    assert value(found, "bigkernel_finished_segments_total", how="resumed") == 4
+    # rows under way were computed too, and are counted when their segments are done
+    assert value(found, "bigkernel_computed_rows_total") == board.totals["rows"]["computed"] >= 16 * 65_536
+    assert value(found, "bigkernel_computed_flops_total") == pytest.approx(board.totals["flops"]["computed"])
+    assert value(found, "bigkernel_stage_seconds_total", stage="gram") == pytest.approx(sweep["stage_seconds"]["gram"])
+    assert value(found, "bigkernel_incidents_total", kind="worker") == sweep["incidents"].get("worker", 0)
+    low, expected, high = (
+        value(found, "bigkernel_left_seconds", bound=bound, **OF_SWEEP) for bound in ("low", "expected", "high")
+    )
+    assert low <= expected <= high
+    info = next(dict(labels) for name, labels in found if name == "bigkernel_job_info")
+    assert info == {"job_id": "simulated", "title": "fit simulated", "host": "node1", "run": ""}
+
+
+def test_counters_are_there_before_anything_has_happened():
+    found = scrape(metrics.Collector())
+    for state in ("finished", "failed", "interrupted", "lost"):
+        assert value(found, "bigkernel_jobs_total", state=state) == 0
+    for kind in ("retry", "worker", "repeat", "damage"):
+        assert value(found, "bigkernel_incidents_total", kind=kind) == 0
+    assert value(found, "bigkernel_computed_rows_total") == 0
+    assert value(found, "bigkernel_running_jobs") == 0
+
+
+def test_a_job_that_has_ended_leaves_counters_and_no_series_of_its_own():
+    scheduler = Scheduler(fed(finished=True))
+    found = scrape(collected(scheduler))
+    assert value(found, "bigkernel_jobs_total", state="finished") == 1
+    assert value(found, "bigkernel_sweeps_total", state="finished") == 1
+    assert not [labels for _, labels in found if dict(labels).get("job_id")]
+    assert value(found, "bigkernel_stage_seconds_total", stage="solve") == 1.5
+
+
+def test_what_the_driver_does_between_sweeps_is_counted_in_pieces():
+    board = fed()
+    step = {"kind": "step", "job": "simulated", "sweep": "", "what": "solves", "done": 3, "total": 12}
+    board.apply(step, simulated.START + 500)
+    scheduler = Scheduler(board)
+    found = scrape(collected(scheduler))
+    assert value(found, "bigkernel_step_done", job_id="simulated", step="solves") == 3
+    assert value(found, "bigkernel_step_pieces", job_id="simulated", step="solves") == 12
+
+
+def test_counters_never_fall_when_segments_are_released_or_a_scheduler_goes():
+    messages = list(simulated.messages(60, 4, finished=True))
+    first, second = Scheduler(), Scheduler(fed(job="other", finished=True))
+    collector = collected(first, second)
+    before = scrape(collector)
+    for i, (message, now) in enumerate(messages):
+        first.board.apply(message, now)
+        if i % 7 == 0 and message["kind"] == "segment":
+            again = {"kind": "released", "sweep": message["sweep"], "node": message["receipt"]["node"]}
+            first.board.apply(again, now)
+        after = scrape(collector)
+        fallen = {key for key in before if key[0].endswith("_total") and after[key] < before[key]}
+        assert fallen == set()
+        before = after
+    del second
+    gc.collect()
+    after = scrape(collector)
+    counters = {key for key in before if key[0].endswith("_total")}
+    assert counters
+    assert {key: after[key] for key in counters} == {key: before[key] for key in counters}
+    assert len(collector._boards) == 1
+
+
+def test_a_scheduler_that_is_gone_is_not_kept_alive():
+    scheduler = Scheduler(fed())
+    collector = collected(scheduler)
+    assert value(scrape(collector), "bigkernel_running_jobs") == 1
+    del scheduler
+    gc.collect()
+    assert value(scrape(collector), "bigkernel_running_jobs") == 0
+
+
+def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
+    board = Board()
+    for job in range(12):
+        for message, now in simulated.messages(300, 150, job=f"job-{job}", finished=job > 0):
+            board.apply(message, now)
+    for i in range(100):
+        spent = {"kind": "spent", "job": "job-0", "sweep": "", "stage": f"stage-{i}", "seconds": 1.0}
+        board.apply(spent, now)
+    scheduler = Scheduler(board)
+    found = scrape(collected(scheduler))
+    workers = [labels for name, labels in found if name == "bigkernel_worker_peak_bytes"]
+    assert len(workers) == metrics.MOST_WORKERS
+    stages = {
+        dict(labels)["stage"]: v for (name, labels), v in found.items() if name == "bigkernel_stage_seconds_total"
+    }
+    assert len(stages) == metrics.MOST_NAMES + 1
+    assert stages["other"] > 0
+    assert sum(stages.values()) == pytest.approx(sum(board.totals["stage_seconds"].values()))
+    assert len(found) < 120
+
+
+def test_two_running_sweeps_of_one_name_are_one_series():
+    board = fed()
+    start = next(message for message, _ in simulated.messages(40, 3) if message["kind"] == "sweep_started")
+    board.apply({**start, "sweep": "later"}, simulated.START + 100)
+    scheduler = Scheduler(board)
+    found = scrape(collected(scheduler))
+    assert value(found, "bigkernel_sweep_done_rows", **OF_SWEEP) == 0, "the latest"
+
+
+def test_text_from_outside_is_escaped():
+    board = fed()
+    evil = 'a"b\nbigkernel_running_jobs 7\n\\'
+    board.jobs["simulated"].title = evil
+    scheduler = Scheduler(board)
+    found = scrape(collected(scheduler))
+    assert value(found, "bigkernel_running_jobs") == 1
+    assert evil in [dict(labels).get("title") for _, labels in found]
+
+
+def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alone(caplog):
+    scheduler = Scheduler()
+    scheduler.board.snapshot = lambda now: 1 / 0
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(collected(scheduler))
+    prometheus_client.Gauge("other", "of somebody else", registry=registry).set(3)
+    for _ in range(3):
+        assert b"\nother 3.0\n" in prometheus_client.generate_latest(registry)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no metrics of jobs: ZeroDivisionError: division by zero"
+    ]
+
+
+def test_installing_twice_registers_one_collector(monkeypatch):
+    registry = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(metrics, "_collector", None)
+    monkeypatch.setattr("bigkernel.monitor.plugin.board_of", board_of)
+    schedulers = [Scheduler(fed()), Scheduler(fed(job="other"))]
+    assert [metrics.install(scheduler, registry=registry) for scheduler in schedulers] == [True, True]
+    assert b"bigkernel_running_jobs 2.0" in prometheus_client.generate_latest(registry)
+
+
+def test_without_prometheus_client_there_is_one_line_in_the_log_and_nothing_else(monkeypatch, caplog):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("prometheus_client"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(metrics, "_collector", None)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with caplog.at_level(logging.INFO):
+        assert metrics.install(Scheduler()) is False
+    assert ["prometheus_client is not installed" in record.getMessage() for record in caplog.records] == [True]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
+def test_the_module_loads_without_prometheus_client():
+    assert "prometheus_client" not in vars(metrics)
+    assert "prometheus_client" in sys.modules, "it is this test that has loaded it"
+
+
+# ---------------------------------------------------------------- the files in cluster/
+
+
+def described():
+    """{name of a family: (type, labels)} of all metrics, labels from a job with everything."""
+    board = fed(60, 4)
+    board.apply({"kind": "step", "job": "simulated", "sweep": "", "what": "solves", "done": 1, "total": 2}, 0.0)
+    families = metrics.families(board.totals, board.snapshot(simulated.START + 1)["jobs"])
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            unit = found.setdefault(sample.name, (family.type, set()))
+            unit[1].update(sample.labels)
+    return found
+
+
+def table():
+    """Rows of the table of metrics: name, type, unit, labels."""
+    row = r"^\| `(bigkernel_\w+)` \| (\w+) \|([^|]*)\|([^|]*)\|"
+    return re.findall(row, (CLUSTER / "METRICS.md").read_text(), re.M)
+
+
+def test_the_table_of_metrics_names_those_that_there_are_with_types_and_labels():
+    known = described()
+    assert {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, _, labels in table()} == known
+    assert set(re.findall(r"\bbigkernel_\w+", (CLUSTER / "METRICS.md").read_text())) == set(known)
+
+
+def test_the_table_names_the_unit_that_a_name_ends_in():
+    for name, _, unit, _ in table():
+        base = name.removesuffix("_total")
+        for ending, wanted in (("_per_second", "flop/s"), ("_bytes", "bytes"), ("_rows", "rows"), ("_flops", "flop")):
+            if base.endswith(ending):
+                assert unit.strip() == wanted, name
+        if base.endswith("_seconds"):
+            assert unit.strip() == "seconds", name
+
+
+def test_the_board_of_grafana_names_only_metrics_and_labels_that_there_are():
+    board = json.loads((CLUSTER / "grafana.json").read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    expressions += [v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query"]
+    assert len(expressions) >= 12
+    known = described()
+    used = set()
+    for expression in expressions:
+        names = set(re.findall(r"\bbigkernel_\w+", expression))
+        assert names, expression
+        assert names <= set(known), expression
+        used |= names
+        for name, matchers in re.findall(r"(bigkernel_\w+)\{([^}]*)\}", expression):
+            assert set(re.findall(r"(\w+)\s*[=!]~?", matchers)) <= known[name][1], expression
+    assert len(used) >= 12
+
+
+def test_every_panel_of_grafana_asks_the_chosen_source_and_has_a_unit():
+    board = json.loads((CLUSTER / "grafana.json").read_text())
+    assert [v["type"] for v in board["templating"]["list"]][:1] == ["datasource"]
+    identifiers = [panel["id"] for panel in board["panels"]]
+    assert len(set(identifiers)) == len(identifiers)
+    taken = set()
+    for panel in board["panels"]:
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["description"], panel["title"]
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, f"{panel['title']} lies over another"
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+
+
+def test_prometheus_asks_loopback_only_and_where_cluster_dask_yaml_serves_metrics():
+    config = yaml.safe_load((CLUSTER / "prometheus.yml").read_text())
+    targets = [t for job in config["scrape_configs"] for group in job["static_configs"] for t in group["targets"]]
+    assert "127.0.0.1:8787" in targets
+    assert all(target.startswith("127.0.0.1:") for target in targets)
+    assert all(job.get("metrics_path", "/metrics") == "/metrics" for job in config["scrape_configs"])
