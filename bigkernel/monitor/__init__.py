@@ -11,7 +11,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -210,7 +210,9 @@ class Scope:
         try:
             self.sinks[name](event)
         except Exception as error:
-            self.sinks.pop(name, None)
+            dropped = self.sinks.pop(name, None)
+            with suppress(Exception):
+                getattr(dropped, "close", lambda: None)()
             _warn(error)
 
     def close(self) -> None:
