@@ -1,120 +1,33 @@
-"""`python -m pipelines bench gram | peers | tune | memory | bits`: figures of this machine, ratios in one run.
+"""`python -m pipelines bench …`: figures of this machine, ratios in one run.
 
-Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two), where `--data` has them; random
-8-bit pixels otherwise. Corpora are kept in `--out` and used again.
+Rows are digits or random pixels (`bench_jobs`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from bigkernel import connect, open_corpus
-from bigkernel.chunks import UnitNorm
+from bigkernel import connect
 from bigkernel.cli.models import gemm_flops_per_second
 from bigkernel.config import settings
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.errors import DataError
 from bigkernel.execution import processors
-from bigkernel.features import LandmarkMap, centre_of
-from bigkernel.io import open_source
 from bigkernel.kernels import Gaussian
-from bigkernel.landmarks import uniform
 from bigkernel.monitor.terminal import bar, progress
-from bigkernel.rows import Rows, as_rows
-from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import sweep
-
-FEATURES = 784
-SIGMA = 0.7071  # of unit-norm digits
+from pipelines.bench_jobs import FEATURES, SIGMA, digits_corpus, moments_job, shared, table
 
 
 @click.group()
 def bench() -> None:
     """Measure speed, memory and reproducibility on this machine."""
-
-
-def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of every benchmark."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--out", default="out/bench", show_default=True, type=click.Path(path_type=Path)),
-        click.option(
-            "--data",
-            default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
-            show_default="$BIGKERNEL_DATA or ../shared/data",
-            type=click.Path(path_type=Path),
-            help="Directory with MNIST's idx files.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows: int = 10_000) -> Corpus:
-    """A corpus of n_rows × 784 uint8 made once."""
-    source = data / "train-images-idx3-ubyte.gz"
-    path = out / f"{'mnist' if source.exists() else 'random'}-{n_rows}-{chunk_rows}.corpus"
-    try:
-        return open_corpus(path)
-    except DataError:
-        pass
-    if source.exists():
-        blocks = list(open_source(source).blocks())
-        x = np.concatenate([block[0] for block in blocks])
-        y = np.concatenate([np.asarray(block[1]) for block in blocks]).astype(np.int64)
-    else:
-        rng = np.random.default_rng(0)
-        x = rng.integers(0, 256, (20_000, FEATURES), dtype=np.uint8)
-        x[rng.random(x.shape) < 0.8] = 0
-        y = rng.integers(0, 10, len(x))
-    info = CorpusInfo(path.stem, "benchmark", tuple(range(10)), (28, 28), 255.0)
-    writer = CorpusWriter(
-        path,
-        n_features=FEATURES,
-        dtype=np.uint8,
-        columns={"y": np.int64},
-        info=info,
-        n_rows=n_rows,
-        chunk_rows=chunk_rows,
-        overwrite=True,  # of an earlier format, or damaged
-    )
-    with bar(f"make {path.name}", enabled=not quiet) as update, writer:
-        for index in range(-(-n_rows // writer.chunk_rows)):
-            rows = np.arange(index * writer.chunk_rows, min((index + 1) * writer.chunk_rows, n_rows))
-            writer.write_chunk(index, x=np.roll(x[rows % len(x)], int(rows[0]) // len(x), axis=1), y=y[rows % len(x)])
-            update(int(rows[-1]) + 1, n_rows)
-    return open_corpus(path)
-
-
-def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStatistic]:
-    """Unit-norm rows and the moments of m Gaussian landmarks with ten classes."""
-    rows = as_rows(corpus).map(UnitNorm())
-    landmarks = rows.take(uniform(len(rows), m, np.random.RandomState(seed)))
-    kernel, dtype = Gaussian(SIGMA), np.dtype(np.float32)
-    features = LandmarkMap(kernel, landmarks, dtype, centre_of(kernel, landmarks, dtype))
-    return rows, MomentStatistic(features, Targets(10, np.arange(10)))
-
-
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table that fits 80 characters."""
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(columns):
-        shown.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)
 
 
 @bench.command()
@@ -372,3 +285,62 @@ def tune(
             ["GridSearchCV, scaled to all", f"{cells:,}", f"{scaled:,.0f}", f"{result['ratio']:.0f}×", ""],
         ],
     )
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=60_000, show_default=True)
+@click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
+@click.option("--repeats", default=3, show_default=True, help="Fits of each, alternated; their median counts.")
+@click.option("--published", is_flag=True, help="Fit with a run directory, where partial results are published.")
+@click.option("--stages", is_flag=True, help="Show the seconds of each stage, predicted and measured, too.")
+@click.option("--calibration-seconds", default=8.0, show_default=True, help="As of `bigkernel plan`.")
+def plan(
+    data: Path,
+    out: Path,
+    as_json: bool,
+    rows: int,
+    landmarks: str,
+    repeats: int,
+    published: bool,
+    stages: bool,
+    calibration_seconds: float,
+) -> None:
+    """What `bigkernel plan` tells of a fit, after a calibration made now, against what the fit takes.
+
+    Seconds of fits on a local cluster of all processors, and memory of the largest worker.
+    """
+    from pipelines import bench_plan
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    sizes = [int(m) for m in landmarks.split(",")]
+    with progress(enabled=not as_json):
+        result = bench_plan.measure(
+            corpus, sizes, repeats=repeats, published=published, out=out, seconds=calibration_seconds
+        )
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_plan.show(result, f"{rows:,} × {FEATURES}, {result['workers']} workers", stages=stages)
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=100_000, show_default=True)
+@click.option("--landmarks", default=2_000, show_default=True)
+@click.option("--pairs", default=10, show_default=True, help="Of fits with and without, the order swapped every time.")
+def monitor(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, pairs: int) -> None:
+    """A fit that is watched against one that is not: what monitoring costs.
+
+    Watched: page on the scheduler, its JSON asked for once a second, pulses of segments, the journal of the run. Not
+    watched: `bigkernel.monitor: false`. Both publish in a run directory.
+    """
+    from pipelines import bench_monitor
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    with bar("pairs", enabled=not as_json) as update:
+        result = bench_monitor.measure(corpus, landmarks, pairs=pairs, out=out, update=update)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_monitor.show(result, f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, {result['workers']} workers")

@@ -1,0 +1,134 @@
+"""What `bigkernel plan` tells: the plan of a fit's sweep, and its time by the calibration of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+from sklearn.pipeline import Pipeline
+
+from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
+from bigkernel.config import settings
+from bigkernel.corpus import Corpus
+from bigkernel.errors import ConfigError
+from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
+from bigkernel.estimators.linear import _Linear
+from bigkernel.features import IdentityMap
+from bigkernel.forecast import Forecast, Work
+from bigkernel.kernels import as_kernel
+from bigkernel.plan import Plan
+from bigkernel.rows import Rows
+from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.sweep import plan_sweep
+
+ADVICE = "`bigkernel plan --calibrate` measures this machine once; then the whole fit is forecast"
+
+
+def plan_of(model: Any, rows: Rows) -> Plan:
+    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
+
+    Raises
+    ------
+    ConfigError
+        The model is exact: there is no sweep.
+    """
+    last = _last(model)
+    if isinstance(last, _Linear):  # d×d moments of the rows themselves
+        shape = rows.columns["y"].shape
+        targets = Targets(1 if len(shape) == 1 else shape[1])
+        return plan_sweep(rows, MomentStatistic(IdentityMap(np.zeros(rows.shape[1])), targets))
+    if not hasattr(last, "plan"):
+        raise ConfigError(f"{type(last).__name__} has no sweep to plan")
+    plan: Plan = last.plan(rows)
+    return plan
+
+
+def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
+    """What a forecast needs to know of a fit beyond its plan; `corpus` tells whether its files stay in memory."""
+    last, steps = _last(model), [step for _, step in model.steps[:-1]] if isinstance(model, Pipeline) else []
+    linear = isinstance(last, _Linear)
+    given = isinstance(last, KernelRidge | KernelRidgeClassifier) and last.alpha != "gcv"
+    return Work(
+        plan.width,
+        plan.dtype,
+        "" if linear else as_kernel(last.kernel, gamma=None, degree=last.degree, coef0=last.coef0).name,
+        drawn=not linear and isinstance(last.landmarks, str),
+        solved="krr" if given else "",
+        groups=2 if getattr(last, "_unlabelled", "drop") == "keep" else 1,
+        block_rows=settings().block_rows,
+        stored_bytes=0 if corpus is None else _beyond_memory(corpus, plan),
+        unknown=tuple("the sweep of standardize" for step in steps if isinstance(step, Standardizer)),
+    )
+
+
+def _last(model: Any) -> Any:
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
+def _beyond_memory(corpus: Corpus, plan: Plan) -> int:
+    """Bytes of the files with the rows where the system cannot keep them in memory; else 0."""
+    most = psutil.virtual_memory().total / 2
+    if plan.bytes_read < most:
+        return 0
+    stored = sum(file.stat().st_size for file in Path(corpus.path, "x").rglob("*") if file.is_file())
+    return stored if stored > most else 0
+
+
+def told(forecast: Forecast, calibration: Calibration) -> dict[str, Any]:
+    """The forecast as the figures of a plan."""
+    return {
+        "sweep_seconds": forecast.sweep_seconds,
+        "sweep_hours": None if forecast.sweep_seconds is None else forecast.sweep_seconds / 3600,
+        "fit_seconds": forecast.fit_seconds,
+        "stage_seconds": forecast.stage_seconds,
+        "not_forecast": list(forecast.unknown),
+        "calibration": calibration.origin(),
+    }
+
+
+def echo_stages(stage_seconds: Mapping[str, float]) -> None:
+    """A table of the stages of a fit that fits 80 columns."""
+    table = Table(title="stages, all workers together", title_justify="left", box=None, pad_edge=False)
+    table.add_column("stage", style="dim", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("share %", justify="right", no_wrap=True)
+    total = sum(stage_seconds.values())
+    for stage, seconds in stage_seconds.items():
+        table.add_row(stage, f"{seconds:,.2f}", f"{100 * seconds / max(total, 1e-12):.1f}")
+    Console().print(table)
+
+
+def echo_origin(calibration: Calibration) -> None:
+    """Where a forecast comes from, and how far it is to be trusted."""
+    machine = calibration.machine
+    where = f"{calibration.host} ({machine.processors} × {machine.processor})"
+    click.echo(
+        f"calibrated {calibration.date[:10]} on {where}; expected within ±{TOLERANCE_PERCENT} % while the machine does "
+        "nothing else"
+    )
+
+
+def rates_of(calibration: Calibration) -> dict[str, Any]:
+    """The figures of a calibration for people and for JSON."""
+    rates, machine = calibration.rates, calibration.machine
+    figures: dict[str, Any] = {"host": calibration.host, "processor": machine.processor, "date": calibration.date}
+    figures["processors"] = machine.processors
+    figures["blas_threads_of_the_driver"] = machine.blas_threads or "all"
+    for dtype, stages in rates.stages.items():
+        for what, curve in (("block", stages.block), ("gram", stages.gram)):
+            figures[f"{dtype}_{what}_gflops_per_second"] = {
+                f"{m:.0f}": r / 1e9 for m, r in zip(curve.sizes, curve.rates, strict=True)
+            }
+    figures["exp_values_per_second"] = rates.stages["float32"].exp.rates[-1]
+    figures["convert_values_per_second"] = rates.stages["float32"].convert
+    for name in ("decode", "disk", "merge", "transfer", "publish", "retrieve"):
+        figures[f"{name}_bytes_per_second"] = int(getattr(rates, name))
+    figures["solve_seconds"] = {f"{m:.0f}": m**3 / r for m, r in zip(rates.solve.sizes, rates.solve.rates, strict=True)}
+    figures |= {"sweep_start_seconds": rates.sweep_seconds, "task_seconds": rates.task_seconds}
+    return {**figures, "calibration_seconds": calibration.seconds}
