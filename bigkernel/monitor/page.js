@@ -130,7 +130,6 @@ const bigkernel = (() => {
     at("bk-follow").hidden = facts.followed;
     sweeps(facts);
     const job = facts.cards.find((found) => found.id === facts.job);
-    document.title = job === undefined ? "bigkernel" : `${(100 * job.done).toFixed(0)} % · ${job.title} · bigkernel`;
     at("bk-page").dataset.state = job === undefined ? "empty" : job.state;
   }
 

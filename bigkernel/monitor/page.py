@@ -18,7 +18,7 @@ from bokeh.models import ColumnDataSource, CustomJS
 from distributed import Scheduler
 from distributed.dashboard.components.scheduler import env
 
-from bigkernel.monitor.page_facts import chosen, detail_facts, jobs_facts, log_facts
+from bigkernel.monitor.page_facts import chosen, detail_facts, jobs_facts, log_facts, title
 from bigkernel.monitor.page_figures import Memory, Part, Rate, RowMap, Stages, State
 from bigkernel.monitor.plugin import state_of
 
@@ -69,6 +69,8 @@ class Page:
         self._failed: list[str] = []
         self._reported: set[str] = set()
         self._failures = Facts("failed", lambda state, job, sweep: list(self._failed))
+        self._document: Document | None = None
+        self._shown: tuple[State | None, State | None] = (None, None)
         self._choice = ColumnDataSource(name="choice")
         self._choice.on_change("tags", self._choose)
 
@@ -81,7 +83,8 @@ class Page:
         paints = [[model.id, name, role] for part in self._figures for model, name, role in part.paints]
         start = CustomJS(args={"choice": self._choice, "paints": paints}, code="bigkernel.start(choice, paints)")
         document.js_on_event("document_ready", start)
-        document.title = "bigkernel"
+        self._document = document
+        document.title = title(*self._shown)
         document.template = env.from_string(_template())
         document.template_variables.update(variables)
 
@@ -100,8 +103,10 @@ class Page:
                     part.update(state, job or {}, sweep)
             except Exception as error:
                 failed.append(self._fail(part.name, error))
-        self._failed = failed
+        self._failed, self._shown = failed, (job, sweep)
         self._failures.update(state, {}, None)
+        if self._document is not None and self._document.title != title(job, sweep):
+            self._document.title = title(job, sweep)
 
     def _fail(self, name: str, error: Exception) -> str:
         if name not in self._reported:

@@ -118,6 +118,14 @@ def log_facts(job: Mapping[str, Any]) -> list[list[Any]]:
     return [[event["time"], event["kind"], event["text"]] for event in reversed(job["events"])]
 
 
+def title(job: Mapping[str, Any] | None, sweep: Mapping[str, Any] | None) -> str:
+    """Of the window: "62 % · fit digits · bigkernel"."""
+    if job is None:
+        return "bigkernel"
+    done = f"{percent(sweep['rows_done'] / max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
+    return f"{done}{job['title']} · bigkernel"
+
+
 # -- numbers as people say them --------------------------------------------------------------------------------------
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _START_SECONDS = 30
 _ANSWER_SECONDS = 20
+_numbers = itertools.count(1)  # of commands
 
 
 def chromium() -> str | None:
@@ -37,19 +39,17 @@ class Tab:
 
     def __init__(self, loop: IOLoop, socket: WebSocketClientConnection) -> None:
         self._loop, self._socket = loop, socket
-        self._count = 0
         self._session = ""
         self._urls: dict[str, str] = {}
         self.problems: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The answer to one command of the protocol; events that come before it are noted."""
-        self._count += 1
-        number = self._count
+        number = next(_numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
@@ -63,7 +63,8 @@ class Tab:
                 answer = json.loads(text)
                 if answer.get("id") == number:
                     return dict(answer)
-                self._note(answer.get("method", ""), answer.get("params", {}))
+                if answer.get("sessionId") == self._session:
+                    self._note(answer.get("method", ""), answer.get("params", {}))
 
         answer = self._loop.run_sync(lambda: asyncio.wait_for(ask(), _ANSWER_SECONDS))
         if "error" in answer:
@@ -108,33 +109,38 @@ class Tab:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 20) -> Any:
-        """Wait until an expression is true, and give its value.
+    def until(self, expression: str, seconds: float = 20) -> None:
+        """Wait until an expression is true; one that throws is not true yet.
 
         Raises
         ------
         TimeoutError
         """
-        end, found = time.monotonic() + seconds, None
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                if found := self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"):
-                    return found
+                if self.evaluate(f"(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()"):
+                    return
             except RuntimeError as error:
                 if "context" not in str(error):  # the page is being replaced
                     raise
             time.sleep(0.1)
-        raise TimeoutError(f"not within {seconds} s: {expression}; the page says {self.problems}")
+        raise TimeoutError(f"not within {seconds} s: {expression}; the page complains of {self.problems}")
 
-    def screenshot(self, path: str | Path, *, whole: bool = False) -> None:
-        """A PNG of what the window shows, or of the whole page."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+    def screenshot(self, path: str | Path) -> None:
+        """A PNG of what the window shows."""
+        data = self.call("Page.captureScreenshot", format="png")["data"]
         Path(path).write_bytes(base64.b64decode(data))
+
+    def close(self) -> None:
+        """Close the page."""
+        self._session = ""
+        self.call("Target.closeTarget", targetId=self._target)
 
 
 @contextmanager
-def browsing() -> Iterator[Tab]:
-    """An empty tab of a browser that is closed at the end of the block."""
+def browsing() -> Iterator[Callable[[], Tab]]:
+    """A function that opens an empty tab, in a browser that is closed at the end of the block."""
     program = chromium()
     assert program is not None
     loop = IOLoop(make_current=False)
@@ -147,7 +153,7 @@ def browsing() -> Iterator[Tab]:
         try:
             socket = loop.run_sync(lambda: websocket_connect(_address(Path(home), process), max_message_size=2**26))
             try:
-                yield Tab(loop, socket)
+                yield lambda: Tab(loop, socket)
             finally:
                 socket.close()
         finally:
