@@ -54,7 +54,7 @@ def install(scheduler: Scheduler) -> None:
         prefix = _prefix(application, dashboard)
         application.add_handlers(r".*", [(f"{prefix}/{STATE}", State, {"dask_server": scheduler})])
         if dashboard is None:
-            _log.warning("no page about jobs, only /%s: this scheduler has no dashboard (it needs Bokeh)", STATE)
+            _log.info("no page about jobs, only /%s: this scheduler has no dashboard (it needs Bokeh)", STATE)
         else:
             _add_page(scheduler, application, prefix)
     except Exception as error:

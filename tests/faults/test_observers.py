@@ -1,0 +1,235 @@
+"""F38: whatever shows a job may fail, and the job goes on; and what the scheduler tells a driver of its own sweeps.
+
+That a job runs without bokeh, and where the dashboard's port is taken, is in `test_security.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import dask
+import pytest
+from distributed import Client
+from drivers import SEGMENTS, D, N, wait_until
+from probes import Sleep, Sums, local_cluster
+
+from bigkernel import arrays, connect, executing, sweep
+from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
+from bigkernel.monitor.messages import TOPIC
+from bigkernel.monitor.plugin import NAME, install, state_of
+from bigkernel.rows import as_rows
+from bigkernel.tree import leaf, merge_tree
+
+pytestmark = pytest.mark.cluster
+SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    chunk = N // (2 * SEGMENTS) * D * 4
+    with dask.config.set({"bigkernel.min-segments": SEGMENTS, "bigkernel.chunk-bytes": chunk}):
+        yield
+
+
+@pytest.fixture
+def rows(fault_corpus):
+    return as_rows(fault_corpus)
+
+
+@pytest.fixture
+def clean(rows):
+    """The bits of the undisturbed sweep."""
+    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with local_cluster(2) as cluster, Client(cluster) as found:
+        yield found
+
+
+def state(client):
+    return client.run_on_scheduler(state_of)
+
+
+def job(client, title):
+    """The latest job of this title on the scheduler's board."""
+    return next(job for job in state(client)["jobs"] if job["title"] == title)
+
+
+def test_the_scheduler_knows_of_a_sweep_what_its_receipts_say(rows, client, tmp_path):
+    with executing(client, run=tmp_path / "run", command=["known"]):
+        swept = sweep(rows, SLEEPY, what="sums")
+    found = job(client, "known")
+    (told,) = found["sweeps"]
+    assert (found["state"], told["state"], told["states"]) == ("finished", "finished", "m" * SEGMENTS)
+    assert told["rows_done"] == sum(receipt.rows for receipt in swept.receipts) == N
+    assert {name: share["segments"] for name, share in told["workers"].items()} == {
+        worker: sum(receipt.worker == worker for receipt in swept.receipts)
+        for worker in {receipt.worker for receipt in swept.receipts}
+    }
+    assert told["stops"] == [receipt.stop for receipt in swept.receipts]
+    assert told["plan"] == swept.plan.summary()
+    stages = {name: seconds for name, seconds in told["stage_seconds"].items() if name != "merge"}
+    assert stages == pytest.approx({name: value for name, value in swept.stages.items() if name != "merge"})
+    assert set(state(client)["workers"]) == set(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows, client):
+    events = []
+    with observe(events.append):
+        sweep(rows, Sums(D, Sleep(0.4)), client=client)
+    pulses = [event for event in events if isinstance(event, Pulse)]
+    assert {pulse.node for pulse in pulses} <= {leaf(i) for i in range(SEGMENTS)}
+    assert len({pulse.node for pulse in pulses if pulse.rows == 0}) >= SEGMENTS // 2
+    assert any(0 < pulse.rows < N for pulse in pulses)
+    assert {event.node for event in events if isinstance(event, Merged)} <= {node for node, *_ in merge_tree(SEGMENTS)}
+    assert [event.done for event in events if isinstance(event, SegmentDone)] == list(range(1, SEGMENTS + 1))
+
+
+def test_two_sweeps_at_once_on_one_client_both_hear_of_a_lost_worker(rows, clean):
+    with local_cluster(2) as cluster, Client(cluster) as client:
+        heard, found = {0: [], 1: []}, {}
+        victims = list(client.run(os.getpid).values())
+
+        def drive(number):
+            with observe(heard[number].append):
+                found[number] = sweep(rows, SLEEPY, client=client)
+
+        threads = [threading.Thread(target=drive, args=(number,)) for number in heard]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: all(any(isinstance(event, SegmentDone) for event in events) for events in heard.values()))
+        os.kill(victims[0], signal.SIGKILL)
+        for thread in threads:
+            thread.join(60)
+        for number, events in heard.items():
+            assert arrays.digest(found[number].total) == clean
+            lost = [event for event in events if isinstance(event, Incident) and event.kind == "worker"]
+            assert len(lost) == 1
+            assert lost[0].worker
+            assert found[number].report()["lost_workers"] == 1
+
+
+def test_somebody_replicating_meanwhile_breaks_no_connection(rows, clean, client):
+    with Client(client.scheduler.address) as other:
+        data = other.scatter([b"x" * 1000])
+        found = []
+        thread = threading.Thread(target=lambda: found.append(sweep(rows, SLEEPY, client=client)))
+        thread.start()
+        for _ in range(3):
+            other.replicate(data)
+            time.sleep(0.2)
+        thread.join(60)
+    assert arrays.digest(found[0].total) == clean
+    assert client.status == "running"
+
+
+def test_strange_messages_are_logged_once_and_the_job_goes_on(rows, clean, client):
+    install(client)
+    for message in ({"messages": [{"kind": "segment", "job": "?", "sweep": "?"}, 7]}, {"no": "messages"}, "text"):
+        client.log_event(TOPIC, message)
+    assert arrays.digest(sweep(rows, SLEEPY, client=client).total) == clean
+    assert NAME in client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+
+
+def test_a_scheduler_that_refuses_the_plugin_costs_one_warning(rows, clean, monkeypatch, caplog):
+    register = Client.register_plugin
+
+    def refuse(client, plugin, *_):
+        if plugin.name == NAME:
+            raise RuntimeError("plugins are off")
+        return register(client, plugin)
+
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        monkeypatch.setattr(Client, "register_plugin", refuse)
+        with caplog.at_level(logging.WARNING, "bigkernel"):
+            assert arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
+            assert arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")] == [
+        "no monitoring: the scheduler refuses its plugin (RuntimeError: plugins are off)"
+    ]
+
+
+def test_a_driver_that_dies_has_lost_its_job_and_one_that_ends_has_not(rows, client, fault_corpus, tmp_path):
+    code = f"""
+import dask, os, sys
+sys.path[:0] = {sys.path!r}
+from distributed import Client
+from probes import Sleep, Sums
+from bigkernel import executing, open_corpus, sweep
+from bigkernel.rows import as_rows
+with Client({client.scheduler.address!r}) as client, executing(client, command=["doomed"]):
+    sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}, Sleep(5)))
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: any(job["title"] == "doomed" and job["sweeps"] for job in state(client)["jobs"]), 60)
+    finally:
+        driver.kill()
+        driver.wait()
+    wait_until(lambda: job(client, "doomed")["state"] != "running", 30)
+    assert job(client, "doomed")["state"] == "lost"
+
+
+def test_without_prometheus_client_a_job_runs_on(fault_corpus):
+    code = f"""
+import sys
+sys.modules["prometheus_client"] = None
+sys.path[:0] = {sys.path!r}
+from probes import Sums
+from bigkernel import connect, open_corpus, sweep
+from bigkernel.rows import as_rows
+if __name__ == "__main__":
+    with connect("local", workers=1, dashboard=0) as client:
+        print(int(sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}), client=client).total["rows"][0]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == [str(N)], done.stderr
+    assert done.stderr == ""
+
+
+def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypatch, caplog):
+    import bigkernel.monitor.server as server
+
+    def broken(scheduler):
+        raise ValueError("no such template")
+
+    monkeypatch.setattr(server, "install", broken)
+    with caplog.at_level(logging.WARNING, "bigkernel"), connect("local", workers=1, dashboard=0) as client:
+        assert arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
+    texts = [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")]
+    assert texts == ["bigkernel.monitor.server: not shown (ValueError: no such template)"]
+
+
+def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean):
+    with (
+        dask.config.set({"bigkernel.monitor": False}),
+        warnings.catch_warnings(),
+        local_cluster(2) as cluster,
+        Client(cluster) as client,
+    ):
+        warnings.simplefilter("error")
+        events = []
+        victim = next(iter(client.run(os.getpid).values()))
+        killer = threading.Thread(
+            target=lambda: (
+                wait_until(lambda: any(isinstance(event, SegmentDone) for event in events)),
+                os.kill(victim, signal.SIGKILL),
+            )
+        )
+        killer.start()
+        with observe(events.append):
+            swept = sweep(rows, SLEEPY, client=client)
+        killer.join(10)
+        assert arrays.digest(swept.total) == clean
+        assert swept.report()["lost_workers"] == 1
+        assert not any(isinstance(event, Pulse) for event in events)
+        assert state(client)["jobs"] == []
