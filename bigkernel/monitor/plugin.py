@@ -159,7 +159,7 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
     return {**board.snapshot(time.time()), "workers": workers}
 
 
-_installed: weakref.WeakSet[Client] = weakref.WeakSet()
+_installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
 
 
 def install(client: Client, *, shown: bool = True) -> bool:
@@ -168,12 +168,11 @@ def install(client: Client, *, shown: bool = True) -> bool:
     `shown`: with the dashboard page, the JSON route and the metrics. What fails is logged once: the job goes on, but
     hears of no lost worker.
     """
-    if client in _installed:
-        return True
-    try:
-        client.register_plugin(Monitor(shown=shown))
-    except Exception as error:
-        _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)
-        return False
-    _installed.add(client)
-    return True
+    if client not in _installed:
+        try:
+            client.register_plugin(Monitor(shown=shown))
+            _installed[client] = True
+        except Exception as error:
+            _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)
+            _installed[client] = False
+    return _installed[client]
