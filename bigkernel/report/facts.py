@@ -7,6 +7,7 @@ left out and named in `Facts.gaps`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -243,35 +244,37 @@ def _attempts(root: Path, gaps: list[str]) -> list[Attempt]:
         gaps.append(f"{damaged:,} lines of the journal are damaged and left out.")
     found = []
     for job, board in boards.items():
-        for snapshot in _snapshots(board, last.get(job, time.time())):
-            if _sound(snapshot):
-                found.append(Attempt(snapshot, last.get(job, snapshot["started"])))
+        snapshots = _snapshots(board, last.get(job, time.time()))
+        found += [Attempt(snapshot, last[job]) for snapshot in snapshots]
+        if board.jobs and not snapshots:
+            gaps.append("What the journal tells of one attempt is damaged and left out.")
     return sorted(found, key=lambda attempt: attempt.started)
 
 
 def _snapshots(board: Board, now: float) -> list[dict[str, Any]]:
+    """The jobs of a board whose values are what they should be: a line may be damaged and still be JSON."""
     try:
-        return list(board.snapshot(now)["jobs"])
+        return [job for job in board.snapshot(now)["jobs"] if _sound(job)]
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError):
-        return []  # a damaged line was taken, and its values are none
+        return []
 
 
-def _sound(snapshot: Mapping[str, Any]) -> bool:
-    """Whether the numbers of a job are numbers: a line may be damaged and still be JSON."""
+def _sound(job: Mapping[str, Any]) -> bool:
     try:
-        float(snapshot["started"])
-        float(snapshot["ended"] or 0)
-        for sweep in snapshot["sweeps"]:
+        numbers = [job["started"], job["ended"] or 0, job["elapsed_seconds"], *job["stage_seconds"].values()]
+        numbers += [event["time"] for event in job["events"]]
+        for sweep in job["sweeps"]:
             plan = sweep["plan"]
-            [float(plan.get(key) or 0) for key in ("rows", "flops", "bytes_read")]
-            [float(t) + float(value) for t, value in sweep["rate_history"]]
-            [float(seconds) for seconds in sweep["stage_seconds"].values()]
-            [share["peak_bytes"] + share["segments"] + share["busy_seconds"] for share in sweep["workers"].values()]
-        [float(seconds) for seconds in snapshot["stage_seconds"].values()]
-        [float(event["time"]) for event in snapshot["events"]]
-    except (KeyError, TypeError, ValueError, AttributeError):
+            numbers += [sweep["started"], sweep["elapsed_seconds"], sweep["rows"], sweep["announced_bytes"]]
+            numbers += [plan.get(key) or 0 for key in ("rows", "flops", "bytes_read")]
+            numbers += [sweep["flops_per_second"], sweep["calibrated_flops_per_second"], *sweep["segments"].values()]
+            numbers += [value for point in sweep["rate_history"] for value in point]
+            numbers += sweep["stage_seconds"].values()
+            for share in sweep["workers"].values():
+                numbers += [share["segments"], share["rows"], share["busy_seconds"], share["peak_bytes"]]
+        return all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return False
-    return True
 
 
 def _of_directory(root: Path, attempts: list[Attempt], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

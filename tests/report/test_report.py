@@ -1,0 +1,346 @@
+"""The report of a run: of real jobs, of jobs that died, failed or were gone on with, and of damaged directories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_run import make_run
+
+from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
+from bigkernel.errors import DataError
+from bigkernel.monitor import Figures, SegmentDone, emit, observe
+from bigkernel.report import figures, gather, write
+from bigkernel.rows import as_rows
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+CHANCE = np.random.default_rng(8)
+X = CHANCE.normal(size=(200, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64)
+
+
+@pytest.fixture
+def corpus(make_corpus):
+    """200 rows of two classes, cut into at least five segments."""
+    return make_corpus(X, y=Y, classes=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A job that was killed half way and gone on with after an hour, never to be changed."""
+    return make_run(tmp_path_factory.mktemp("killed") / "digits.run", segments=120)
+
+
+@pytest.fixture
+def copy(killed, tmp_path):
+    """The same, to be damaged."""
+    shutil.copytree(killed, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def model():
+    return KernelRidgeClassifier(Gaussian(sigma=1.0), n_landmarks=20, random_state=0)
+
+
+def test_a_job_leaves_the_report_of_what_it_did(corpus, tmp_path, reported):
+    with executing("threads", run=tmp_path / "run", command=["bigkernel", "fit", "a.corpus"]):
+        fitted = model().fit(corpus)
+        emit(Figures("fit", fitted.fit_report()))
+    facts = gather(tmp_path / "run")
+    assert facts.state == "finished"
+    (sweep,) = facts.sweeps
+    found = sweep.figures()
+    assert (found["sweep"], found["state"], found["rows_done"]) == ("moments", "finished", 200)
+    assert found["segments_done"] == found["segments"] >= 5
+    assert found["bytes_read"] == found["planned_bytes_read"] == X.nbytes
+    assert found["computed_flops"] == pytest.approx(found["planned_flops"])
+    assert found["seconds"] > 0
+    assert set(found["stage_seconds"]) >= {"block", "gram"}
+    page = reported(tmp_path / "run")
+    assert "Finished" in page.text
+    for heading in ("Plan against measurement", "Timeline", "Where the time went", "Certificates of the numbers"):
+        assert heading in page.headings
+    assert "residual of the solve" in page.text
+    assert "bigkernel fit a.corpus" in page.text
+
+
+@pytest.mark.cluster
+def test_the_work_of_every_worker_of_a_cluster_is_shown(corpus, client, tmp_path, reported):
+    with executing(client, run=tmp_path / "run"):
+        model().fit(corpus)
+    (sweep,) = gather(tmp_path / "run").sweeps
+    workers = sweep.workers()
+    assert set(workers) <= {str(address) for address in client.scheduler_info()["workers"]}
+    assert sum(worker["rows"] for worker in workers.values()) == 200
+    assert all(worker["peak_bytes"] > 1e7 for worker in workers.values())
+    assert "Memory of the workers" in reported(tmp_path / "run").headings
+
+
+def interrupted(corpus, run, *, after=2):
+    """A fit that is interrupted when one segment more than these is finished, which nobody hears of any more."""
+
+    def interrupt(event):
+        if isinstance(event, SegmentDone) and event.done > after:
+            raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        observe(interrupt),
+        executing("serial", run=run, command=["/usr/bin/bigkernel", "fit", "my corpus"]),
+    ):
+        model().fit(corpus)
+
+
+def test_an_interrupted_job_says_what_is_kept_and_how_to_go_on(corpus, tmp_path, reported):
+    interrupted(corpus, tmp_path / "run")
+    page = reported(tmp_path / "run")
+    facts = gather(tmp_path / "run")
+    assert facts.state == "interrupted"
+    assert facts.sweeps[0].state == "interrupted"
+    assert f"3 of {facts.sweeps[0].segments} segments are kept" in page.text
+    assert "/usr/bin/bigkernel fit 'my corpus' --resume" in page.text
+
+
+def test_a_resumed_job_shows_both_attempts_and_adds_them_up(corpus, tmp_path, reported):
+    interrupted(corpus, tmp_path / "run")
+    with executing("serial", run=tmp_path / "run", resume=True, command=["bigkernel", "fit"]):
+        model().fit(corpus)
+    facts = gather(tmp_path / "run")
+    (sweep,) = facts.sweeps
+    assert [attempt.job["state"] for attempt in facts.attempts] == ["interrupted", "finished"]
+    # the journal does not know the segment that was published while the driver was stopped; receipts do
+    assert sum(worker["segments"] for worker in sweep.workers().values()) == sweep.segments - 1
+    leaves = [(attempt, receipt) for attempt, receipt in sweep.receipts if receipt.node.startswith("0-")]
+    assert sorted({attempt for attempt, _ in leaves}) == [0, 1]
+    assert sum(attempt == 0 for attempt, _ in leaves) == 3
+    page = reported(tmp_path / "run")
+    assert "Finished in 2 attempts" in page.text
+    assert "attempt 2" in page.text
+
+
+def test_a_failed_job_shows_its_error_as_text(corpus, tmp_path, reported):
+    def explode(event):
+        if isinstance(event, Figures):
+            raise SystemExit("<script>alert(1)</script> & more")
+
+    with pytest.raises(SystemExit), observe(explode), executing("serial", run=tmp_path / "run", command=["fit"]):
+        emit(Figures("fit", model().fit(corpus).fit_report()))
+    page = reported(tmp_path / "run")
+    assert "Failed" in page.text
+    assert "SystemExit: <script>alert(1)</script> & more" in page.text
+    assert gather(tmp_path / "run").state == "failed"
+
+
+def test_a_job_that_fails_before_its_first_sweep_has_a_report(tmp_path, reported):
+    with pytest.raises(ValueError, match="early"), executing("serial", run=tmp_path / "run"):
+        raise ValueError("early")
+    page = reported(tmp_path / "run")
+    assert "nothing was finished yet" in page.text
+    assert "No sweep had begun." in page.text
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no run is there"):
+        write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(corpus, tmp_path):
+    with executing("serial", run=tmp_path / "run"):
+        model().fit(corpus)
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(DataError, match="cannot be written"):
+        write(tmp_path / "run", tmp_path / "taken")
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_text_from_outside_is_never_markup(copy, reported):
+    evil = "<script>x</script>\"'&\n</style>"
+    lines = [json.loads(line) for line in (copy / "journal.jsonl").read_text().splitlines()]
+    for line in lines:
+        for key in ("title", "host", "what", "executor", "text", "worker"):
+            if key in line:
+                line[key] = evil
+        if "receipt" in line:
+            line["receipt"]["worker"] = evil
+            line["receipt"]["seconds"] = {evil: 1.0}
+    score = {"of": evil, "corpus": evil, "rows": 3, "error_percent": 50.0, "classes": [evil, "b"]}
+    score |= {"confusion": [[1, 2], [0, 0]], "worst": {"row": [1], "true": [evil], "predicted": ["b"], "margin": [1]}}
+    lines.insert(-1, {**lines[0], "time": lines[-1]["time"], "kind": "figures", "name": "score", "values": score})
+    lines[-2]["job"] = lines[-1]["job"]
+    (copy / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (copy / "command.json").write_text(json.dumps({"command": [evil, evil]}))
+    moved = copy.rename(copy.with_name("<script>run"))
+    page = reported(moved)
+    assert page.titles[0] == "<script>run"
+    assert page.text.count("<script>x</script>") > 5
+    assert "Confusion" in page.headings
+
+
+def test_a_killed_driver_is_told_from_one_that_was_interrupted(copy, reported):
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    (copy / "journal.jsonl").write_text("".join(line for line in lines if '"second' not in line))
+    facts = gather(copy)
+    assert facts.state == "interrupted"
+    assert "The driver ended without a word" in reported(copy).text
+
+
+def test_many_attempts_are_all_remembered(copy):
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    more = [line.replace('"first', f'"job{i}') for i in range(20) for line in lines if '"first' in line]
+    (copy / "journal.jsonl").write_text("".join(lines + more))
+    assert len(gather(copy).attempts) == 22
+
+
+def test_pauses_between_attempts_are_drawn_short(killed, reported):
+    page = reported(killed)
+    assert "Grey bands are pauses of" in page.text
+    assert "60 min" in page.text
+    assert "driver died" in page.text
+    facts = gather(killed)
+    assert facts.sweeps[0].figures()["announced_bytes"] == 630_000_000
+    assert facts.sweeps[0].figures()["predicted_seconds"] > 0
+
+
+def test_a_run_without_a_journal_is_read_from_its_receipts(tmp_path, reported):
+    run = make_run(tmp_path / "old", journal=False)
+    facts = gather(run)
+    (sweep,) = facts.sweeps
+    found = sweep.figures()
+    assert facts.state == "finished"
+    assert facts.attempts == ()
+    assert sum(worker["segments"] for worker in found["workers"].values()) == 40
+    assert found["stage_seconds"]["block"] > 0
+    assert found["peak_bytes"] == 550_000_000
+    page = reported(run)
+    assert "Timeline" in page.headings
+    assert "There is no journal" in page.text
+    assert "Rate over time" not in page.headings
+
+
+def test_receipts_that_do_not_say_when_they_ended_are_dated_by_their_files(corpus, tmp_path, reported):
+    with executing("serial", run=tmp_path / "run"):
+        model().fit(corpus)
+    from bigkernel.runs import read_sealed, write_sealed
+
+    for file in (tmp_path / "run" / "moments" / "receipts").glob("*.json"):
+        write_sealed(file, {**read_sealed(file), "ended": 0.0})
+    (tmp_path / "run" / "journal.jsonl").unlink()
+    receipts = [receipt for _, receipt in gather(tmp_path / "run").sweeps[0].receipts]
+    assert min(receipt.ended for receipt in receipts) > 1e9
+    assert "Timeline" in reported(tmp_path / "run").headings
+
+
+def test_a_moved_run_is_the_same_run(copy, killed):
+    a, b = figures(copy), figures(killed)
+    assert a["sweeps"] == b["sweeps"]
+
+
+DAMAGE = {
+    "cut off": lambda text: text[: len(text) // 2],
+    "garbage lines": lambda text: "\x00\x01{]\n" + text.replace("\n", "\nnull\n[1,2]\n", 40),
+    "empty": lambda text: "",
+    "not a number": lambda text: text.replace('"elapsed": ', '"elapsed": NaN, "was": '),
+    "infinite plan": lambda text: text.replace('"flops": ', '"flops": Infinity, "was": '),
+    "texts for numbers": lambda text: text.replace('"peak_bytes": ', '"peak_bytes": "many", "was": '),
+    "lists for texts": lambda text: text.replace('"worker": "', '"worker": ["a"], "was": "'),
+    "no times": lambda text: text.replace('"time": ', '"time": null, "was": '),
+    "huge times": lambda text: text.replace('"time": ', '"time": 1e300, "was": '),
+    "negative times": lambda text: text.replace('"time": ', '"time": -1e15, "was": '),
+    "plans of another kind": lambda text: text.replace('"plan": {', '"plan": 7, "was": {'),
+    "no stops": lambda text: text.replace('"stops": [', '"stops": [], "was": ['),
+    "unknown kinds": lambda text: text.replace('"kind": "segment"', '"kind": "fragment"'),
+    "no first line": lambda text: text.split("\n", 1)[1],
+    "only the end": lambda text: text.splitlines(keepends=True)[-1],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_journal_never_keeps_a_report_from_being_made(damage, copy, reported):
+    path = copy / "journal.jsonl"
+    path.write_text(damage(path.read_text()))
+    page = reported(copy)
+    assert "Timeline" in page.headings
+    json.dumps(figures(copy))
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_change_of_bytes_keeps_a_report_from_being_made(data, copy, killed, reported):
+    text = bytearray((killed / "journal.jsonl").read_bytes())
+    for _ in range(data.draw(st.integers(1, 30))):
+        place = data.draw(st.integers(0, len(text) - 1))
+        text[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    (copy / "journal.jsonl").write_bytes(bytes(text))
+    assert "Timeline" in reported(copy).headings
+
+
+def test_a_journal_that_is_a_directory_is_named(copy, reported):
+    (copy / "journal.jsonl").unlink()
+    (copy / "journal.jsonl").mkdir()
+    assert "The journal cannot be read" in reported(copy).text
+
+
+@pytest.mark.parametrize("name", ["command.json", "moments/manifest.json", "moments/receipts/0-3.json", "lock.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"command": 7, "sha256": "x"}'])
+def test_damaged_files_are_named_or_left_out(name, content, copy, reported):
+    (copy / name).write_bytes(content)
+    page = reported(copy)
+    assert ("is damaged: its settings are not known" in page.text) == (name == "moments/manifest.json")
+    assert "Timeline" in page.headings
+
+
+def test_without_receipts_the_journal_alone_is_shown(copy, reported):
+    shutil.rmtree(copy / "moments" / "receipts")
+    page = reported(copy)
+    assert "Timeline" not in page.headings
+    assert "Where the time went" in page.headings
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rows": "three"},
+        {"rows": 3, "classes": 7},
+        {"rows": 3, "classes": ["a", "b"], "confusion": [[1]], "worst": 3},
+        {"rows": 3, "classes": ["a"], "confusion": [[-1]], "worst": {"row": [1]}},
+        {"rows": 3, "classes": ["a"], "confused": [["a", "b", 3]]},
+        {"rows": 3, "mse": None, "r2": "x", "residuals": [1, "x"]},
+        {"rows": 3, "residuals": [[1.0]], "residual_unit": None},
+    ],
+    ids=str,
+)
+def test_figures_of_another_version_cost_one_section_at_most(values, copy, reported):
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}
+    said = [{**about, "name": "score", "values": values}, {**about, "name": "fit", "values": {"certificates": values}}]
+    (copy / "journal.jsonl").write_text("".join([*lines[:-1], *(json.dumps(line) + "\n" for line in said), lines[-1]]))
+    page = reported(copy)
+    assert "Timeline" in page.headings
+    assert "Settings and versions" in page.headings
+
+
+def test_two_thousand_segments_of_a_hundred_workers_take_less_than_a_megabyte(tmp_path):
+    run = make_run(tmp_path / "big", segments=2000, workers=100)
+    page = write(run)
+    assert 50_000 < page.stat().st_size < 1_000_000
+    assert page.read_text(encoding="utf-8").count("<rect") > 2000
+
+
+def test_the_figures_are_plain_data(killed):
+    found = json.loads(json.dumps(figures(killed), allow_nan=False))
+    assert found["state"] == "finished"
+    assert found["sweeps"][0]["settings"]["statistic.kernel.sigma"] == "0.7"
+    assert found["attempts"][0]["state"] == "running"
+    assert [event["kind"] for event in found["attempts"][0]["events"]].count("worker") > 0
+
+
+def test_sweeps_that_keep_nothing_are_shown_too(corpus, tmp_path, reported):
+    with executing("serial", run=tmp_path / "run"):
+        LinearRegression().fit(as_rows(X, Y.astype(float)))
+    assert gather(tmp_path / "run").state == "finished"
+    assert "Finished" in reported(tmp_path / "run").text
