@@ -22,7 +22,7 @@ from bigkernel.cli.options import plain
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import VERSION, Board
-from bigkernel.monitor.live import ascii_letters, done, ended_job_line, picture, printable, run_lines, sentence
+from bigkernel.monitor.live import ascii_letters, done, ended_job_line, no_job, picture, printable, run_lines, sentence
 from bigkernel.monitor.plugin import state_of
 from bigkernel.survey import command_of, survey
 
@@ -85,7 +85,7 @@ class Scheduler:
                 f"{self._address}: its books have version {state.get('version')}, expected {VERSION}; install the same "
                 "bigkernel on both"
             )
-        found: State = dict(state)
+        found: State = {**state, "address": self._address}
         self.runs = [job["run"] for job in found["jobs"] if job["state"] == "running" and job["run"]]
         return found
 
@@ -151,6 +151,7 @@ class Directory:
             touched.append((self.path / locks.NAME).stat().st_mtime)
         return {
             **about,
+            "told": bool(jobs),
             "unfinished": unfinished,
             "segments": sum(one.segments for one in found),
             "segments_done": sum(one.segments_done for one in found),
@@ -173,8 +174,9 @@ def follow(source: Source, show: Show, seconds: float, *, once: bool = False) ->
         running = {name for name, found in states.items() if found == "running"}
         if once or not (running or _expected(state)):
             ended = [found for name, found in states.items() if name in seen] or list(states.values())[:1]
-            kept = CODES["interrupted"] if state.get("run", {}).get("unfinished") else 0
-            codes = [CODES.get(found, 0) for found in ended] or [kept]
+            run = state.get("run", {})
+            left = CODES["interrupted"] if run.get("unfinished") and not run["holder"] else 0
+            codes = [CODES.get(found, 0) for found in ended] or [left]
             return max(codes, key=list(CODES.values()).index)
         seen |= running
         time.sleep(seconds if running else min(seconds, _SOON_SECONDS))
@@ -201,8 +203,8 @@ class Log:
                     self._say(f"{job['id']} {key}", mark, words)
             else:
                 self._say(job["id"], job["state"], ended_job_line(job).plain)
-        if not state["jobs"]:
-            self._say("", "none", "no job has begun here yet")
+        if not state["jobs"] and "run" not in state:
+            self._say("", "none", no_job(state))
         for line in run_lines(state["run"]) if state.get("run") else ():
             self._say(line.plain[:9], "", line.plain)  # once each: their seconds run on
 

@@ -332,7 +332,9 @@ def run_lines(run: Data) -> Iterator[Text]:
     """What a run directory holds, where its journal does not tell; the command to go on with is never cut."""
     if "segments" not in run:
         return  # its driver is at work, and its journal tells
-    kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
+    kept = "nothing is kept yet"
+    if run["segments"]:
+        kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
     if run["holder"]:
         yield Text(f"{printable(run['holder'])} is at work, without a journal; {kept}")
         return
@@ -342,12 +344,20 @@ def run_lines(run: Data) -> Iterator[Text]:
         )
     elif run["unfinished"]:
         yield Text(f"no driver is at work in {printable(run['path'])}; {kept}")
+    elif not run["told"]:
+        yield Text(f"{printable(run['path'])} is finished; it has no journal, which would tell more")
     age = run["receipt_seconds"]
     if run["unfinished"] and run["on_workers"] and age is not None and age < _FRESH_SECONDS:
         yield Text(f"the newest is {spell(age)} old: workers may still be publishing")
     if run["unfinished"] and run["command"]:
         again = [] if "--resume" in run["command"] else ["--resume"]
         yield Text(f"to go on: {printable(shlex.join([*run['command'], *again]))}", overflow="fold", no_wrap=False)
+
+
+def no_job(state: Data) -> str:
+    """What is said where no job has begun; a state of a scheduler has its `address`."""
+    place = printable(state.get("address", ""))
+    return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
 
 
 def picture(state: Data, width: int) -> list[Text]:
@@ -359,8 +369,8 @@ def picture(state: Data, width: int) -> list[Text]:
             lines.extend(job_lines(job, state.get("workers", {}), width))
     ended = [job for job in jobs if job["state"] != "running"]
     lines.extend(ended_job_line(job) for job in ended[:_JOBS])
-    if not jobs:
-        lines.append(Text("no job has begun here yet"))
+    if not jobs and "run" not in state:
+        lines.append(Text(no_job(state)))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
         line.no_wrap = True

@@ -226,7 +226,9 @@ def test_what_the_driver_does_between_sweeps_has_a_bar(half):
 
 
 def test_no_job_is_said():
-    assert text_of(Board().snapshot(0.0)) == "no job has begun here yet\n"
+    empty = Board().snapshot(0.0)
+    assert text_of(empty) == "no job has begun here yet\n"
+    assert text_of({**empty, "address": "tcp://a:1"}).endswith("; start one with --cluster tcp://a:1\n")
 
 
 def test_text_from_outside_is_neither_markup_nor_control_codes():
@@ -249,6 +251,7 @@ RUN = {
     "died": "process 7 on node1",
     "command": ["bigkernel", "fit", "a corpus", "m"],
     "unfinished": True,
+    "told": True,
     "segments": 40,
     "segments_done": 12,
     "on_workers": True,
@@ -270,11 +273,15 @@ def test_a_run_whose_driver_died_says_what_is_kept_who_may_still_work_and_how_to
     assert len(words_of(receipt_seconds=100.0)) == 2
     assert len(words_of(on_workers=False)) == 2
     assert words_of(command=["bigkernel", "--resume"])[-1] == "to go on: bigkernel --resume"
+    assert words_of(segments=0)[0].endswith("; nothing is kept yet")
     assert words_of(died="")[0] == "no driver is at work in job.run; 12 of 40 segments are kept"
 
 
 def test_a_run_that_is_finished_or_at_work_needs_no_words():
     assert words_of(died="", unfinished=False) == []
+    assert words_of(died="", unfinished=False, told=False) == [
+        "job.run is finished; it has no journal, which would tell more"
+    ]
     assert list(live.run_lines({"path": "r", "holder": "process 7 on node1", "died": "", "command": []})) == []
     assert words_of(holder="process 8 on node2") == [
         "process 8 on node2 is at work, without a journal; 12 of 40 segments are kept"

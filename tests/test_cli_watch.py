@@ -1,0 +1,462 @@
+"""`bigkernel watch`: a job by its scheduler or its run directory: running, ended, lost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+import simulated
+from click.testing import CliRunner
+from drivers import SLOW, Driver, wait_until
+from probes import local_cluster
+from rich.console import Console
+
+from bigkernel import locks
+from bigkernel.cli import main
+from bigkernel.cli import watch as watching
+from bigkernel.errors import ConfigError, Stalled
+from bigkernel.execution import executing
+from bigkernel.features import IdentityMap
+from bigkernel.monitor import journal
+from bigkernel.monitor.board import Board
+from bigkernel.monitor.plugin import board_of, install
+from bigkernel.rows import as_rows
+from bigkernel.statistics import FeatureSums
+from bigkernel.sweep import sweep
+
+X = np.random.default_rng(0).normal(size=(200, 3))
+STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))
+STARTED = {"kind": "job_started", "job": "later", "title": "fit later", "run": "", "host": "node2", "pid": 7}
+
+
+def invoke(*arguments, code=0):
+    """The command in this process, 80 columns wide; its result, whose code is what was expected."""
+    result = CliRunner().invoke(main, ["watch", *map(str, arguments)], env={"COLUMNS": "80"})
+    assert result.exit_code == code, (result.exit_code, result.output, result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def state(*arguments, code=0):
+    """What --once --json prints."""
+    (line,) = invoke(*arguments, "--once", "--json", code=code).stdout.splitlines()
+    return json.loads(line)
+
+
+def write(run, messages):
+    """Append to the journal of a run directory; times as they are now, in the order of the messages."""
+    run.mkdir(exist_ok=True)
+    messages = list(messages)
+    late = time.time() - messages[-1][1] - 1
+    with open(run / journal.NAME, "a") as file:
+        for message, at in messages:
+            file.write(json.dumps({"time": at + late, **message}) + "\n")
+
+
+def ended(job="simulated", how="finished", error=""):
+    return [({"kind": "job_ended", "job": job, "sweep": "", "state": how, "error": error}, time.time())]
+
+
+def dead_lock(run):
+    """A lock of a process of this host that is no more."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    content = {"token": "", "host": os.uname().nodename, "pid": process.pid, "birth": "long ago", "since": "then"}
+    (run / locks.NAME).write_text(json.dumps(content))
+
+
+@pytest.fixture
+def half(tmp_path):
+    """A run directory whose journal tells of a job that is half way through."""
+    write(tmp_path / "job.run", simulated.messages(40, 3))
+    return tmp_path / "job.run"
+
+
+@pytest.fixture
+def follow():
+    """Start `watch` in a thread, with plain lines; gives what it printed and its code when it has ended."""
+    threads = []
+
+    def start(*arguments):
+        found = SimpleNamespace()
+
+        def work():
+            found.result = CliRunner().invoke(main, ["watch", *map(str, arguments), "--interval", "0.1"])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        threads.append(thread)
+
+        def result():
+            thread.join(20)
+            assert not thread.is_alive(), "watch has not ended"
+            return found.result
+
+        return result
+
+    yield start
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+# ---------------------------------------------------------------- a run directory
+
+
+def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
+    run = tmp_path / "job.run"
+    with executing("serial", run=run, command=["bigkernel", "fit", "c", "m"]):
+        sweep(as_rows(X), STATISTIC, what="means")
+    found = state(run)
+    (job,) = found["jobs"]
+    assert (job["state"], job["title"]) == ("finished", "bigkernel fit c m")
+    (swept,) = job["sweeps"]
+    assert swept["rows_done"] == swept["rows"] == 200
+    assert (found["run"]["holder"], found["run"]["unfinished"]) == ("", False)
+    shown = invoke(run, "--once").stdout
+    assert shown.startswith("finished ")
+    assert "to go on" not in shown
+    assert invoke(run).stdout.splitlines()[-1].startswith("finished ")
+
+
+def test_a_run_is_watched_while_its_driver_is_at_work(half):
+    with locks.locked(half):
+        found = state(half)
+        text = invoke(half, "--once").stdout
+    assert [job["state"] for job in found["jobs"]] == ["running"]
+    assert found["run"]["holder"] == f"process {os.getpid()} on {os.uname().nodename}"
+    assert "20/40" in text
+    assert "died" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
+    lock = locks.Lock(half)
+    lock.acquire()
+    try:
+        result = follow(half)
+        time.sleep(0.3)
+        done = [pair for pair in simulated.messages(40, 3, finished=True) if pair[0]["kind"] == "segment"]
+        write(half, done[20:30])
+        time.sleep(0.3)
+        note = {"kind": "note", "job": "simulated", "sweep": "", "text": "[bold]the solve[/bold]"}
+        write(half, [(note, time.time()), *ended()])
+    finally:
+        lock.release()
+    lines = result().stdout.splitlines()
+    assert result().exit_code == 0
+    assert [line for line in lines if line.startswith("moments: 20 of 40 segments, ")]
+    assert [line for line in lines if line.startswith("moments: 30 of 40 segments, ")]
+    assert any(line.endswith(" [bold]the solve[/bold]") for line in lines)
+    assert lines[-1].startswith("finished ")
+    assert len(lines) == len(set(lines))
+
+
+def test_a_line_of_the_journal_that_is_half_written_is_read_when_it_is_whole(half):
+    source = watching.Directory(half)
+    with locks.locked(half):
+        line = json.dumps({"time": time.time(), "kind": "note", "job": "simulated", "sweep": "", "text": "news"}) + "\n"
+        with open(half / journal.NAME, "a") as file:
+            file.write(line[:20])
+            file.flush()
+            first = source.look()["jobs"][0]["events"]
+            file.write(line[20:])
+        assert source.look()["jobs"][0]["events"][len(first) :] == [
+            {"time": pytest.approx(time.time(), abs=5), "kind": "note", "text": "news"}
+        ]
+
+
+def test_a_journal_is_read_on_and_not_again(half, monkeypatch):
+    source = watching.Directory(half)
+    read = []
+    real = journal.read
+    monkeypatch.setattr(journal, "read", lambda run, start=0: read.append(start) or real(run, start=start))
+    with locks.locked(half):
+        source.look()
+        source.look()
+    assert read == [0, (half / journal.NAME).stat().st_size]
+
+
+def test_another_journal_in_its_place_is_read_from_the_beginning(half):
+    source = watching.Directory(half)
+    with locks.locked(half):
+        source.look()
+        (half / journal.NAME).unlink()
+        write(half, [(STARTED, 1.0)])
+        assert [job["id"] for job in source.look()["jobs"]] == ["later"]
+
+
+def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(half):
+    (half / "command.json").write_text(json.dumps({"command": ["bigkernel", "fit", "c", "m", "--run", "job.run"]}))
+    dead_lock(half)
+    os.utime(half / locks.NAME, (time.time() - 200, time.time() - 200))
+    found = state(half, code=6)
+    assert [job["state"] for job in found["jobs"]] == ["lost"]
+    lines = invoke(half, code=6).stdout.splitlines()
+    assert lines[-2].startswith("the driver (process 4242 on node1) died ")
+    assert lines[-2].endswith("s ago; nothing is kept yet"), "the simulation leaves no receipts"
+    assert lines[-1] == "to go on: bigkernel fit c m --run job.run --resume"
+
+
+def test_what_a_lost_job_was_at_does_not_run_on(half):
+    dead_lock(half)
+    source = watching.Directory(half)
+    first = source.look()["jobs"][0]["sweeps"][0]["elapsed_seconds"]
+    time.sleep(0.1)
+    assert source.look()["jobs"][0]["sweeps"][0]["elapsed_seconds"] == first
+
+
+def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(half, follow):
+    write(half, [(STARTED, 1.0)])
+    lock = locks.Lock(half)
+    lock.acquire()
+    try:
+        result = follow(half)
+        time.sleep(0.3)
+        write(half, ended("later"))
+    finally:
+        lock.release()
+    assert result().exit_code == 0
+    assert "fit simulated: its driver died" in result().stdout
+    assert result().stdout.splitlines()[-1].endswith("fit later")
+
+
+@pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("interrupted", 75)])
+def test_the_exit_code_tells_how_the_job_ended(half, how, code):
+    write(half, ended(how=how, error="DataError: row 3" if how == "failed" else ""))
+    result = invoke(half, code=code)
+    assert result.stdout.splitlines()[-1 if code == 0 else -2].startswith(f"{how} ")
+    assert ("DataError: row 3" in result.stdout) == (how == "failed")
+
+
+def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
+    run = tmp_path / "job.run"
+    sweep(as_rows(X), STATISTIC, client="serial", run=run)
+    (run / journal.NAME).unlink(missing_ok=True)
+    assert invoke(run).stdout == f"{run} is finished; it has no journal, which would tell more\n"
+    shutil.rmtree(next((run / "partials").glob("3-0")))
+    for receipt in sorted((run / "receipts").iterdir())[1:]:
+        receipt.unlink()
+    text = invoke(run, code=75).stdout
+    assert f"no driver is at work in {run}; 1 of 5 segments are kept" in text
+    with locks.locked(run):
+        text = invoke(run, "--once").stdout
+    assert f"process {os.getpid()} on {os.uname().nodename} is at work, without a journal; 1 of 5 segments" in " ".join(
+        text.split()
+    )
+
+
+@pytest.mark.parametrize(
+    "what, found", [("nothing", "found nothing"), ("file", "found a file"), ("empty", "no run is there")]
+)
+def test_a_directory_without_a_run_is_refused(tmp_path, what, found):
+    if what == "file":
+        (tmp_path / what).write_text("x")
+    elif what == "empty":
+        (tmp_path / what).mkdir()
+    assert found in invoke(tmp_path / what, code=3).stderr
+
+
+def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_path, follow):
+    rows = np.random.default_rng(3).normal(size=(20_000, 32)).astype("f4")
+    corpus = make_corpus(rows, y=rows[:, 0], chunk_rows=500)
+    run = tmp_path / "job.run"
+    command = ["fit", str(corpus.path), str(tmp_path / "m"), "--landmarks", "300", "--sigma", "5", "--run", str(run)]
+    driver = Driver(command, tmp_path, **SLOW)
+    try:
+        wait_until(lambda: len(list(run.glob("moments/receipts/0-*.json"))) > 1, 60, "two segments")
+        result = follow(run)
+        time.sleep(0.5)
+        driver.process.send_signal(signal.SIGKILL)
+        driver.process.wait(10)
+    finally:
+        driver.end()
+    lines = result().stdout.splitlines()
+    assert result().exit_code == 6
+    assert f"the driver (process {driver.process.pid} on " in lines[-2]
+    assert " of 16 segments are kept" in lines[-2]
+    assert lines[-1].startswith("to go on: ")
+    assert lines[-1].endswith(f"--run {run} --resume")
+    assert sum(one.segments_done for one in watching.survey(run)) >= 2
+
+
+# ---------------------------------------------------------------- a scheduler
+
+
+def test_a_job_on_a_cluster_is_watched_from_its_scheduler(cluster, client, make_corpus, follow, small_steps):
+    with executing(client, command=["bigkernel", "fit", "c", "m"]):
+        sweep(as_rows(make_corpus(X.astype("f4"))), STATISTIC, what="means")
+    found = state(cluster.scheduler_address)
+    job = next(job for job in found["jobs"] if job["title"] == "bigkernel fit c m")
+    assert (job["state"], job["sweeps"][0]["rows_done"]) == ("finished", 200)
+    assert len(found["workers"]) == 2
+    assert all(worker["memory_bytes"] > 0 for worker in found["workers"].values())
+
+
+@pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("lost", 6), ("interrupted", 75)])
+def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, how, code):
+    assert install(client)
+    board, name = board_of(cluster.scheduler), f"followed-{how}"
+    for message, _ in simulated.messages(40, 3, job=name):
+        client.sync(_apply, board, message)
+    result = follow(cluster.scheduler_address)
+    time.sleep(0.5)
+    client.sync(_apply, board, ended(name, how)[0][0])
+    assert result().exit_code == code
+    assert result().stdout.splitlines()[-1].startswith(f"{how} ")
+    assert "moments: 20 of 40 segments, " in result().stdout
+
+
+async def _apply(board, message):
+    """In the scheduler's event loop, as the plugin does."""
+    board.apply(message, time.time())
+
+
+def test_a_scheduler_that_has_seen_no_job_says_how_to_start_one():
+    with local_cluster(0, processes=False) as fresh:
+        shown = invoke(fresh.scheduler_address, "--once").stdout
+        assert f"no job has begun here yet; start one with --cluster {fresh.scheduler_address}" in shown
+
+
+def test_a_scheduler_without_books_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError, match="no job of bigkernel has run on this scheduler; start one with --cluster"):
+        watching.Scheduler(Client(None), "tcp://a:1").look()
+
+
+def test_an_address_that_does_not_answer_is_refused():
+    with dask.config.set({"bigkernel.stall-seconds": 1}):
+        assert "is it running?" in invoke("tcp://127.0.0.1:9", code=6).stderr
+
+
+def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refused(tmp_path, cluster, client):
+    assert install(client)
+    file = tmp_path / "c.yaml"
+    file.write_text(f"bigkernel: {{cluster: {{kind: address, address: '{cluster.scheduler_address}'}}}}")
+    board = board_of(cluster.scheduler)
+    for message, _ in simulated.messages(40, 3, job="by-file"):
+        client.sync(_apply, board, message)
+    found = state(file)  # a job runs, so that it is 0
+    assert "by-file" in [job["id"] for job in found["jobs"] if job["state"] == "running"]
+    client.sync(_apply, board, ended("by-file")[0][0])
+    file.write_text("bigkernel: {cluster: {kind: local, workers: 1}}")
+    assert "give the address that the job printed" in invoke(file, code=8).stderr
+
+
+def test_certificates_belong_to_an_address(half, tmp_path):
+    assert "--tls belongs to an address" in invoke(half, "--tls", tmp_path, code=2).stderr
+
+
+class Client:
+    """Stands for one of a scheduler that answers with `answers`, in order; errors are raised."""
+
+    status = "running"
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.scheduler = SimpleNamespace(address="tcp://127.0.0.1:1")
+
+    def run_on_scheduler(self, function, **options):
+        assert options == {"callback_timeout": watching.ASK_SECONDS}, "every wait is bounded"
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize("error", [OSError("in <closed>"), TimeoutError(), RuntimeError("the loop is closed")])
+def test_a_scheduler_that_is_lost_is_a_stall(error):
+    with pytest.raises(Stalled, match="the scheduler does not answer"):
+        watching.Scheduler(Client(error), "tcp://a:1").look()
+
+
+@pytest.mark.parametrize("answer", [ImportError("no bigkernel"), AttributeError("state_of"), {"version": 99}])
+def test_a_scheduler_with_another_bigkernel_is_refused(answer):
+    with pytest.raises(ConfigError, match="bigkernel"):
+        watching.Scheduler(Client(answer), "tcp://a:1").look()
+
+
+def test_where_the_scheduler_ended_with_its_job_the_run_directory_tells_how(half, monkeypatch):
+    """A local cluster ends with its driver: nobody may have looked between the end of the job and that."""
+    write(half, ended())
+    board = Board()
+    for message, now in simulated.messages(40, 3):
+        board.apply({**message, "run": str(half)} if message["kind"] == "job_started" else message, now)
+    client = Client(board.snapshot(now), OSError("closed"))
+    monkeypatch.setattr(watching.clusters, "connect", lambda *_, **__: _Connected(client))
+    result = invoke("tcp://127.0.0.1:1", "--interval", "0.1")
+    assert f"its run directory is {half}" in result.stderr
+    assert result.stdout.splitlines()[-1].startswith("finished ")
+
+
+class _Connected:
+    def __init__(self, client):
+        self.client = client
+
+    def __enter__(self):
+        return self.client
+
+    def __exit__(self, *_):
+        return False
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def test_json_is_one_object_a_line(half, follow):
+    lock = locks.Lock(half)
+    lock.acquire()
+    try:
+        result = follow(half, "--json")
+        time.sleep(0.4)
+        write(half, ended())
+    finally:
+        lock.release()
+    states = [json.loads(line)["jobs"][0]["state"] for line in result().stdout.splitlines()]
+    assert states == sorted(states, reverse=True), "running, then finished"
+    assert set(states) == {"running", "finished"}
+
+
+def test_the_end_of_the_watching_leaves_the_job_alone(half, monkeypatch):
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching, "time", SimpleNamespace(**{**vars(time), "sleep": interrupted}))
+    with locks.locked(half) as lock:
+        result = invoke(half, code=75)
+        lock.require()
+    assert result.stderr == "watching ended; the job goes on\n"
+
+
+def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=40, color_system=None)
+    source = watching.Directory(half)
+    with locks.locked(half), watching.shown(console, as_json=False, once=False) as show:
+        show(source.look())
+        show(source.look())
+    text = stream.getvalue()
+    assert text.count("fit simulated") == 3, "once more when it ends, and stays"
+    assert "\x1b[1A\x1b[2K" in text, "lines are erased"
+
+
+def test_the_help_teaches_with_commands_that_exist():
+    text = invoke("--help").stdout
+    for words in (
+        "bigkernel watch job.run",
+        "tcp://127.0.0.1:8786",
+        "--once --json | jq",
+        "Ends with 0",
+        "the job goes on",
+    ):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 80
