@@ -23,9 +23,13 @@ import dask
 import numpy as np
 import scipy
 import zarr
+from distributed import Client
+from distributed.comm import get_address_host
 from threadpoolctl import threadpool_limits
 
 import bigkernel
+from bigkernel.attach import is_loopback
+from bigkernel.calibration import rate_of
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
@@ -181,7 +185,8 @@ def sweep(
         tasks = processors() if executor == "threads" else 1
         announced = wanted.worker_base_bytes + tasks * steps.task_bytes
         scope.sweep = token
-        emit(SweepStarted(what, name, steps, token, path, announced))
+        calibrated = _processors_of(executor) * rate_of(steps)
+        emit(SweepStarted(what, name, steps, token, path, announced, calibrated))
         start = time.perf_counter()
         stack.push(functools.partial(_tell_failure, start))
         if job.run is not None:
@@ -204,6 +209,15 @@ def sweep(
         emit(SweepEnded(seconds, stages={"merge": merged} if merged else {}))
     ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))
     return Swept(total, steps, ordered, seconds, name, tuple(incidents), merged)
+
+
+def _processors_of(executor: Client | str) -> int:
+    """How many processors of this machine work on a sweep; 0 where other machines may, whose rates nobody measured."""
+    if isinstance(executor, str):
+        return 1 if executor == "serial" else processors()
+    workers = executor.ncores()
+    here = all(is_loopback(get_address_host(address)) for address in workers)
+    return min(len(workers), processors()) if here else 0
 
 
 def _tell_failure(start: float, kind: type[BaseException] | None, error: BaseException | None, *_: Any) -> None:
