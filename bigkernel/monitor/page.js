@@ -221,7 +221,8 @@ const bigkernel = (() => {
       at("bk-theme").onclick = turn;
       at("bk-follow").onclick = () => choose();
       system.addEventListener("change", paint);
-      found.on_event?.("connection_lost", () => { at("bk-cut").hidden = false; });
+      found.on_event("connection_lost", () => { at("bk-cut").hidden = false; });
+      found.on_event("client_reconnected", () => { at("bk-cut").hidden = true; });
       paint();
     },
     paint,

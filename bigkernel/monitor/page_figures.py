@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, sqrt
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from bokeh.models import (
     AdaptiveTicker,
@@ -31,6 +31,7 @@ from bigkernel.monitor.progress import STATES
 
 State = Mapping[str, Any]
 Paints = list[tuple[Any, str, str]]
+_LONGEST_HISTORY = 240  # points of a rate that a snapshot keeps
 _ASPECT = 5.0  # of the map: cells a line for one line
 _HEIGHT = 212
 _STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "merge", "solve")
@@ -83,11 +84,14 @@ def _frame_paints(plot: Any) -> Paints:
     return paints
 
 
-def _hover(renderer: Any, *lines: tuple[str, str]) -> HoverTool:
-    """What a mark says under the pointer; Bokeh escapes the fields."""
+def _hover(renderer: Any, *lines: tuple[str, str], mode: Literal["mouse", "vline"] = "mouse") -> HoverTool:
+    """What a mark says under the pointer, or above it and below it ("vline"); Bokeh escapes the fields."""
     rows = "".join(f"<div><span>{label}</span> <b>{field}</b></div>" for label, field in lines)
-    style = "font: 12px Helvetica, Arial, sans-serif; color: #1c2430; line-height: 1.5"
-    return HoverTool(renderers=[renderer], tooltips=f'<div style="{style}">{rows}</div>')
+    style = (
+        "font: 12px Helvetica, Arial, sans-serif; line-height: 1.5; margin: -5px; padding: 6px 10px; "
+        "color: var(--ink); background: var(--ground)"
+    )
+    return HoverTool(renderers=[renderer], mode=mode, tooltips=f'<div style="{style}">{rows}</div>')
 
 
 class RowMap:
@@ -207,7 +211,7 @@ class Rate:
     name = "rate"
 
     def __init__(self) -> None:
-        self._source = ColumnDataSource({"time": [], "rate": []})
+        self._source = ColumnDataSource({"time": [], "rate": [], "after": []})
         self.root = _figure(
             self.name,
             x_range=Range1d(start=0, end=1),
@@ -219,13 +223,7 @@ class Rate:
         line = self.root.line("time", "rate", source=self._source, line_width=2)
         self._calibrated = Span(location=-1, dimension="width", line_dash="dashed", line_width=1.5)
         self.root.add_layout(self._calibrated)
-        self.root.add_tools(
-            HoverTool(
-                renderers=[line],
-                mode="vline",
-                tooltips=_hover(line, ("rate", "@rate{0,0} GFLOP/s"), ("at", "@time{0,0}")).tooltips,
-            )
-        )
+        self.root.add_tools(_hover(line, ("rate", "@rate{0,0.[0]} GFLOP/s"), ("after", "@after"), mode="vline"))
         self.root.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
         self.paints: Paints = [
             *_frame_paints(self.root),
@@ -238,11 +236,18 @@ class Rate:
         """Show the history of the sweep."""
         history = sweep["rate_history"] if sweep else []
         unit, per = ("min", 60.0) if history and history[-1][0] > 900 else ("s", 1.0)
-        times, rates = [t / per for t, _ in history], [value / 1e9 for _, value in history]
+        # a rate holds since the point before it
+        starts = (
+            [0.0 if len(history) < _LONGEST_HISTORY else history[0][0], *(t for t, _ in history[:-1])]
+            if history
+            else []
+        )
+        times = [t / per for start, (end, _) in zip(starts, history, strict=True) for t in (start, end)]
+        rates = [value / 1e9 for _, value in history for _ in range(2)]
         calibrated = sweep["calibrated_flops_per_second"] / 1e9 if sweep else 0.0
-        if replace(self._source, {"time": times, "rate": rates}):
+        if replace(self._source, {"time": times, "rate": rates, "after": [duration(t * per) for t in times]}):
             self.root.xaxis.axis_label = f"since the start of the sweep ({unit})"
-            self.root.x_range.start = times[0] if len(times) > 1 and len(history) >= 240 else 0
+            self.root.x_range.start = times[0] if times else 0.0
             self.root.x_range.end = max([1.0 / per, *times[-1:]])
         self._calibrated.location = calibrated or -1
         self.root.y_range.end = _roof(max([calibrated, *rates, 1e-3]))
@@ -335,7 +340,7 @@ class Memory:
         """Show the workers that are there and those that worked for the sweep."""
         shares = sweep["workers"] if sweep else {}
         living = state["workers"]
-        names = [*living, *(name for name in shares if name not in living and shares[name]["lost"])]
+        names = [*living, *(name for name in shares if name not in living)]
         places = list(range(1, len(names) + 1))
         now = [living.get(name, {}).get("memory_bytes", 0) for name in names]
         peaks = [max(shares.get(name, {}).get("peak_bytes", 0), 0) for name in names]
@@ -352,7 +357,7 @@ class Memory:
                 "worker": names,
                 "now_text": [size(value) for value in now],
                 "peak_text": [size(value) if value else "not known yet" for value in peaks],
-                "state": [living[name]["status"] if name in living else "lost" for name in names],
+                "state": [living[name]["status"] if name in living else "gone" for name in names],
             },
         )
         self.root.x_range.start, self.root.x_range.end = 0.4, max(1, len(names)) + 0.6

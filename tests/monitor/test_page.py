@@ -15,6 +15,7 @@ from bokeh.protocol import Protocol
 from simulated import messages
 
 from bigkernel.monitor import page as page_module
+from bigkernel.monitor import page_figures, progress
 from bigkernel.monitor.board import Board
 from bigkernel.monitor.page import Page
 from bigkernel.monitor.page_facts import chosen, compact, duration, eta, gflops, rate, size
@@ -159,7 +160,10 @@ def test_rate_stages_and_memory_are_those_of_the_snapshot():
     page, _ = opened(simulated)
     sweep, job = sweep_of(simulated), simulated()["jobs"][0]
     history = part(page, Rate)._source.data
-    assert [value * 1e9 for value in history["rate"]] == pytest.approx([value for _, value in sweep["rate_history"]])
+    assert [1e9 * rate for rate in history["rate"][1::2]] == pytest.approx([rate for _, rate in sweep["rate_history"]])
+    assert history["rate"][::2] == history["rate"][1::2]
+    assert history["time"][1::2] == [at for at, _ in sweep["rate_history"]]
+    assert history["time"][2::2] == history["time"][1:-1:2]
     assert part(page, Rate)._calibrated.location == 380
     bars = part(page, Stages)._source.data
     told = dict(zip(bars["stage"], bars["seconds"], strict=True))
@@ -175,6 +179,18 @@ def test_rate_stages_and_memory_are_those_of_the_snapshot():
     assert memory._announced.location == 0.63
     assert memory._limit.location == pytest.approx(2.147, abs=0.001)
     assert memory.root.y_range.end > memory._limit.location
+
+
+def test_the_rate_of_a_long_sweep_begins_where_its_history_does():
+    assert page_figures._LONGEST_HISTORY == progress._HISTORY
+    simulated = Simulated(400, 1, finished=True)
+    simulated.go_on()
+    page, _ = opened(simulated)
+    first, last = (sweep_of(simulated)["rate_history"][k][0] / 60 for k in (0, -1))
+    assert first > 1
+    shown = part(page, Rate)
+    assert (shown.root.x_range.start, shown.root.x_range.end) == (first, last)
+    assert shown.root.xaxis.axis_label == "since the start of the sweep (min)"
 
 
 def test_the_newest_event_is_first_and_text_is_carried_as_it_came():
