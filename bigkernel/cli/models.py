@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from typing import Any
 
 import click
@@ -28,7 +27,7 @@ from bigkernel.cli.options import (
 )
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, open_corpus
-from bigkernel.errors import BigKernelError, DataError
+from bigkernel.errors import DataError
 from bigkernel.execution import processors
 from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
@@ -105,13 +104,14 @@ def plan(
         show(figures, as_json=True)
         return
     stages = figures.pop("stage_seconds", {})
-    show(
-        {name: value for name, value in figures.items() if name != "calibration" and value}, as_json=False, title=title
-    )
+    hidden = {"calibration"} | ({"sweep_hours"} if (figures["sweep_seconds"] or 0) < 3600 else set())
+    shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
+    show(shown, as_json=False, title=title)
     if found is None:
-        click.echo(f"time by the matrix product alone: {why}; {planning.ADVICE}")
+        planning.echo(f"time by the matrix product alone: {why}; {planning.ADVICE}")
         return
-    planning.echo_stages(stages)
+    if figures["sweep_seconds"] is not None:
+        planning.echo_stages(stages)
     planning.echo_origin(found)
 
 
@@ -227,8 +227,10 @@ def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
     """What the report tells of the training rows. Nobody asked for it by name: that it fails ends no fit."""
     try:
         return judge_on_training(estimator, corpus, rows, pictures=True)
-    except (BigKernelError, OSError, MemoryError) as error:
-        warnings.warn(f"the model is saved, but not judged on training rows: {error}", RuntimeWarning, stacklevel=2)
+    except Exception as error:
+        click.echo(
+            f"the model is saved, but was not judged on training rows: {type(error).__name__}: {error}", err=True
+        )
         return {}
 
 

@@ -1,0 +1,184 @@
+"""Parts of a page: pictures, timelines, charts; against their pixels, their places and their sizes."""
+
+from __future__ import annotations
+
+import io
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from numpy.testing import assert_array_equal
+from page_reader import read
+
+from bigkernel.report import drawings
+from bigkernel.report.page import Column, Page, Table
+from bigkernel.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
+from bigkernel.report.timeline import Axis, Bar, clock, lanes_of, short_names, timeline
+
+CHANCE = np.random.default_rng(4)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_a_picture_reads_back_to_its_pixels(h, w):
+    image = CHANCE.integers(0, 256, (h, w)).astype(np.uint8)
+    assert_array_equal(np.rint(imread(io.BytesIO(png(image)), format="png") * 255), image)
+
+
+def test_images_are_packed_with_their_full_range():
+    images = CHANCE.normal(size=(3, 5, 4))
+    images[1] = 7.0
+    found = unpack(pack(images))
+    low, high = images.min(axis=(1, 2), keepdims=True), images.max(axis=(1, 2), keepdims=True)
+    assert_array_equal(found[[0, 2]], np.rint((255 * (images - low) / np.maximum(high - low, 1e-9))[[0, 2]]))
+    assert (found[1] == 0).all()
+
+
+@given(st.integers(1, 60), st.integers(1, 300), st.integers(1, 300))
+def test_packed_images_never_take_more_than_their_limit(k, h, w):
+    packed = pack(np.ones((k, h, w)))
+    assert sum(len(text) for text in packed["data"]) <= MOST_BYTES
+    assert len(packed["data"]) == min(k, MOST_IMAGES)
+    assert unpack(packed).shape == (min(k, MOST_IMAGES), *packed["shape"])
+
+
+def test_large_images_become_means_of_squares():
+    images = CHANCE.random((40, 56, 56))
+    found = unpack(pack(images)).astype(float)
+    means = images.reshape(40, 28, 2, 28, 2).mean(axis=(2, 4))
+    low, high = means.min(axis=(1, 2), keepdims=True), means.max(axis=(1, 2), keepdims=True)
+    assert_array_equal(found, np.rint(255 * (means - low) / (high - low)))
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [{}, {"shape": [2], "data": []}, {"shape": [2, 2], "data": ["AA=="]}, {"shape": [-1, 2], "data": []}, {"shape": 1}],
+    ids=str,
+)
+def test_what_is_no_packed_image_is_refused(packed):
+    with pytest.raises(ValueError, match=r"expected packed images|images of|unpack"):
+        unpack(packed)
+
+
+spans = st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e4)), min_size=1, max_size=30)
+
+
+@given(spans)
+def test_places_along_the_axis_never_fall_and_stay_on_it(intervals):
+    axis = Axis.over([(start, start + length) for start, length in intervals])
+    moments = sorted(time for start, length in intervals for time in (start, start + length))
+    places = [axis.at(moment) for moment in moments]
+    assert all(a <= b + 1e-9 for a, b in pairwise(places))
+    assert min(places) >= 0
+    assert max(places) <= 100 + 1e-6
+    assert len(axis.ticks()) <= 14
+
+
+def test_a_long_pause_is_short_and_told():
+    axis = Axis.over([(0, 100), (90_000, 90_100)])
+    assert [seconds for *_, seconds in axis.pauses()] == [89_900]
+    assert axis.at(100) == pytest.approx(48)
+    assert axis.at(90_000) == pytest.approx(52)
+    assert [text for _, text in axis.ticks()] == ["0", "1 min", "2 min", "3 min"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.034, "0.034 s"), (9.9, "9.9 s"), (45, "45 s"), (125, "2 min 5 s"), (1234, "20 min"), (5400, "90 min")]
+    + [(9000, "2 h 30 min"), (280_000, "3 d 5 h")],
+)
+def test_durations_are_told_in_one_or_two_units(seconds, text):
+    assert clock(seconds) == text
+
+
+def test_work_of_one_worker_that_overlaps_stands_in_rows_of_its_own():
+    bars = [Bar(0, 10, "a"), Bar(5, 12, "a"), Bar(10, 20, "a"), Bar(0, 1, "b")]
+    lanes = dict(lanes_of(bars))
+    assert {worker: len(rows) for worker, rows in lanes.items()} == {"a": 2, "b": 1}
+    assert [bar.start for bar in lanes["a"][0]] == [0, 10]
+
+
+def test_names_of_workers_lose_what_all_share():
+    assert short_names(["tcp://10.0.0.1:40", "tcp://10.0.0.1:41"]) == {
+        "tcp://10.0.0.1:40": ":40",
+        "tcp://10.0.0.1:41": ":41",
+    }
+    assert short_names(["tcp://a:1", "tcp://b:1"])["tcp://b:1"] == "b:1"
+    assert len(short_names(["x" * 100, "y:1"])["x" * 100]) == 22
+
+
+def test_a_timeline_of_very_many_segments_stays_small():
+    bars = [Bar(i / 10, i / 10 + 1, f"w{i % 10}", text=f"segment {i}") for i in range(50_000)]
+    drawing = timeline(bars, Axis.over((bar.start, bar.stop) for bar in bars))
+    assert len(drawing) < 1_000_000
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)%" height="1\d', drawing)]
+    assert sum(widths) == pytest.approx(1000, rel=0.02)  # ten workers that were busy all the time
+
+
+def test_a_timeline_of_more_rows_than_fit_shows_some_of_every_worker():
+    bars = [Bar(0, 1, f"<{i % 20}>") for i in range(1000)]
+    drawing = timeline(bars, Axis.over([(0, 1)]))
+    assert "240 of 1,000 rows" in drawing
+    assert "<0>" not in drawing
+
+
+def test_stages_keep_their_colours_and_their_shares():
+    names = ["gram", "block", "odd"]
+    drawing = drawings.shares({"gram": 3.0, "block": 1.0}, names)
+    assert re.findall(r"flex:([\d.]+)", drawing) == ["0.75000", "0.25000"]
+    assert drawings.colour_of("gram", names) == drawings.colour_of("gram", ["gram", "block"]) == 1
+    assert drawings.shares({"gram": 0.0}, names) == ""
+
+
+def test_the_rate_is_drawn_with_its_unit_and_what_was_calibrated():
+    axis = Axis.over([(100, 110)])
+    drawing = drawings.rate([(100, [(5.0, 4e10), (10.0, 8e10)])], axis, 1e11)
+    assert "calibrated: 100 GFLOP/s" in drawing
+    assert "50 GFLOP/s" in drawing
+    heights = [float(height) for height in re.findall(r'class="c0".*? height="([\d.]+)"', drawing)]
+    assert heights[1] / heights[0] == pytest.approx(2, rel=0.01)
+    assert drawings.rate([], axis, 0.0) == ""
+
+
+def test_memory_above_what_was_announced_has_another_colour():
+    drawing = drawings.memory({"a": 300, "b": 100}, 200, {})
+    assert re.findall(r'<i class="(c\d)"', drawing) == ["c5", "c0"]
+    assert "more workers" in drawings.memory({str(i): 5 for i in range(40)}, 0, {})
+
+
+@pytest.mark.parametrize(("classes", "drawn"), [(2, "<table"), (20, "<table"), (21, "<svg"), (64, "<svg"), (65, "")])
+def test_a_confusion_matrix_has_numbers_while_they_can_be_read(classes, drawn):
+    counts = np.ones((classes, classes))
+    drawing = drawings.confusion(counts, [f"<{i}>" for i in range(classes)])
+    assert drawn in drawing
+    assert bool(drawing) == bool(drawn)
+    assert "<0>" not in drawing
+
+
+def test_a_confusion_matrix_without_an_error_is_drawn():
+    read(Page("").svg(drawings.confusion(np.diag([3.0, 4.0]), [0, 1])).html())
+
+
+def test_residuals_are_drawn_in_proportion():
+    counts = np.zeros(40)
+    counts[[19, 20]] = 10, 40
+    drawing = drawings.residuals(counts, "RMSE")
+    heights = [float(height) for height in re.findall(r'class="c0".*? height="([\d.]+)"', drawing)]
+    assert heights[20] / heights[19] == pytest.approx(4, rel=0.01)
+    assert drawings.residuals(np.zeros(40), "RMSE") == ""
+
+
+def test_every_part_of_a_page_is_well_formed_and_escaped():
+    evil = "<script>1</script>\"'&"
+    image = png(np.zeros((8, 8), np.uint8))
+    table = Table([Column("a", evil, left=True, long=True), Column("b", "b")], [{"a": evil, "b": None}])
+    page = Page(evil, evil).heading(evil).subheading(evil).text(evil, "").state("bad", evil, evil).command(evil)
+    page.tiles([(evil, evil)]).facts({evil: evil}).folded(evil, {evil: evil}).table(table, caption=evil)
+    page.figure(image, image, caption=evil).svg(drawings.legend([(1, evil)]), caption=evil)
+    page.svg(drawings.digits(np.zeros((1, 3, 3), np.uint8), [(evil, evil, True)]))
+    reader = read(page.html())
+    assert reader.tags.count("script") == 0
+    assert reader.text.count("<script>1</script>") == 24

@@ -1,0 +1,248 @@
+"""`bigkernel report`, `fit --score` and `score --run`: what they print, and what their report shows."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import load_model, open_corpus
+from bigkernel.cli import judgement, main
+from bigkernel.corpus import CorpusInfo, CorpusWriter
+from bigkernel.report import gather
+from bigkernel.report.pixels import unpack
+from bigkernel.rows import as_rows
+
+SIDE, N = 4, 300
+CHANCE = np.random.default_rng(17)
+LABELS = CHANCE.integers(0, 3, N)
+PIXELS = np.clip(
+    CHANCE.normal(90, 30, (N, SIDE, SIDE)) + 40 * LABELS[:, None, None] * (np.eye(SIDE) - 0.3), 0, 255
+).astype(np.uint8)
+FIT = ["--landmarks", "40", "--sigma", "0.7", "--transform", "unit-norm", "--alpha", "0.5"]
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def run():
+    """A command in this process, 80 columns wide: its result, whose code is what was expected."""
+
+    def invoke(*arguments, code=0):
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+        assert result.exit_code == code, (result.exit_code, result.output, result.exception)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, run):
+    """A working directory with corpora of pictures to learn and to test, and of numbers."""
+    monkeypatch.chdir(tmp_path)
+    for name, part in (("train", slice(0, 200)), ("test", slice(200, N))):
+        np.savez(f"{name}.npz", x=PIXELS[part], y=LABELS[part])
+        run("ingest", f"{name}.npz", f"{name}.corpus", "--chunk-rows", 30)
+    flat = PIXELS.reshape(N, -1)
+    np.savez("numbers.npz", x=flat, y=flat[:, 0] * 0.1 + CHANCE.normal(size=N))
+    run("ingest", "numbers.npz", "numbers.corpus", "--chunk-rows", 30)
+    return tmp_path
+
+
+def score_of(run_directory):
+    return gather(run_directory).outcome["score"]
+
+
+def margins(model, corpus):
+    """f of the true class less the largest other f, and the predicted classes, of all rows."""
+    loaded = load_model(model)
+    values = np.asarray(loaded.decision_function(open_corpus(corpus)))
+    y = open_corpus(corpus).column("y")
+    of_truth = values[np.arange(len(y)), y]
+    guess = values.argmax(axis=1)
+    values[np.arange(len(y)), y] = -np.inf
+    return of_truth - values.max(axis=1), guess, y
+
+
+def test_a_fit_is_judged_on_held_out_rows_and_shows_the_worst_of_them(here, run):
+    result = run("fit", "train.corpus", "a.model", *FIT, "--run", "r", "--score", "test.corpus", "--json")
+    printed, score = json.loads(result.stdout), score_of("r")
+    margin, guess, y = margins("a.model", "test.corpus")
+    assert score["of"] == "held-out"
+    assert printed["held_out_rows"] == score["rows"] == 100
+    assert printed["held_out_error_percent"] == score["error_percent"] == pytest.approx(100 * np.mean(guess != y))
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (y, guess), 1)
+    assert_array_equal(score["confusion"], counts)
+    order = np.argsort(margin, kind="stable")[:40]
+    assert_allclose(score["worst"]["margin"], margin[order], rtol=1e-4, atol=1e-6)
+    assert_array_equal(score["worst"]["true"], y[score["worst"]["row"]])
+    assert_array_equal(score["worst"]["predicted"], guess[score["worst"]["row"]])
+    pixels = PIXELS[200:][score["worst"]["row"]].astype(float)
+    low, high = pixels.min(axis=(1, 2), keepdims=True), pixels.max(axis=(1, 2), keepdims=True)
+    assert_array_equal(unpack(score["worst"]["images"]), np.rint(255 * (pixels - low) / (high - low)))
+    page = (here / "r" / "report.html").read_text()
+    assert page.count("data:image/png") == 40
+    assert "error on held-out rows" in page
+
+
+def test_without_held_out_rows_a_run_is_judged_on_training_rows_and_says_so(here, run):
+    result = run("fit", "train.corpus", "a.model", *FIT, "--run", "r", "--json")
+    score = score_of("r")
+    assert score["of"] == "training"
+    assert json.loads(result.stdout)["training_sample_rows"] == score["rows"] == 200
+    margin, guess, y = margins("a.model", "train.corpus")
+    assert score["error_percent"] == pytest.approx(100 * np.mean(guess != y))
+    assert_allclose(score["worst"]["margin"], np.sort(margin)[:40], rtol=1e-4, atol=1e-6)
+    assert "not an estimate of its error on new rows" in (here / "r" / "report.html").read_text()
+
+
+def test_without_a_run_and_held_out_rows_nothing_is_judged(here, run):
+    printed = json.loads(run("fit", "train.corpus", "a.model", *FIT, "--json").stdout)
+    assert not [name for name in printed if name.startswith(("held_out", "training_sample"))]
+
+
+def test_a_sample_of_training_rows_is_evenly_spaced_and_has_labels(here, monkeypatch, run):
+    monkeypatch.setattr(judgement, "SAMPLE_ROWS", 50)
+    y = LABELS[:200].copy()
+    y[::2] = -1
+    np.savez("half.npz", x=PIXELS[:200], y=y)
+    run("ingest", "half.npz", "half.corpus", "--chunk-rows", 30)
+    run("fit", "half.corpus", "a.model", *FIT, "--run", "r")
+    ids = judgement._sample(load_model("a.model")[-1], as_rows(open_corpus("half.corpus")))
+    assert len(ids) == 50
+    assert (ids % 2 == 1).all()
+    assert set(np.diff(ids)) <= {2, 4, 6}
+    assert score_of("r")["rows"] == 50
+    assert set(score_of("r")["worst"]["row"]) <= set(ids.tolist())
+
+
+def test_bad_rows_are_no_sample(here, run):
+    x = PIXELS[:200].reshape(200, -1).astype(np.float32)
+    x[[3, 50]] = np.nan
+    info = CorpusInfo("bad", classes=(0, 1, 2))
+    columns = {"y": np.dtype(np.int64)}
+    with CorpusWriter("bad.corpus", n_features=16, dtype=x.dtype, columns=columns, info=info, chunk_rows=30) as writer:
+        writer.append(x=x, y=LABELS[:200])
+    run("fit", "bad.corpus", "a.model", *FIT, "--run", "r", "--on-bad-rows", "skip")
+    assert score_of("r")["rows"] == 198
+
+
+def test_classes_with_names_are_told_by_their_names(here, run):
+    names = np.array(["ant", "bee", "cow"])
+    with open("named.csv", "w") as file:
+        file.write(",".join([*(f"p{i}" for i in range(16)), "kind"]) + "\n")
+        for row, label in zip(PIXELS.reshape(N, -1), LABELS, strict=True):
+            file.write(",".join([*map(str, row), names[label]]) + "\n")
+    run("ingest", "named.csv", "named.corpus", "--target", "kind", "--chunk-rows", 30)
+    run("fit", "named.corpus", "a.model", *FIT, "--run", "r")
+    score = score_of("r")
+    assert score["classes"] == names.tolist()
+    assert score["worst"]["true"] == names[LABELS[score["worst"]["row"]]].tolist()
+    assert "images" not in score["worst"]
+
+
+def test_a_regression_is_judged_with_its_residuals(here, run):
+    fit = ["fit", "numbers.corpus", "a.model", "--task", "regress", "--landmarks", 50, "--transform", "standardize"]
+    printed = json.loads(run(*fit, "--run", "r", "--score", "numbers.corpus", "--json").stdout)
+    score = score_of("r")
+    y = open_corpus("numbers.corpus").column("y")
+    errors = y - np.asarray(load_model("a.model").predict(open_corpus("numbers.corpus")))
+    assert printed["held_out_mse"] == score["mse"] == pytest.approx(np.mean(errors**2), rel=1e-4)
+    assert sum(score["residuals"]) == N
+    edges = np.linspace(-4, 4, 41) * score["residual_unit"]
+    edges[[0, -1]] = -np.inf, np.inf
+    assert np.abs(np.histogram(errors, edges)[0] - score["residuals"]).sum() <= 4  # float32 at the edges of bins
+    assert "Residuals" in (here / "r" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"), [("numbers.corpus", "has the label"), ("narrow.corpus", "expected rows of 16 features")]
+)
+def test_a_corpus_that_cannot_judge_is_refused_with_a_reason(corpus, message, here, run):
+    np.savez("narrow.npz", x=PIXELS[:, :2].reshape(N, -1), y=LABELS)
+    run("ingest", "narrow.npz", "narrow.corpus")
+    result = run("fit", "train.corpus", "a.model", *FIT, "--score", corpus, code=3)
+    assert message in result.stderr
+
+
+def test_rows_of_other_features_are_refused_before_the_fit(here, run):
+    np.savez("narrow.npz", x=PIXELS[:, :2].reshape(N, -1), y=LABELS)
+    run("ingest", "narrow.npz", "narrow.corpus")
+    run("fit", "train.corpus", "a.model", *FIT, "--score", "narrow.corpus", code=3)
+    assert not (here / "a.model").exists()
+
+
+def test_a_judgement_that_nobody_asked_for_ends_no_fit(here, monkeypatch, run):
+    def fail(*_):
+        raise OSError("gone")
+
+    monkeypatch.setattr(judgement, "_sample", fail)
+    result = run("fit", "train.corpus", "a.model", *FIT, "--run", "r")
+    assert "not judged on training rows: OSError: gone" in result.stderr
+    assert (here / "a.model").exists()
+    assert gather("r").state == "finished"
+
+
+def test_a_score_with_a_run_is_kept_and_resumed(here, run):
+    run("fit", "train.corpus", "a.model", *FIT)
+    first = json.loads(run("score", "a.model", "test.corpus", "--run", "r", "--json").stdout)
+    again = json.loads(run("score", "a.model", "test.corpus", "--run", "r", "--resume", "--json").stdout)
+    plain = json.loads(run("score", "a.model", "test.corpus", "--json").stdout)
+    for other in (again, plain):
+        assert other | {"seconds": 0} == first | {"seconds": 0}
+    facts = gather("r")
+    assert [sweep.name for sweep in facts.sweeps] == ["score"]
+    assert facts.attempts[1].job["sweeps"][0]["segments_resumed"] == facts.sweeps[0].segments
+    assert "Scored on the 100 labelled rows" in (here / "r" / "report.html").read_text()
+    assert "resume it or choose another" in run("score", "a.model", "test.corpus", "--run", "r", code=3).stderr
+
+
+def test_more_classes_than_a_matrix_shows_are_told_by_their_commonest_confusions():
+    counts = np.diag(np.full(100, 5))
+    counts[3, 9], counts[7, 1] = 4, 2
+    told = judgement.told({"classes": list(range(100)), "confusion": counts.tolist(), "rows": 506})
+    assert told["confused"] == [["3", "9", 4], ["7", "1", 2]]
+    assert "confusion" not in told
+    assert len(told["classes"]) == 64
+    small = {"classes": [0, 1], "confusion": [[1, 0], [0, 1]]}
+    assert judgement.told(small) is small
+
+
+def test_report_makes_the_page_again(here, run):
+    run("fit", "train.corpus", "a.model", *FIT, "--run", "r")
+    before = (here / "r" / "report.html").read_text()
+    (here / "r" / "report.html").unlink()
+    assert run("report", "r").stdout.strip() == "r/report.html"
+    assert (here / "r" / "report.html").read_text() == before
+    assert run("report", "r", "--out", "p.html").stdout.strip() == "p.html"
+    assert "Timeline" in (here / "p.html").read_text()
+
+
+def test_report_prints_the_figures_of_the_page(here, run):
+    run("fit", "train.corpus", "a.model", *FIT, "--run", "r")
+    (here / "r" / "report.html").unlink()
+    found = json.loads(run("report", "r", "--json").stdout)
+    assert found["state"] == "finished"
+    assert found["figures"]["fit"]["seed"] == 0
+    assert found["figures"]["fit"]["certificates"]["solution"] < 30
+    assert {sweep["sweep"] for sweep in found["sweeps"]} == {"moments", "training-score"}
+    assert not (here / "r" / "report.html").exists()
+
+
+def test_report_opens_a_browser_where_asked(here, run, monkeypatch):
+    run("fit", "train.corpus", "a.model", *FIT, "--run", "r")
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or False)
+    assert "no browser was found" in run("report", "r", "--open").stderr
+    assert opened == [(here / "r" / "report.html").as_uri()]
+
+
+def test_report_of_nothing_says_what_was_expected(here, run):
+    assert "expected a run directory" in run("report", "absent", code=3).stderr
+    (here / "empty").mkdir()
+    assert "no run is there" in run("report", "empty", code=3).stderr
