@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -131,6 +132,10 @@ def execution(where: Where, *, run: str | None = None, resume: bool = False, qui
             if run:
                 click.echo(_kept(run), err=True)
             raise
+        finally:
+            report = Path(run or "") / "report.html"
+            if run and not quiet and report.is_file():
+                click.echo(f"report: {report}", err=True)
 
 
 def _kept(run: str) -> str:

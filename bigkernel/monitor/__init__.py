@@ -123,7 +123,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Step:
-    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves)."""
+    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves); told at its begin and end too."""
 
     what: str
     done: int

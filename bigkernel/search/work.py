@@ -24,7 +24,7 @@ from bigkernel.execution import executor_in_force, processors
 from bigkernel.families import LandmarkFamily, gather
 from bigkernel.features import centre_of
 from bigkernel.grid import Coordinates, Penalty, candidates, gcv_scores, squared_errors, summed, total_spread
-from bigkernel.monitor import Step, emit
+from bigkernel.monitor import Step, emit, spent
 from bigkernel.rows import Rows
 from bigkernel.scores import GridScores
 from bigkernel.search.scoring import OF_CLASSES, Tested
@@ -135,7 +135,7 @@ class Work:
         shape = (len(one.members), folds, statistic.features.width, wide * c)
         weights, intercepts = np.zeros(shape if classes else 0), np.zeros((*shape[:2], shape[3]))
         for place, members in enumerate(one.members):
-            emit(Step("solve", place + 1, len(one.members)))
+            emit(Step("solve", place, len(one.members)))
             of_kernel = {
                 name: v[place * statistic.groups : (place + 1) * statistic.groups] for name, v in total.items()
             }
@@ -143,7 +143,8 @@ class Work:
                 assert statistic.features.shifts is not None
                 of_kernel = uncentred(of_kernel, statistic.features.shifts[place])
             self._keep(members, of_kernel, partition, statistic)
-            with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
+            pool = ThreadPoolExecutor(processors())
+            with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
                 solved = self._solve(
                     members,
                     of_kernel,
@@ -159,6 +160,7 @@ class Work:
                 if classes:
                     weights[place, fold, :, : len(members) * c] = found.weights
                     intercepts[place, fold, : len(members) * c] = found.intercepts
+        emit(Step("solve", len(one.members), len(one.members)))
         if classes:
             judge = one.judge(self.targets, partition, weights, intercepts, with_loss="neg_log_loss" in classes)
             counted = sweep(rows, judge, what="scores").total
