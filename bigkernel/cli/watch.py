@@ -292,7 +292,7 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
     bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].left_seconds
 
     A run directory tells of its job also after the driver has died: what is kept, and the command to go on with. The
-    map shows segments: █ merged, ▓ published, ▒ running, a begun again, x failed, · waiting. Where the output is no
+    map shows segments: █ merged, ▓ published, ▒ running, a running again, x failed, · waiting. Where the output is no
     terminal, a line is printed for what has changed.
 
     Ends with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver

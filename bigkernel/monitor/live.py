@@ -26,7 +26,7 @@ _MARKS = {
     "f": ("x", "#d55e00"),
 }
 _WAITING = "·"
-_NAMES = {"m": "merged", "p": "published", "r": "running", "a": "begun again", "f": "failed"}
+_NAMES = {"m": "merged", "p": "published", "r": "running", "a": "again", "f": "failed"}
 _COLOURS = {
     "finished": "#009e73",
     "running": "#2f86c8",
@@ -227,7 +227,7 @@ def _legend(states: str, each: int) -> Text:
     if "w" in states:
         there.append(Text.assemble((_WAITING, "dim"), " waiting"))
     if each > 1:
-        there.append(Text(f"a letter stands for {each} segments"))
+        there.append(Text(f"{each} per cell"))
     return Text("  ").join(there)
 
 
@@ -256,7 +256,7 @@ def workers_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
             size(now["memory_bytes"]) if now else "–",
             percent(now["memory_bytes"], now["limit_bytes"]) if now else "–",
         ]
-        state = "lost" if share["lost"] else str(now.get("status", "running"))
+        state = str(now["status"]) if now else "lost" if share["lost"] else "running"
         line = Text(printable(name if state == "running" else f"{state} {name}"))
         line.truncate(place - 1, overflow="ellipsis")
         line.pad_right(place - line.cell_len)
@@ -275,13 +275,11 @@ def workers_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
 def _sweep_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
     yield sweep_line(sweep, width)
     calibrated, rate = sweep["calibrated_flops_per_second"], sweep["flops_per_second"]
-    facts = [f"{quantity(sweep['rows_done'])} of {quantity(sweep['rows'])} rows"]
-    if sweep["rows_under_way"]:
-        facts.append(f"{quantity(sweep['rows_under_way'])} under way")
+    rows = sweep["rows_done"] + sweep["rows_under_way"]
+    facts = [f"{percent(rate, calibrated)} of calibrated {flops_rate(calibrated)}"] if calibrated else []
+    facts.append(f"{quantity(rows)} of {quantity(sweep['rows'])} rows")
     if sweep["segments_resumed"]:
         facts.append(f"{sweep['segments_resumed']:,} segments resumed")
-    if calibrated:
-        facts.append(f"{percent(rate, calibrated)} of calibrated {flops_rate(calibrated)}")
     yield Text(" · ".join(facts))
     yield from segments_lines(sweep, width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
