@@ -160,6 +160,16 @@ def test_a_regression_is_judged_with_its_residuals(here, run):
     assert "Residuals" in (here / "r" / "report.html").read_text()
 
 
+def test_a_resumed_fit_with_another_penalty_is_judged_anew(here, run):
+    fit = ["fit", "train.corpus", "a.model", *FIT, "--run", "r", "--score", "test.corpus"]
+    run(*fit)
+    run(*fit, "--resume", "--overwrite", "--alpha", 50)
+    margin, guess, y = margins("a.model", "test.corpus")
+    assert score_of("r")["error_percent"] == pytest.approx(100 * np.mean(guess != y))
+    assert_allclose(score_of("r")["worst"]["margin"], np.sort(margin)[:40], rtol=1e-4, atol=1e-6)
+    assert {sweep.name for sweep in gather("r").sweeps} == {"moments", "score"}
+
+
 @pytest.mark.parametrize(
     ("corpus", "message"), [("numbers.corpus", "has the label"), ("narrow.corpus", "expected rows of 16 features")]
 )
@@ -230,7 +240,7 @@ def test_report_prints_the_figures_of_the_page(here, run):
     assert found["state"] == "finished"
     assert found["figures"]["fit"]["seed"] == 0
     assert found["figures"]["fit"]["certificates"]["solution"] < 30
-    assert {sweep["sweep"] for sweep in found["sweeps"]} == {"moments", "training-score"}
+    assert {sweep["sweep"] for sweep in found["sweeps"]} == {"moments"}
     assert not (here / "r" / "report.html").exists()
 
 

@@ -27,8 +27,8 @@ from bigkernel.cli.options import (
 )
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus, open_corpus
-from bigkernel.errors import DataError
-from bigkernel.execution import processors
+from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.execution import forget, processors
 from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.terminal import progress
@@ -47,7 +47,7 @@ from bigkernel.rows import Rows
 @click.option(
     "--calibration-seconds",
     type=click.FloatRange(0, min_open=True),
-    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [8]",
+    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [6]",
 )
 @json_option
 def plan(
@@ -72,16 +72,16 @@ def plan(
     if corpus is None and not calibrate:
         raise click.UsageError("CORPUS is missing; without one there is `bigkernel plan --calibrate` alone")
     opened = None if corpus is None else open_corpus(corpus)
+    if opened is not None:  # what is wrong with it is told before anything is measured
+        model = build(opened, options)
+        steps = planning.plan_of(model, chosen_rows(opened, on_bad_rows))
     if calibrate:
         with progress(enabled=not as_json):
             measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
         path = measured.save()
-        if opened is None:
-            show(planning.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
-            return
-    assert opened is not None
-    model = build(opened, options)
-    steps = planning.plan_of(model, chosen_rows(opened, on_bad_rows))
+    if opened is None:
+        show(planning.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
+        return
     found, why = calibration.look()
     count, base = workers or processors(), settings().worker_base_bytes
     rate = gemm_flops_per_second() if found is None else found.rates.stages["float32"].block.rates[-1]
@@ -186,7 +186,7 @@ def fit(
         emit(Figures("fit", {**report, **given}))
         save_model(estimator, model, overwrite=overwrite)
         if judged is not None:
-            verdict = judge(estimator, judged, chosen_rows(judged, on_bad_rows), of="held-out", pictures=bool(run))
+            verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), pictures=bool(run))
         elif run and is_classifier(last):
             verdict = _of_training(estimator, opened, rows)
         if verdict:
@@ -221,6 +221,15 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
     if "y" not in opened.columns:
         raise DataError(f"--score {path}: has no labels y; give a corpus that has")
     return opened
+
+
+def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, pictures: bool) -> dict[str, Any]:
+    """The judgement on held-out rows; what the run holds of another model's (a penalty may change) gives way to it."""
+    try:
+        return judge(estimator, corpus, rows, of="held-out", pictures=pictures)
+    except ResumeMismatch:
+        forget("score")
+        return judge(estimator, corpus, rows, of="held-out", pictures=pictures)
 
 
 def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:

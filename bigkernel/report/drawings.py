@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bigkernel.report.page import data_url
 from bigkernel.report.pixels import png
 from bigkernel.report.timeline import COLOURS, Axis, frame
+from bigkernel.report.units import duration
 
 # a stage has the same colour in every drawing
 STAGES = ("block", "gram", "exp", "read", "convert", "solve", "merge", "add", "predict", "write")
@@ -55,11 +56,6 @@ def legend(entries: Sequence[tuple[int, str]]) -> str:
         return ""
     items = "".join(f'<li><i class="c{number % COLOURS}"></i>{html.escape(text)}</li>' for number, text in entries)
     return f'<ul class="legend">{items}</ul>'
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: "0.003 s", "12.3 s", "125 s", "1,204 s"."""
-    return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
 def rate(histories: Sequence[tuple[float, Sequence[Sequence[float]]]], axis: Axis, calibrated: float) -> str:

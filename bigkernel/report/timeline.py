@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from bigkernel.report.units import clock
+
 COLOURS = 9
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short
 _PAUSE_PERCENT = 4.0
@@ -108,20 +110,6 @@ class Axis:
 def _tick(seconds: float, step: float) -> str:
     unit, name = (1.0, "s") if step < 60 else (60.0, "min") if step < 3600 else (3600.0, "h")
     return f"{seconds / unit:g} {name}" if seconds else "0"
-
-
-def clock(seconds: float) -> str:
-    """A duration in one or two units: "0.5 s", "45 s", "2 min", "1 h 30 min", "3 d 4 h"."""
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if seconds < 7200:
-        left = round(seconds) % 60
-        return f"{int(seconds // 60)} min" + (f" {left} s" if left and seconds < 600 else "")
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h" + (f" {minutes} min" if minutes else "")
-    return f"{hours // 24} d" + (f" {hours % 24} h" if hours % 24 else "")
 
 
 def lanes_of(bars: Sequence[Bar]) -> list[tuple[str, list[list[Bar]]]]:

@@ -17,7 +17,8 @@ from page_reader import read
 from bigkernel.report import drawings
 from bigkernel.report.page import Column, Page, Table
 from bigkernel.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
-from bigkernel.report.timeline import Axis, Bar, clock, lanes_of, short_names, timeline
+from bigkernel.report.timeline import Axis, Bar, lanes_of, short_names, timeline
+from bigkernel.report.units import clock
 
 CHANCE = np.random.default_rng(4)
 
