@@ -282,13 +282,10 @@ class RowsEstimator(BaseEstimator):
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
-    def score_totals(
-        self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0, what: str = "score"
-    ) -> Accumulator:
+    def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0) -> Accumulator:
         """What scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
-        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`JudgingStatistic`); `what`
-        names the sweep.
+        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`JudgingStatistic`).
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
@@ -301,11 +298,11 @@ class RowsEstimator(BaseEstimator):
         rows = as_rows(rows, y, weight=sample_weight)
         shift = near_target(rows, targets)
         if not worst:
-            return sweep(rows, ScoreStatistic(self._predictor(), targets, shift), what=what).total
+            return sweep(rows, ScoreStatistic(self._predictor(), targets, shift), what="score").total
         # sums of squares of rows that fit exactly leave residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
         statistic = JudgingStatistic(self._predictor(), targets, shift, keep=worst, spread=spread)
-        return sweep(rows, statistic, what=what).total
+        return sweep(rows, statistic, what="score").total
 
 
 class LazyScoreMixin:

@@ -104,11 +104,15 @@ class _Post:
         self._idle.set()
         self._busy.release()
 
-    def flush(self) -> None:
-        """Wait until what was queued has left, for a bounded time."""
+    def hurry(self) -> None:
+        """Send what is queued now."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.add_callback(self._hurry.set)
-            self._idle.wait(_FLUSH_SECONDS)
+
+    def flush(self) -> None:
+        """Wait until what was queued has left, for a bounded time."""
+        self.hurry()
+        self._idle.wait(_FLUSH_SECONDS)
 
 
 _posts: weakref.WeakKeyDictionary[Client, _Post] = weakref.WeakKeyDictionary()
@@ -128,6 +132,7 @@ def listen(client: Client, token: str, ear: Callable[[dict[str, Any]], None]) ->
     post = _post_of(client)
     post.ears[token] = ear
     post.put({"kind": "listen", "sweep": token, "driver": client.id})
+    post.hurry()  # before the first segment runs
 
     def leave() -> None:
         post.ears.pop(token, None)
