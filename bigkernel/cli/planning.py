@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from sklearn.pipeline import Pipeline
 
 from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
@@ -94,7 +94,7 @@ def told(forecast: Forecast, calibration: Calibration) -> dict[str, Any]:
 
 def echo_stages(stage_seconds: Mapping[str, float]) -> None:
     """A table of the stages of a fit that fits 80 columns."""
-    table = Table(title="stages, all workers together", title_justify="left", box=None, pad_edge=False)
+    table = Table(title="seconds of all workers", title_justify="left", box=None, pad_edge=False)
     table.add_column("stage", style="dim", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("share %", justify="right", no_wrap=True)
@@ -108,10 +108,15 @@ def echo_origin(calibration: Calibration) -> None:
     """Where a forecast comes from, and how far it is to be trusted."""
     machine = calibration.machine
     where = f"{calibration.host} ({machine.processors} × {machine.processor})"
-    click.echo(
+    echo(
         f"calibrated {calibration.date[:10]} on {where}; expected within ±{TOLERANCE_PERCENT} % while the machine does "
         "nothing else"
     )
+
+
+def echo(text: str) -> None:
+    """Print a sentence, broken where the terminal ends."""
+    Console().print(Text(text))
 
 
 def rates_of(calibration: Calibration) -> dict[str, Any]:

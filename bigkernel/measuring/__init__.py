@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import dask
 import numpy as np
 import psutil
-from distributed import Client, wait
+from distributed import Client, Future, wait
 
 from bigkernel.calibration import Calibration, now_here, place, this_machine
 from bigkernel.clusters import connect
@@ -41,7 +42,6 @@ SECONDS = 6.0  # for the points of a sweep; the rest takes about as long
 _WIDTHS = {"float32": (128, 512, 1024, 2048, 4096), "float64": (128, 512, 1024, 2048)}
 _SOLVED = (128, 512, 1024, 3072)
 _FEATURES = (2, 32, 256, 784)  # the last is that of all widths
-_PARTIAL_BYTES = 2**26  # of merges and of what is sent and published
 _WIDEST_BYTES = 10**9  # that a worker needs for the widest point
 _PATIENCE_SECONDS = 120.0
 _KERNELS = tuple(sorted(set(KERNELS) - {"laplacian"}))  # its argument is no product
@@ -69,7 +69,7 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
     """
     if not seconds > 0:
         raise ConfigError(f"seconds: expected a number above 0, found {seconds}")
-    start = time.perf_counter()
+    start, effort = time.perf_counter(), _Effort.of(seconds)
     make_directory(place().parent)
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibrate-", dir=place().parent))
@@ -77,23 +77,39 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
         told.next()
         if client is None:
             client = stack.enter_context(connect("local", dashboard=0))
-        crew = _Crew(client)
+        crew = _Crew(client, effort.rounds)
         rows = as_rows(corpus if corpus is not None and len(corpus) else _corpus(Path(scratch, "pixels")))
         told.next()
-        stages = _stages(crew, seconds)
+        stages = _stages(crew, effort)
         told.next()
         reading = _reading(crew, rows)
         told.next()
-        moving = _moving(crew)
+        moving = _moving(crew, effort)
         told.next()
-        publishing = _publishing(crew, scratch)
+        publishing = _publishing(crew, scratch, effort.partial_bytes)
         told.next()
-        fixed = _fixed(client, Path(scratch, "rows"), len(crew.addresses), rounds=1 if seconds < 1 else 2)
+        fixed = _fixed(crew, Path(scratch, "rows"))
         told.next()
-        rates = Rates(stages=stages, **reading, **moving, **publishing, **fixed, **_solving(seconds))
+        rates = Rates(stages=stages, **reading, **moving, **publishing, **fixed, **_solving(effort))
         told.next()
     host, date = now_here()
     return Calibration(this_machine(), rates, host, date, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How much is measured: rounds of what is timed for itself, systems solved, bytes moved, width of most points."""
+
+    seconds: float
+    rounds: int = 3
+    solved: tuple[int, ...] = _SOLVED
+    partial_bytes: int = 2**26
+    middle: int = 512
+
+    @classmethod
+    def of(cls, seconds: float) -> _Effort:
+        """Less than a second is for those who want any calibration, soon."""
+        return cls(seconds) if seconds >= 1 else cls(seconds, 1, _SOLVED[:1], 2**20, 128)
 
 
 class _Told:
@@ -110,8 +126,8 @@ class _Told:
 class _Crew:
     """All workers, asked to do the same at the same moment."""
 
-    def __init__(self, client: Client) -> None:
-        self.client, self.addresses = client, sorted(client.ncores())
+    def __init__(self, client: Client, rounds: int) -> None:
+        self.client, self.addresses, self.rounds = client, sorted(client.ncores()), range(rounds)
 
     def all(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """The results of one call a worker."""
@@ -125,12 +141,29 @@ class _Crew:
             )
             for i, (address, some) in enumerate(zip(self.addresses, args, strict=True))
         ]
-        try:
-            wait(futures, timeout=_PATIENCE_SECONDS)
-        except TimeoutError as error:
-            raise Stalled(f"calibration: a worker did not answer within {_PATIENCE_SECONDS:.0f} s") from error
+        self.wait(*futures)
         results: list[Any] = self.client.gather(futures)
         return results
+
+    def on(self, address: str, function: Callable[..., Any], *args: Any) -> Future:
+        """A call on one worker, done."""
+        future = self.client.submit(function, *args, workers=[address], pure=False)
+        self.wait(future)
+        return future
+
+    def wait(self, *futures: Future) -> None:
+        """Until these calls are done.
+
+        Raises
+        ------
+        Stalled
+            They are not done in time.
+        """
+        try:
+            with self.client.as_current():
+                wait(futures, timeout=_PATIENCE_SECONDS)
+        except TimeoutError as error:
+            raise Stalled(f"calibration: a worker did not answer within {_PATIENCE_SECONDS:.0f} s") from error
 
     def stages(self, function: Callable[..., dict[str, float]], *args: Any) -> dict[str, float]:
         """The means of the stages that all workers time at once."""
@@ -138,14 +171,14 @@ class _Crew:
         return {stage: statistics.fmean(one[stage] for one in answers) for stage in answers[0]}
 
     def median(self, function: Callable[..., float], *args: Any) -> float:
-        """The median of three rounds of the mean of what all workers time at once."""
-        return statistics.median(statistics.fmean(self.all(function, *args)) for _ in range(3))
+        """The median over the rounds of the mean of what all workers time at once."""
+        return statistics.median(statistics.fmean(self.all(function, *args)) for _ in self.rounds)
 
 
-def _stages(crew: _Crew, seconds: float) -> dict[str, Stages]:
+def _stages(crew: _Crew, effort: _Effort) -> dict[str, Stages]:
     """Rates of blocks, by dtype; wider points and further rounds as time permits."""
     most = 10**9 if psutil.virtual_memory().available > _WIDEST_BYTES * len(crew.addresses) else 1024
-    block_rows, middle, end = settings().block_rows, 512 if seconds >= 1 else 128, time.perf_counter() + seconds
+    block_rows, middle, end = settings().block_rows, effort.middle, time.perf_counter() + effort.seconds
     # (function, width, features, dtype, …): seconds by stage, of every round
     times: _Times = defaultdict(list)
     while not times or time.perf_counter() < end:
@@ -208,75 +241,76 @@ def _reading(crew: _Crew, rows: Rows) -> dict[str, Any]:
     row_bytes = rows.shape[1] * rows.dtype.itemsize
     size = statistics.fmean(stop - start for start, stop in steps) * row_bytes
     chosen = [(rows, *steps[i % len(steps)], max(1, round(2e7 / size))) for i in range(len(crew.addresses))]
-    decode = statistics.median(statistics.fmean(crew.each(tasks.read_seconds, chosen)) for _ in range(3))
+    decode = statistics.median(statistics.fmean(crew.each(tasks.read_seconds, chosen)) for _ in crew.rounds)
     ids, taken = np.asarray([start for start, _ in steps]), []
-    for _ in range(3):
+    for _ in crew.rounds:
         start = time.perf_counter()
         rows.take(ids)
         taken.append(time.perf_counter() - start)
     return {"decode": size / decode, "take": steps[-1][1] * row_bytes / statistics.median(taken)}
 
 
-def _moving(crew: _Crew) -> dict[str, Any]:
+def _moving(crew: _Crew, effort: _Effort) -> dict[str, Any]:
     """Rates of memory, of merges and of what travels between processes."""
-    size, client, sent, home = _PARTIAL_BYTES, crew.client, [], []
-    for _ in range(3):
-        held = client.submit(tasks.ones, size, workers=crew.addresses[:1], pure=False)
-        wait(held, timeout=_PATIENCE_SECONDS)
+    size, width = effort.partial_bytes, 4 * effort.middle
+    sent, home = list[float](), list[float]()
+    for _ in crew.rounds:
+        held = crew.on(crew.addresses[0], tasks.ones, size)
         start = time.perf_counter()
-        client.submit(tasks.length, held, workers=crew.addresses[-1:], pure=False).result(_PATIENCE_SECONDS)
+        crew.on(crew.addresses[-1], tasks.length, held)
         sent.append(time.perf_counter() - start)
         start = time.perf_counter()
         held.result(_PATIENCE_SECONDS)
         home.append(time.perf_counter() - start)
     return {
         "merge": size / crew.median(tasks.merge_seconds, size),
-        "prepare": 2048.0 * 784 / crew.median(tasks.prepare_seconds, 2048, 784),
+        "prepare": width * 784.0 / crew.median(tasks.prepare_seconds, width, 784),
         "transfer": size / statistics.median(sent if len(crew.addresses) > 1 else home),
         "home": size / statistics.median(home),
     }
 
 
-def _publishing(crew: _Crew, scratch: str) -> dict[str, Any]:
+def _publishing(crew: _Crew, scratch: str, most: int) -> dict[str, Any]:
     """Rates of a run directory and of the disk, in the user's cache directory."""
     large, small = list[Any](), list[Any]()
-    for i in range(3):
-        for size, found in ((_PARTIAL_BYTES, large), (2**13, small)):
+    for i in crew.rounds:
+        for size, found in ((most, large), (2**13, small)):
             args = [(scratch, f"{size}-{i}-{worker}", size) for worker in range(len(crew.addresses))]
             found.append(np.mean(crew.each(tasks.publish_seconds, args), axis=0))
     (publish, retrieve), (fixed, _) = np.median(large, axis=0), np.median(small, axis=0)
     return {
-        "publish": float(_PARTIAL_BYTES / max(publish - fixed, 1e-9)),
+        "publish": float(most / max(publish - fixed, 1e-9)),
         "publish_seconds": float(fixed),
-        "retrieve": float(_PARTIAL_BYTES / retrieve),
-        "disk": _PARTIAL_BYTES / tasks.disk_seconds(scratch, _PARTIAL_BYTES),
+        "retrieve": float(most / retrieve),
+        "disk": most / tasks.disk_seconds(scratch, most),
     }
 
 
-def _fixed(client: Client, path: Path, workers: int, rounds: int) -> dict[str, Any]:
+def _fixed(crew: _Crew, path: Path) -> dict[str, Any]:
     """What a sweep and each of its segments cost whatever their size: sweeps of few rows in few and many segments."""
     rows, few, many = as_rows(_corpus(path, n_rows=512, n_features=8, chunk_rows=16)), 4, 32
     statistic = MomentStatistic(tasks.landmark_map(8, 8, "float32"), Targets(tasks.CLASSES, np.arange(tasks.CLASSES)))
     times: dict[int, list[float]] = {few: [], many: []}
-    for i in range(rounds + 1):
+    for i in (0, *(1 + i for i in crew.rounds)):
         for segments, found in times.items():
             with dask.config.set({"bigkernel.min-segments": segments, "bigkernel.chunk-bytes": 1024}):
                 start = time.perf_counter()
-                sweep(rows, statistic, client=client, what="calibrate")
+                sweep(rows, statistic, client=crew.client, what="calibrate")
                 if i:  # workers know one another after the first
                     found.append(time.perf_counter() - start)
     a, b = statistics.median(times[few]), statistics.median(times[many])
+    workers = len(crew.addresses)
     task = max(b - a, 1e-6) * workers / (many - few)
     return {"task_seconds": task, "sweep_seconds": max(a - task * few / workers, 1e-6)}
 
 
-def _solving(seconds: float) -> dict[str, Any]:
+def _solving(effort: _Effort) -> dict[str, Any]:
     """Rates of this process, with its BLAS threads, after a sweep; of small systems alone where there is no time."""
-    sizes, rates = _SOLVED if seconds >= 1 else _SOLVED[:1], list[float]()
+    sizes, rates = effort.solved, list[float]()
     for m in sizes:
         times = [tasks.solve_seconds(m) for _ in range(1 if m > 1024 else 3)]
         rates.append(float(m) ** 3 / statistics.median(times))
-    m, few, many = _SOLVED[min(2, len(sizes) - 1)], _FEATURES[1], _FEATURES[-1]
+    m, few, many = sizes[len(sizes) // 2], _FEATURES[1], _FEATURES[-1]
     a, b = (statistics.median(tasks.core_seconds(m, d) for _ in range(3)) / m**2 for d in (few, many))
     slope = max(b - a, 0.0) / (many - few)
     return {"solve": Curve(sizes, tuple(rates)), "core": (max(a - slope * few, 0.0), slope)}
