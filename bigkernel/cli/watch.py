@@ -101,6 +101,7 @@ class Directory:
         self.path = Path(path)
         if not self.path.is_dir() or not (self._holder() or (self.path / journal.NAME).exists()):
             survey(self.path)  # raises what is wrong with it
+        self._alive = 0.0  # when its driver was last seen
         self._restart()
 
     def _restart(self) -> None:
@@ -116,16 +117,26 @@ class Directory:
         self._read()
         # a driver takes the lock before its job begins, and gives it back after the job has ended
         holder = self._holder() or before
+        now = time.time()
+        self._alive = now if holder else max(self._alive, self._latest, self._touched())
         running = [job for job in self._board.jobs.values() if job.state == "running"]
-        for job in running[:-1] if holder else running:
-            job.end("lost", self._latest, "its driver died")
-            self._died = f"process {job.pid} on {job.host}"
+        for i, job in enumerate(running):
+            after = running[i + 1 : i + 2]
+            if after or not holder:  # there is one driver at a time
+                job.end("lost", after[0].started if after else self._alive, "its driver died")
+                self._died = f"process {job.pid} on {job.host}"
         if holder:
             self._died = ""
-        now = time.time()
-        # of a job that was lost nothing is known after the last message
+        # nothing is known of what a lost job was at after the last message
         state = {**self._board.snapshot(now if holder else self._latest or now), "time": now}
         return {**state, "run": self._about(holder, state["jobs"], now)}
+
+    def _touched(self) -> float:
+        """When the lock, if it was left there, was last touched; drivers do so every few seconds."""
+        try:
+            return (self.path / locks.NAME).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _read(self) -> None:
         with suppress(FileNotFoundError):
@@ -133,8 +144,8 @@ class Directory:
                 self._restart()  # another journal in its place
         for message, start in journal.read(self.path, start=self._start):
             self._start = start
-            self._latest = float(message["time"])
             with suppress(KeyError, TypeError, ValueError, AttributeError):  # a line of another version
+                self._latest = float(message["time"])
                 self._board.apply(message, self._latest)
 
     def _about(self, holder: str, jobs: list[State], now: float) -> State:
@@ -146,9 +157,6 @@ class Directory:
         except DataError:
             found = []  # nothing was published yet
         unfinished = jobs[0]["state"] != "finished" if jobs else any(one.state != "finished" for one in found)
-        touched = [self._latest]
-        with suppress(OSError):
-            touched.append((self.path / locks.NAME).stat().st_mtime)
         return {
             **about,
             "told": bool(jobs),
@@ -157,7 +165,7 @@ class Directory:
             "segments_done": sum(one.segments_done for one in found),
             "on_workers": bool(jobs) and any(sweep["executor"] == "dask" for sweep in jobs[0]["sweeps"][-1:]),
             "receipt_seconds": now - max(one.changed for one in found) if found else None,
-            "silent_seconds": now - max(touched),
+            "silent_seconds": now - self._alive,
         }
 
 
@@ -179,7 +187,7 @@ def follow(source: Source, show: Show, seconds: float, *, once: bool = False) ->
             codes = [CODES.get(found, 0) for found in ended] or [left]
             return max(codes, key=list(CODES.values()).index)
         seen |= running
-        time.sleep(seconds if running else min(seconds, _SOON_SECONDS))
+        time.sleep(min(seconds, _SOON_SECONDS) if states and not running else seconds)
 
 
 def _expected(state: State) -> bool:

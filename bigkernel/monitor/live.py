@@ -344,9 +344,12 @@ def run_lines(run: Data) -> Iterator[Text]:
         yield Text(f"no driver is at work in {printable(run['path'])}; {kept}")
     elif not run["told"]:
         yield Text(f"{printable(run['path'])} is finished; it has no journal, which would tell more")
-    age = run["receipt_seconds"]
-    if run["unfinished"] and run["on_workers"] and age is not None and age < _FRESH_SECONDS:
-        yield Text(f"the newest is {spell(age)} old: workers may still be publishing")
+    if run["died"] and run["on_workers"]:
+        age = run["receipt_seconds"] if run["segments_done"] else None
+        if age is not None and age < _FRESH_SECONDS:
+            yield Text(f"the newest is {spell(age)} old: workers may still be publishing")
+        elif run["silent_seconds"] < _FRESH_SECONDS:
+            yield Text("workers may still be publishing")
     if run["unfinished"] and run["command"]:
         again = [] if "--resume" in run["command"] else ["--resume"]
         yield Text(f"to go on: {printable(shlex.join([*run['command'], *again]))}", overflow="fold", no_wrap=False)

@@ -274,6 +274,7 @@ def test_a_run_whose_driver_died_says_what_is_kept_who_may_still_work_and_how_to
     ]
     assert len(words_of(receipt_seconds=100.0)) == 2
     assert len(words_of(on_workers=False)) == 2
+    assert words_of(segments_done=0, silent_seconds=9.0)[1] == "workers may still be publishing"
     assert words_of(command=["bigkernel", "--resume"])[-1] == "to go on: bigkernel --resume"
     assert words_of(segments=0)[0].endswith("; nothing is kept yet")
     assert words_of(died="")[0] == "no driver is at work in job.run; 12 of 40 segments are kept"
