@@ -1,0 +1,83 @@
+"""The benches of plan and monitoring: they run, what they compare is what they say, and their tables fit a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from bigkernel.forecast import Forecast
+from pipelines import bench_monitor, bench_plan
+from pipelines.bench import bench
+
+
+def run(*arguments):
+    result = CliRunner().invoke(bench, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+@pytest.fixture
+def where(tmp_path, monkeypatch):
+    """Options: random rows, a directory and a cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return ["--out", tmp_path, "--data", tmp_path / "none"]
+
+
+def test_the_plan_is_compared_with_fits_of_the_same_invocation(where):
+    options = ["--rows", 4000, "--landmarks", "48", "--repeats", 1, "--calibration-seconds", 0.05]
+    result = json.loads(run("plan", *where, *options, "--json"))
+    (fit,) = result["fits"]
+    assert fit["landmarks"] == 48
+    assert fit["ratio"] == pytest.approx(fit["predicted_seconds"] / fit["measured_seconds"])
+    assert result["within"] == (abs(fit["ratio"] - 1) <= 0.25)
+    assert fit["all_seconds"] == [fit["measured_seconds"]]
+    assert fit["measured_sweep_seconds"] < fit["measured_seconds"]
+    for stage in ("landmarks", "read", "convert", "block", "exp", "gram", "add", "solve"):
+        assert fit["measured_stage_seconds"][stage] > 0, stage
+        assert fit["predicted_stage_seconds"][stage] > 0, stage
+    assert 0 < fit["peak_bytes"] < fit["announced_bytes"]
+
+
+def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
+    result = json.loads(run("monitor", *where, "--rows", 20_000, "--landmarks", 600, "--pairs", 2, "--json"))
+    watched, unwatched = result["watched"], result["unwatched"]
+    assert result["ratios"] == [a["seconds"] / b["seconds"] for a, b in zip(watched, unwatched, strict=True)]
+    assert all(one["journal_bytes"] > 0 and one["answers"] > 0 for one in watched)
+    assert all(one["journal_bytes"] == 0 and one["answers"] == 0 for one in unwatched)
+
+
+def fit(landmarks, predicted, measured):
+    told = Forecast({"landmarks": 0.1, "start": 1.0, "gram": 123.4, "solve": 1234.5}, predicted - 1, predicted)
+    one = {"seconds": measured, "sweep_seconds": measured / 2, "stage_seconds": {"gram": 100.0, "solve": 1.0}}
+    return bench_plan._compared(landmarks, (told, 1_195_000_000), [one, {**one, "seconds": 1e6}, one], 600_000_000)
+
+
+@pytest.mark.parametrize(("predicted", "sentence"), [(50.0, "all within ±25 %"), (64.0, "NOT all within ±25 %")])
+def test_the_tables_of_the_plan_fit_80_columns_and_the_verdict_is_that_of_all(capsys, monkeypatch, predicted, sentence):
+    monkeypatch.setenv("COLUMNS", "80")
+    fits = [fit(500, 50.0, 50.0), fit(1000, 50.0, 50.0), fit(2000, 50.0, 50.0), fit(4000, predicted, 50.0)]
+    within = all(abs(one["ratio"] - 1) <= 0.25 for one in fits)
+    bench_plan.show({"fits": fits, "within": within}, "60,000 × 784, 2 workers", stages=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].endswith(sentence)
+    assert fits[0]["measured_seconds"] == 50.0  # the median of three
+    gram = next(line for line in lines if line.startswith("gram"))
+    assert gram.split() == ["gram", *["123.40", "100.00"] * 4]
+
+
+def test_the_table_of_pairs_fits_80_columns_and_tells_the_median(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ratios = [1.01, 1.03, 0.99, 1.015]
+    watched = [{"seconds": 6.0 * r, "ending_seconds": 0.21, "answers": 7, "journal_bytes": 5100} for r in ratios]
+    unwatched = [{"seconds": 6.0}] * 4
+    result = {
+        **{"watched": watched, "unwatched": unwatched, "ratios": ratios, "workers": 2},
+        **{"ratio_median": 1.0125, "ratio_quartiles": [0.995, 1.0125, 1.026], "below_limit": True},
+    }
+    bench_monitor.show(result, "fit of 100,000 × 784, m = 2,000, 2 workers")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "monitoring costs +1.2 % of a fit (quartiles -0.5 to +2.6 %): below 2 %"
