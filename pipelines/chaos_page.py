@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bigkernel.report.page import MISSING, Column, Table
 from pipelines.experiments import Report
 from pipelines.pictures import LIGHT, STAGES, WRONG, Paper, bare, drawing
-from pipelines.report import MISSING, Column, Table
 
 if TYPE_CHECKING:
     from pipelines.chaos_round import Record

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Corpus
+from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.rows import as_rows
 from pipelines import pictures
-from pipelines.report import MISSING, Column, Page, Table
 
 Array = NDArray[Any]
 

@@ -24,9 +24,9 @@ from sklearn.preprocessing import normalize
 import bigkernel
 from bigkernel.errors import DataError
 from bigkernel.execution import processors
+from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.runs import write_json
 from pipelines import pictures
-from pipelines.report import MISSING, Column, Page, Table
 
 Array = NDArray[Any]
 Value = TypeVar("Value")

@@ -22,10 +22,10 @@ from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, 
 from bigkernel.errors import DataError
 from bigkernel.mercer import GramSpectrum
 from bigkernel.monitor.terminal import bar
+from bigkernel.report.page import Column, Table
 from pipelines import pictures
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, digit_pair, options
-from pipelines.report import Column, Table
 
 Array = NDArray[Any]
 GRID_A, GRID_B = np.geomspace(0.1, 10, 9), np.linspace(-2, 2, 9)  # slope and offset of the sigmoid kernel

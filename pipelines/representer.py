@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from bigkernel import Gaussian, KernelRidge, LinearRegression
 from bigkernel.errors import DataError
 from bigkernel.io import open_source
+from bigkernel.report.page import Column, Table
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, options, timed
-from pipelines.report import Column, Table
 
 Array = NDArray[Any]
 X = np.array([1.0, 4, 6, 9, 11, 15, 18])

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bigkernel.report.page import Column, Table
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report
 from pipelines.pictures import LIGHT, Paper
-from pipelines.report import Column, Table
 
 Record = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.report.page import MISSING, Column, Table
 from pipelines import pictures
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, spread, spread_columns
-from pipelines.report import MISSING, Column, Table
 from pipelines.usps_mnist_choice import Chosen
 from pipelines.usps_mnist_fits import (
     ALPHA,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from bigkernel import KernelRidge
 from bigkernel.monitor.terminal import bar
+from bigkernel.report.page import Column, Table
 from pipelines.experiments import Report, timed
-from pipelines.report import Column, Table
 from pipelines.wine_page import tell
 
 Array = NDArray[Any]

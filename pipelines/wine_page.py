@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.report.page import Column, Table
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, spread, spread_columns
-from pipelines.report import Column, Table
 
 Array = NDArray[Any]
 

@@ -21,10 +21,10 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import normalize
 
 from bigkernel import SweepSearchCV
+from bigkernel.report.page import Table
 from pipelines import pictures, usps_mnist, usps_mnist_choice, usps_mnist_fits, usps_mnist_page
 from pipelines.__main__ import main
 from pipelines.experiments import Report
-from pipelines.report import Table
 from pipelines.usps_mnist_fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
 
 N_SOURCE, N_TARGET = 150, 170
