@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bigkernel.report.units import clock
 
-COLOURS = 9
+COLOURS = 10
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short
 _PAUSE_PERCENT = 4.0
 _TITLED = 4000  # rectangles that have texts of their own
