@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +17,14 @@ import numpy as np
 import pytest
 from browser import Tab, browsing, chromium
 from distributed import Client, LocalCluster
+from drivers import wait_until
 from probes import Sleep, Sums
 from simulated import messages
 
 from bigkernel import connect
 from bigkernel.execution import executing
 from bigkernel.monitor import page_figures
+from bigkernel.monitor.page import Page
 from bigkernel.monitor.plugin import board_of, install
 from bigkernel.rows import as_rows
 from bigkernel.survey import survey
@@ -51,8 +55,14 @@ def tab(browser) -> Iterator[Tab]:
 
 @pytest.fixture
 def scheduler() -> Iterator[LocalCluster]:
-    """A scheduler without workers that keeps books, which tests fill with simulated messages."""
+    """A scheduler without workers that keeps books, which tests fill with simulated messages.
+
+    Bokeh forgets a page that was closed after 15 s; here after one.
+    """
     with (
+        dask.config.set(
+            {"distributed.scheduler.dashboard.bokeh-application.unused_session_lifetime_milliseconds": 1000}
+        ),
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -208,6 +218,57 @@ def test_a_part_that_fails_says_so_in_its_place(tab, scheduler, monkeypatch, cap
     assert tab.evaluate("document.querySelectorAll('.bk-failure:not([hidden])').length") == 1
     assert tab.evaluate(f"{cells()}.length") == 8
     assert tab.problems == []
+
+
+def test_a_page_that_nobody_looks_at_costs_nothing(browser, scheduler, monkeypatch):
+    times: list[float] = []
+    update = Page.update
+
+    def counted(page: Page) -> None:
+        times.append(time.monotonic())
+        update(page)
+
+    monkeypatch.setattr(Page, "update", counted)
+    feed(scheduler, *messages(8, 2))
+    tab = browser()
+    tab.open(page_of(scheduler))
+    tab.until("!document.getElementById('bk-detail').hidden")
+    wait_until(lambda: len(times) >= 3)
+    assert times[-1] - times[-2] == pytest.approx(1, abs=0.5)
+    tab.close()
+    wait_until(lambda: time.monotonic() - times[-1] > 2.5, 15)
+
+
+def test_a_cut_connection_is_told(tab):
+    with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            assert install(client)
+        tab.open(page_of(cluster))
+        tab.until("!document.getElementById('bk-empty').hidden")
+        assert tab.evaluate("document.getElementById('bk-cut').hidden")
+    tab.until("!document.getElementById('bk-cut').hidden")
+
+
+def test_a_cell_tells_its_rows_its_worker_and_its_attempts(tab, scheduler):
+    feed(scheduler, *messages(60, 4))
+    tab.open(page_of(scheduler))
+    tab.until(f"{cells()}.length == 60 && document.querySelector('.bk-Figure')")
+    x, y, width, height = tab.evaluate(
+        "(({x, y, width, height}) => [x, y, width, height])"
+        "(document.querySelector('[data-part=map] .bk-plot').getBoundingClientRect())"
+    )
+    # the eleventh cell of the first of four lines
+    for step in range(3):
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + width * 0.7 + 2 * step, y=y + height / 8)
+    shown = """((walk) => walk(document.body))(function walk(node) {
+        return node.classList?.contains("bk-tooltip-content") ? node.textContent :
+            [...(node.shadowRoot?.children ?? []), ...node.children].map(walk).join("") })"""
+    tab.until(f"{shown}.includes('attempts 1')")
+    told = tab.evaluate(shown)
+    first, stop = re.search(r"rows ([\d,]+) to ([\d,]+)", told).groups()
+    assert int(stop.replace(",", "")) - int(first.replace(",", "")) == 65_536
+    assert "merged" in told
+    assert "worker tcp://10.0.0." in told
 
 
 def test_dasks_own_pages_lead_to_ours_and_ours_to_theirs(tab, scheduler):
