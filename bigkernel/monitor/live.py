@@ -136,9 +136,10 @@ def _troubles(sweep: Data) -> list[str]:
 
 def sentence(sweep: Data) -> str:
     """Where a sweep is, for a log."""
+    rate = sweep["flops_per_second"]
     parts = [
         f"{done(sweep):,} of {len(sweep['stops']):,} segments",
-        f"{quantity(_row_rate(sweep))} rows/s {flops_rate(sweep['flops_per_second'])}",
+        f"{quantity(_row_rate(sweep))} rows/s {flops_rate(rate)}" if rate > 0 else "",
         left(sweep, expected=True),
         f"{_busy(sweep):,} busy" if _busy(sweep) else "",
         *_troubles(sweep),

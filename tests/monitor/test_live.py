@@ -141,7 +141,9 @@ def test_before_anything_is_known_neither_rate_nor_time_is_told():
         board.apply(message, now)
         if i == 1:
             break
-    line = live.sweep_line(board.snapshot(now + 3)["jobs"][0]["sweeps"][0], 80).plain
+    sweep = board.snapshot(now + 3)["jobs"][0]["sweeps"][0]
+    assert live.sentence(sweep) == "moments: 0 of 40 segments"
+    line = live.sweep_line(sweep, 80).plain
     assert "0/40" in line
     assert "rows/s" not in line
     assert "left" not in line
