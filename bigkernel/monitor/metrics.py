@@ -188,7 +188,8 @@ class Collector:
 
             def board() -> Board | None:
                 alive = reference()
-                return None if alive is None else board_of(alive)
+                closed = alive is None or getattr(getattr(alive, "status", None), "name", "") == "closed"
+                return None if closed else board_of(alive)
 
             self._boards[key] = reference, board
 
@@ -198,6 +199,13 @@ class Collector:
             if reference() is None:
                 del self._boards[key]
                 self._left = totals_of((self._left, self._totals.pop(key, {})))
+
+    def _count(self, key: int, board: Board) -> None:
+        """Keep the totals of a board for when the scheduler, or its books, are gone: a few dozen numbers."""
+        before = self._totals.get(key)
+        if before is not None and before is not board.totals:
+            self._left = totals_of((self._left, before))
+        self._totals[key] = board.totals
 
     def describe(self) -> list[Metric]:
         """The metrics without values: what registering checks for names that are there already."""
@@ -212,7 +220,7 @@ class Collector:
                 for key, (_, board_of) in self._boards.items():
                     board = board_of()
                     if board is not None:
-                        self._totals[key] = board.totals  # kept for when the scheduler is gone: a few dozen numbers
+                        self._count(key, board)
                         jobs.extend(board.snapshot(time.time())["jobs"])
                 return list(families(totals_of((self._left, *self._totals.values())), jobs))
         except Exception as error:

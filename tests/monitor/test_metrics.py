@@ -8,15 +8,23 @@ import gc
 import json
 import logging
 import re
+import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
+import dask
 import pytest
 import simulated
 import yaml
+from distributed import Client, LocalCluster
 
 from bigkernel.monitor import metrics
 from bigkernel.monitor.board import Board
+from bigkernel.monitor.plugin import board_of as plugin_board_of
+from bigkernel.monitor.plugin import install
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -164,6 +172,47 @@ def test_a_scheduler_that_is_gone_is_not_kept_alive():
     assert value(scrape(collector), "bigkernel_running_jobs") == 0
 
 
+def test_a_scheduler_that_is_closed_but_not_yet_collected_shows_no_job_and_keeps_its_counts():
+    scheduler = Scheduler(fed())
+    scheduler.status = SimpleNamespace(name="running")
+    collector = collected(scheduler)
+    before = scrape(collector)
+    scheduler.status.name = "closed"
+    after = scrape(collector)
+    assert (value(before, "bigkernel_running_jobs"), value(after, "bigkernel_running_jobs")) == (1, 0)
+    assert value(after, "bigkernel_computed_rows_total") == value(before, "bigkernel_computed_rows_total") > 0
+
+
+def test_counters_go_on_when_a_scheduler_gets_new_books():
+    scheduler = Scheduler(fed())
+    collector = collected(scheduler)
+    before = value(scrape(collector), "bigkernel_computed_rows_total")
+    scheduler.board = fed(job="other")
+    assert value(scrape(collector), "bigkernel_computed_rows_total") == 2 * before > 0
+
+
+def test_dask_shows_the_metrics_of_a_scheduler_that_a_job_ran_on():
+    with (
+        dask.config.set({"distributed.scheduler.http.routes": ["distributed.http.scheduler.prometheus"]}),
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        assert install(client)
+        for message, _ in simulated.messages(40, 3, job="shown"):
+            client.run_on_scheduler(_apply, message)
+        port = cluster.scheduler.http_server.port
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+    series = [s for f in text_string_to_metric_families(text) for s in f.samples]
+    assert {"bigkernel_segments", "dask_scheduler_workers"} <= {sample.name for sample in series}
+    done = [s.value for s in series if s.name == "bigkernel_sweep_done_rows" and s.labels["job_id"] == "shown"]
+    assert done == [20 * 65_536]
+
+
+def _apply(message, dask_scheduler):
+    plugin_board_of(dask_scheduler).apply(message, time.time())
+
+
 def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
     board = Board()
     for job in range(12):
@@ -242,9 +291,11 @@ def test_without_prometheus_client_there_is_one_line_in_the_log_and_nothing_else
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_the_module_loads_without_prometheus_client():
-    assert "prometheus_client" not in vars(metrics)
-    assert "prometheus_client" in sys.modules, "it is this test that has loaded it"
+def test_neither_workers_nor_the_plugin_load_prometheus_client():
+    modules = "bigkernel.worker, bigkernel.monitor.plugin, bigkernel.monitor.metrics"
+    code = f"import sys, {modules}; print('prometheus_client' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "False\n"
 
 
 # ---------------------------------------------------------------- the files in cluster/
