@@ -19,6 +19,7 @@ from bigkernel import locks
 from bigkernel.errors import DataError
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import Board
+from bigkernel.monitor.progress import MERGED, PUBLISHED
 from bigkernel.runs import Receipt, Run, read_sealed
 from bigkernel.survey import RunState, command_of, survey
 
@@ -322,12 +323,27 @@ def _stored(root: Path, state: RunState, attempts: list[Attempt], gaps: list[str
     parts = tuple(_of_directory(root, attempts, os.path.relpath(path, root)))
     if not parts and receipts:
         parts = _replayed(state, receipts)
-    begun = [attempt.started for attempt in attempts]
-    numbered = tuple((max(0, sum(start <= receipt.ended for start in begun) - 1), receipt) for receipt in receipts)
+    made, begun = _made_in(parts), [attempt.started for attempt in attempts]
+    numbered = tuple(
+        # of what no attempt told, the clock of its worker
+        (made.get(receipt.node, max(0, sum(start <= receipt.ended for start in begun) - 1)), receipt)
+        for receipt in receipts
+    )
     seen = "interrupted" if state.state == "running" and not at_work else state.state
     return Sweep(
         name, seen, state.segments, state.segments_done, state.rows, state.rows_done, parts, numbered, settings
     )
+
+
+def _made_in(parts: tuple[tuple[int, Mapping[str, Any]], ...]) -> dict[str, int]:
+    """By node, the attempt that computed a segment, as the journal tells it: clocks of hosts may differ."""
+    made: dict[str, int] = {}
+    for number, part in parts:
+        resumed = set(part["resumed"])
+        for index, state in enumerate(str(part["states"])):
+            if state in (PUBLISHED, MERGED) and index not in resumed:
+                made.setdefault(f"0-{index}", number)
+    return made
 
 
 def _receipts(path: Path) -> list[Receipt]:

@@ -16,6 +16,7 @@ from bigkernel.errors import DataError
 from bigkernel.monitor import Figures, SegmentDone, emit, observe
 from bigkernel.report import figures, gather, write
 from bigkernel.rows import as_rows
+from bigkernel.runs import read_sealed, write_sealed
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 CHANCE = np.random.default_rng(8)
@@ -181,6 +182,23 @@ def test_text_from_outside_is_never_markup(copy, reported):
     assert "Confusion" in page.headings
 
 
+def test_a_job_at_work_is_reported_as_it_is_now(corpus, tmp_path, reported):
+    with executing("serial", run=tmp_path / "run"):
+        model().fit(corpus)
+        assert gather(tmp_path / "run").state == "running"
+        assert "Running since" in reported(tmp_path / "run").text
+    assert gather(tmp_path / "run").state == "finished"
+
+
+def test_clocks_that_differ_do_not_move_work_to_another_attempt(copy):
+    for file in (copy / "moments" / "receipts").glob("0-*.json"):
+        receipt = read_sealed(file)
+        write_sealed(file, {**receipt, "ended": receipt["ended"] - 86_400})  # workers of yesterday
+    (sweep,) = gather(copy).sweeps
+    leaves = [attempt for attempt, receipt in sweep.receipts if receipt.node.startswith("0-")]
+    assert leaves.count(1) == 60
+
+
 def test_a_killed_driver_is_told_from_one_that_was_interrupted(copy, reported):
     lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
     (copy / "journal.jsonl").write_text("".join(line for line in lines if '"second' not in line))
@@ -225,8 +243,6 @@ def test_a_run_without_a_journal_is_read_from_its_receipts(tmp_path, reported):
 def test_receipts_that_do_not_say_when_they_ended_are_dated_by_their_files(corpus, tmp_path, reported):
     with executing("serial", run=tmp_path / "run"):
         model().fit(corpus)
-    from bigkernel.runs import read_sealed, write_sealed
-
     for file in (tmp_path / "run" / "moments" / "receipts").glob("*.json"):
         write_sealed(file, {**read_sealed(file), "ended": 0.0})
     (tmp_path / "run" / "journal.jsonl").unlink()
