@@ -7,9 +7,7 @@ left out and named in `Facts.gaps`.
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,31 +15,10 @@ from typing import Any
 
 from bigkernel import locks
 from bigkernel.errors import DataError
-from bigkernel.monitor import journal
-from bigkernel.monitor.board import Board
 from bigkernel.monitor.progress import MERGED, PUBLISHED
+from bigkernel.report.attempts import Attempt, attempts_of, replayed
 from bigkernel.runs import Receipt, Run, read_sealed
 from bigkernel.survey import RunState, command_of, survey
-
-ALONE = "receipts"  # names the one attempt of a run without a journal
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One job that worked in the run: its snapshot (`Board.snapshot`), and when its last message came."""
-
-    job: Mapping[str, Any]
-    last: float
-
-    @property
-    def started(self) -> float:
-        """Seconds since 1970."""
-        return float(self.job["started"])
-
-    @property
-    def ended(self) -> float:
-        """Seconds since 1970; of a job that did not end, its last message."""
-        return float(self.job["ended"] or self.last)
 
 
 @dataclass(frozen=True)
@@ -188,7 +165,7 @@ def gather(run: str | os.PathLike[str]) -> Facts:
         There is no run and no journal in it.
     """
     root, gaps = Path(run), list[str]()
-    attempts = _attempts(root, gaps)
+    attempts = attempts_of(root, gaps)
     try:
         states = survey(root)
     except DataError:
@@ -224,58 +201,6 @@ def _state(last: str, sweeps: list[str], alive: bool) -> str:
 
 
 # -- the journal -----------------------------------------------------------------------------------------------------
-
-
-def _attempts(root: Path, gaps: list[str]) -> list[Attempt]:
-    """The jobs of the journal, each in books of its own: a board forgets old jobs, a report does not."""
-    boards: dict[str, Board] = {}
-    last: dict[str, float] = {}
-    damaged = 0
-    try:
-        for message, _ in journal.read(root):
-            try:
-                job, now = str(message["job"]), float(message["time"])
-                boards.setdefault(job, Board()).apply(message, now)
-                last[job] = max(now, last.get(job, now))
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-                damaged += 1
-    except (OSError, ValueError) as error:
-        gaps.append(f"The journal cannot be read: {error}.")
-    if damaged:
-        gaps.append(f"{damaged:,} lines of the journal are damaged and left out.")
-    found = []
-    for job, board in boards.items():
-        snapshots = _snapshots(board, last.get(job, time.time()))
-        found += [Attempt(snapshot, last[job]) for snapshot in snapshots]
-        if board.jobs and not snapshots:
-            gaps.append("What the journal tells of one attempt is damaged and left out.")
-    return sorted(found, key=lambda attempt: attempt.started)
-
-
-def _snapshots(board: Board, now: float) -> list[dict[str, Any]]:
-    """The jobs of a board whose values are what they should be: a line may be damaged and still be JSON."""
-    try:
-        return [job for job in board.snapshot(now)["jobs"] if _sound(job)]
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError):
-        return []
-
-
-def _sound(job: Mapping[str, Any]) -> bool:
-    try:
-        numbers = [job["started"], job["ended"] or 0, job["elapsed_seconds"], *job["stage_seconds"].values()]
-        numbers += [event["time"] for event in job["events"]]
-        for sweep in job["sweeps"]:
-            plan = sweep["plan"]
-            numbers += [sweep["started"], sweep["elapsed_seconds"], sweep["rows"], sweep["announced_bytes"]]
-            numbers += [plan.get(key) or 0 for key in ("rows", "flops", "bytes_read")]
-            numbers += [sweep["flops_per_second"], sweep["calibrated_flops_per_second"], *sweep["segments"].values()]
-            numbers += [value for point in sweep["rate_history"] for value in point]
-            numbers += sweep["stage_seconds"].values()
-            for share in sweep["workers"].values():
-                numbers += [share["segments"], share["rows"], share["busy_seconds"], share["peak_bytes"]]
-        return all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return False
 
 
 def _of_directory(root: Path, attempts: list[Attempt], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -322,7 +247,7 @@ def _stored(root: Path, state: RunState, attempts: list[Attempt], gaps: list[str
     receipts = _receipts(path)
     parts = tuple(_of_directory(root, attempts, os.path.relpath(path, root)))
     if not parts and receipts:
-        parts = _replayed(state, receipts)
+        parts = replayed(state, receipts)
     made, begun = _made_in(parts), [attempt.started for attempt in attempts]
     numbered = tuple(
         # of what no attempt told, the clock of its worker
@@ -362,35 +287,3 @@ def _receipts(path: Path) -> list[Receipt]:
         except (OSError, TypeError, ValueError):
             continue  # gone meanwhile, or of another version
     return sorted(found, key=lambda receipt: receipt.ended)
-
-
-def _replayed(state: RunState, receipts: list[Receipt]) -> tuple[tuple[int, Mapping[str, Any]], ...]:
-    """The books of a sweep as its receipts tell them, for a run without a journal."""
-    leaves = {receipt.node: receipt for receipt in receipts if receipt.node.startswith("0-")}
-    count = state.segments
-    stops = [
-        leaves[f"0-{i}"].stop if f"0-{i}" in leaves else round(state.rows * (i + 1) / max(1, count))
-        for i in range(count)
-    ]
-    begun = min(receipt.ended - receipt.elapsed for receipt in receipts)
-    about = {"job": ALONE, "sweep": ALONE}
-    board = Board()
-    plan = {"rows": state.rows, "segments": count, "flops": 0.0, "bytes_read": 0}
-    messages: list[dict[str, Any]] = [
-        {"kind": "job_started", "job": ALONE, "title": "", "host": "", "pid": 0, "run": ""},
-        {
-            **{"kind": "sweep_started", **about, "what": "", "executor": "", "run": state.path, "plan": plan},
-            **{"stops": stops, "announced_bytes": 0, "calibrated": 0.0},
-        },
-    ]
-    for receipt in receipts:
-        if receipt.node in leaves:
-            messages.append({"kind": "segment", **about, "receipt": receipt.to_json(), "time": receipt.ended})
-    end = receipts[-1].ended
-    if state.state == "finished":
-        messages.append(
-            {"kind": "sweep_ended", **about, "seconds": end - begun, "error": "", "stages": {}, "time": end}
-        )
-    for message in messages:
-        board.apply(message, float(message.get("time", begun)))
-    return tuple((0, sweep) for job in board.snapshot(end)["jobs"] for sweep in job["sweeps"])
