@@ -113,7 +113,7 @@ def connect(
     certificates = None if tls is None else Path(tls)
     if not local and "://" not in text:
         path = Path(text)
-        found = _read(path)
+        found = read_file(path)
         if certificates is None and "tls" in found:
             certificates = path.parent / Path(found["tls"]).expanduser()
         insecure = found.get("insecure", False)
@@ -278,8 +278,8 @@ def _dashboard_port(wanted: int) -> int:
     return port
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The part of a cluster file that is ours, every key known and of its type."""
+def read_file(path: Path) -> dict[str, Any]:
+    """The part of a cluster file that is ours, every key known and of its type; a ConfigError names what is not."""
     content = _load(path)
     ours = content.get("bigkernel") if isinstance(content, dict) else None
     found = ours.get("cluster") if isinstance(ours, dict) else None

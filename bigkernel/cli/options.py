@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -124,6 +125,10 @@ def execution(where: Where, *, run: str | None = None, resume: bool = False, qui
             client = stack.enter_context(where.connect())
             if not quiet:
                 click.echo(f"dashboard: {client.dashboard_link}", err=True)
+        if not quiet and (run or where.cluster != "threads"):
+            certificates = f" --tls {shlex.quote(where.tls)}" if where.tls and not run else ""
+            place = shlex.quote(run) if run else client.scheduler.address
+            click.echo(f"to watch: bigkernel watch {place}{certificates}", err=True)
         stack.enter_context(progress(enabled=not quiet))
         try:
             with executing(client, run=run, resume=resume, command=sys.argv):

@@ -22,8 +22,9 @@ from bigkernel.cli.options import plain
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import VERSION, Board
-from bigkernel.monitor.live import ascii_letters, done, ended_job_line, no_job, picture, printable, run_lines, sentence
+from bigkernel.monitor.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
 from bigkernel.monitor.plugin import state_of
+from bigkernel.monitor.words import printable
 from bigkernel.survey import command_of, survey
 
 State = dict[str, Any]
@@ -268,7 +269,7 @@ def _source(place: str, tls: str | None) -> Iterator[Source]:
             raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
         yield Directory(place)
         return
-    if "://" not in place and clusters._read(Path(place))["kind"] == "local":
+    if "://" not in place and clusters.read_file(Path(place))["kind"] == "local":
         raise ConfigError(
             f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
             "or the directory that it was given with --run"

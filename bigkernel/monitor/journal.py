@@ -75,6 +75,9 @@ def replay(run: str | os.PathLike[str]) -> Board:
     board = Board()
     for message, _ in read(run):
         try:
+            if message["kind"] == "job_started":  # one driver at a time holds a run
+                for job in [job for job in board.jobs.values() if job.state == "running"]:
+                    job.end("lost", float(message["time"]), "its driver died")
             board.apply(message, float(message["time"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue  # a line of another version, or damaged
