@@ -15,6 +15,8 @@ from typing import Any
 
 from rich.text import Text
 
+from bigkernel.monitor.words import flops_rate, left_of, percent, printable, quantity, size, spell
+
 Data = Mapping[str, Any]
 
 # by state of a segment: letter of the map, colour; told apart without colours too
@@ -46,56 +48,6 @@ _ASCII = str.maketrans("━╸─█▓▒·–…≤", "=>-#+o.-~<")
 # -- words -----------------------------------------------------------------------------------------------------------
 
 
-def printable(text: object) -> str:
-    """Text from outside without anything that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(text))
-
-
-def spell(seconds: float) -> str:
-    """A time span in at most six letters: "45s", "2m13s", "3h05m", "2d03h"."""
-    whole = round(max(0.0, seconds))
-    if whole < 100:
-        return f"{whole}s"
-    for size, part, big, small in ((60, 1, "m", "s"), (3600, 60, "h", "m"), (86400, 3600, "d", "h")):
-        if whole < size * 100 or big == "d":
-            return f"{whole // size:,}{big}{whole % size // part:02d}{small}"
-    raise AssertionError
-
-
-def quantity(value: float) -> str:
-    """A number in at most five letters, with k, M, G, T or P for powers of a thousand: "950", "61.4k", "8.7M"."""
-    for power, letter in enumerate(("", "k", "M", "G", "T", "P")):
-        scaled = value / 1000**power
-        if scaled < 999.5 or letter == "P":
-            digits = 0 if scaled >= 99.95 or not letter or scaled == round(scaled) else 1
-            return f"{scaled:,.{digits}f}{letter}"
-    raise AssertionError
-
-
-def flops_rate(value: float) -> str:
-    """Floating-point operations a second: "121 GFLOP/s"."""
-    text = quantity(value)
-    number, letter = (text[:-1], text[-1]) if text[-1].isalpha() else (text, "")
-    return f"{number} {letter}FLOP/s"
-
-
-def size(count: float) -> str:
-    """Bytes: "550 MB"."""
-    text = quantity(count)
-    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else f"{text} B"
-
-
-def percent(part: float, whole: float) -> str:
-    """ "52 %"; "–" of nothing."""
-    return f"{100 * part / whole:.0f} %" if whole > 0 else "–"
-
-
-def left_of(low: float, high: float | None = None) -> str:
-    """A time that is left, or between two: "40s–2m40s left"."""
-    first, last = spell(low), spell(low if high is None else high)
-    return f"{first} left" if first == last else f"{first}–{last} left"
-
-
 def left(sweep: Data, *, expected: bool) -> str:
     """The time that a sweep still takes, from its lower to its upper end; empty before anything is known.
 
@@ -113,6 +65,12 @@ def left(sweep: Data, *, expected: bool) -> str:
 def done(sweep: Data) -> int:
     """Finished segments of a sweep."""
     return int(sweep["segments"]["published"] + sweep["segments"]["merged"])
+
+
+def merging(sweep: Data) -> str:
+    """How far the merges are, once they are all that is left; empty before and after."""
+    over = done(sweep) < len(sweep["stops"]) or sweep["merges_done"] >= sweep["merges"]
+    return "" if over else f"merging {sweep['merges_done']}/{sweep['merges']}"
 
 
 def _busy(sweep: Data) -> int:
@@ -140,7 +98,7 @@ def sentence(sweep: Data) -> str:
     parts = [
         f"{done(sweep):,} of {len(sweep['stops']):,} segments",
         f"{quantity(_row_rate(sweep))} rows/s {flops_rate(rate)}" if rate > 0 else "",
-        left(sweep, expected=True),
+        merging(sweep) or left(sweep, expected=True),
         f"{_busy(sweep):,} busy" if _busy(sweep) else "",
         *_troubles(sweep),
     ]
@@ -190,9 +148,10 @@ def sweep_line(sweep: Data, width: int) -> Text:
     busy, known = _busy(sweep), sweep["flops_per_second"] > 0
     parts = [
         Part(f"{done(sweep)}/{len(sweep['stops'])}", 0),
+        Part(merging(sweep), 1),
         Part(f"{quantity(_row_rate(sweep))} rows/s" if known else "", 3, "dim"),
         Part(flops_rate(sweep["flops_per_second"]) if known else "", 4, "dim"),
-        Part(left(sweep, expected=width >= _WIDE), 1),
+        Part("" if merging(sweep) else left(sweep, expected=width >= _WIDE), 1),
         Part(f"{busy:,} busy" if busy else "", 5, "dim"),
         *(Part(trouble, 2, _MARKS["f"][1]) for trouble in _troubles(sweep)),
         Part(f"after {spell(sweep['elapsed_seconds'])}", 6, "dim"),

@@ -33,9 +33,10 @@ from bigkernel.monitor import (
     observe,
 )
 from bigkernel.monitor.board import Board
-from bigkernel.monitor.live import Part, ascii_letters, bar_line, left_of, printable, quantity, sentence, sweep_line
+from bigkernel.monitor.live import Part, ascii_letters, bar_line, done, merging, sentence, sweep_line
 from bigkernel.monitor.messages import message_of
 from bigkernel.monitor.progress import Progress
+from bigkernel.monitor.words import left_of, printable, quantity
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5
@@ -149,7 +150,8 @@ class _Teller:
             counted = f"{printable(step.what)}: {step.done:,} of {step.total:,}"
             return "" if step.done >= step.total else f"{counted}, {seconds}" if seconds else counted
         assert self._sweep is not None
-        return "" if self._sweep.done >= len(self._sweep.stops) else sentence(self._sweep.snapshot(now))
+        found = self._sweep.snapshot(now)
+        return sentence(found) if done(found) < len(found["stops"]) or merging(found) else ""
 
     def _left(self, now: float) -> str:
         step = self._step
@@ -206,13 +208,13 @@ def bar(
     latest: tuple[int, int | None] = (0, None)
 
     def line(width: int) -> Text:
-        done, total = latest
+        count, total = latest
         seconds = time.monotonic() - begun
-        counted = f"{done:,} {unit}" if total is None else f"{done:,}/{total:,} {unit}"
-        rate = f"{quantity(done / max(seconds, 1e-9))} {unit}/s"
-        remains = left_of(seconds * (total - done) / done) if total is not None and 0 < done < total else ""
+        counted = f"{count:,} {unit}" if total is None else f"{count:,}/{total:,} {unit}"
+        rate = f"{quantity(count / max(seconds, 1e-9))} {unit}/s"
+        remains = left_of(seconds * (total - count) / count) if total is not None and 0 < count < total else ""
         parts = [Part(counted, 0), Part(remains, 1), Part(rate, 2, "dim")]
-        return bar_line(what, None if total is None else done / max(1, total), parts, width)
+        return bar_line(what, None if total is None else count / max(1, total), parts, width)
 
     def update(done: int, total: int | None) -> None:
         nonlocal latest

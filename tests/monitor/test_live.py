@@ -10,6 +10,7 @@ from rich.console import Console, Group
 
 from bigkernel.monitor import live
 from bigkernel.monitor.board import Board
+from bigkernel.monitor.words import flops_rate, percent, quantity, size, spell
 
 
 def state_of(segments=2000, workers=100, *, seconds=1.0, **options):
@@ -47,7 +48,7 @@ def half():
     ],
 )
 def test_time_spans_are_short_and_name_their_units(seconds, text):
-    assert live.spell(seconds) == text
+    assert spell(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -65,16 +66,16 @@ def test_time_spans_are_short_and_name_their_units(seconds, text):
     ],
 )
 def test_quantities_have_three_digits_and_a_power_of_a_thousand(value, text):
-    assert live.quantity(value) == text
+    assert quantity(value) == text
 
 
 def test_rates_sizes_and_shares_have_units():
-    assert live.flops_rate(9.5e12) == "9.5 TFLOP/s"
-    assert live.flops_rate(12) == "12 FLOP/s"
-    assert live.size(550e6) == "550 MB"
-    assert live.size(0) == "0 B"
-    assert live.percent(1, 3) == "33 %"
-    assert live.percent(1, 0) == "–"
+    assert flops_rate(9.5e12) == "9.5 TFLOP/s"
+    assert flops_rate(12) == "12 FLOP/s"
+    assert size(550e6) == "550 MB"
+    assert size(0) == "0 B"
+    assert percent(1, 3) == "33 %"
+    assert percent(1, 0) == "–"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
@@ -94,14 +95,14 @@ def test_the_line_of_a_sweep_is_exactly_as_wide_as_the_terminal(half, width):
 def test_the_line_of_a_large_sweep_has_all_its_figures_at_80_columns(half):
     sweep = half["jobs"][0]["sweeps"][0]
     line = live.sweep_line(sweep, 80).plain
-    low, high = (live.spell(sweep["left_seconds"][end]) for end in ("low", "high"))
+    low, high = (spell(sweep["left_seconds"][end]) for end in ("low", "high"))
     rate = sweep["flops_per_second"]
     rows = rate * sweep["rows"] / sweep["plan"]["flops"]
     for figure in (
         "moments ━",
         " 1000/2000 ",
-        f" {live.quantity(rows)} rows/s ",
-        f" {live.flops_rate(rate)} ",
+        f" {quantity(rows)} rows/s ",
+        f" {flops_rate(rate)} ",
         f" {low}–{high} left ",
         " 100 busy ",
         " 16 lost",
@@ -129,10 +130,25 @@ def test_a_narrow_line_leaves_out_the_least_important_first(half):
 
 def test_a_sentence_says_what_the_bar_says_and_what_is_expected(half):
     sweep = half["jobs"][0]["sweeps"][0]
-    expected, low, high = (live.spell(sweep["left_seconds"][key]) for key in ("expected", "low", "high"))
+    expected, low, high = (spell(sweep["left_seconds"][key]) for key in ("expected", "low", "high"))
     words = live.sentence(sweep)
     assert words.startswith("moments: 1,000 of 2,000 segments, ")
     assert f"{expected} left ({low}–{high}), 100 busy, 16 lost" in words
+
+
+def test_when_merges_are_all_that_is_left_they_are_counted_in_place_of_the_time():
+    messages = list(simulated.messages(40, 3, finished=True))
+    board = Board()
+    for message, now in messages:
+        if message["kind"] not in ("merged", "sweep_ended", "spent", "job_ended"):
+            board.apply(message, now)
+    for node in ("1-0", "1-1", "1-2"):
+        board.apply({"kind": "merged", "job": "simulated", "sweep": "simulated-sweep", "node": node}, now)
+    sweep = board.snapshot(now)["jobs"][0]["sweeps"][0]
+    for words in (live.sweep_line(sweep, 80).plain, live.sentence(sweep)):
+        assert "merging 3/39" in words
+        assert "left" not in words
+    assert live.merging({**sweep, "merges_done": 39}) == ""
 
 
 def test_before_anything_is_known_neither_rate_nor_time_is_told():
@@ -209,7 +225,7 @@ def test_stages_have_their_share_and_the_rate_that_of_the_calibrated_one(half):
     share = round(100 * sweep["flops_per_second"] / sweep["calibrated_flops_per_second"])
     assert f"  {share} % of calibrated 9.5 TFLOP/s · " in text
     rows = sweep["rows_done"] + sweep["rows_under_way"]
-    assert f" · {live.quantity(rows)} of 131M rows · 200 segments resumed\n" in text
+    assert f" · {quantity(rows)} of 131M rows · 200 segments resumed\n" in text
 
 
 def test_jobs_that_have_ended_are_a_line_each():
