@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.clusters import _read
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.worker import OneBlasThread, blas_threads
@@ -225,7 +224,7 @@ def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path
 
 @pytest.mark.parametrize("name", ["local.yaml", "existing.yaml", "tls.yaml"])
 def test_the_shipped_cluster_files_are_read(name):
-    found = _read(SHIPPED / name)
+    found = read_file(SHIPPED / name)
     shown = {line.lstrip("# ").split(":")[0] for line in (SHIPPED / name).read_text().splitlines()}
     assert found.keys() <= shown
     assert "insecure" not in found
