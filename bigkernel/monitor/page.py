@@ -1,8 +1,8 @@
 """The page `/bigkernel` of the scheduler's dashboard: what the jobs of this scheduler do, renewed every second.
 
-Drawings are Bokeh's (`page_figures`). Texts are plain data (`page_facts`) that the script of the page shows as text.
-`page.html` extends Dask's own template, so that menu and statics are Dask's. A part that fails says so in its place,
-and is logged once for each open page; the others go on.
+Drawings are Bokeh's (`page_map`, `page_figures`). Texts are plain data (`page_facts`) that the script of the page shows
+as text. `page.html` extends Dask's own template, so that menu and statics are Dask's. A part that fails says so in its
+place, and is logged once for each open page; the others go on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from bokeh.models import ColumnDataSource, CustomJS
 from distributed import Scheduler
 from distributed.dashboard.components.scheduler import env
 
+from bigkernel.monitor.page_drawing import Part, State
 from bigkernel.monitor.page_facts import chosen, detail_facts, jobs_facts, log_facts, title
-from bigkernel.monitor.page_figures import Memory, Part, Rate, RowMap, Stages, State
+from bigkernel.monitor.page_figures import Memory, Rate, Stages
+from bigkernel.monitor.page_map import RowMap
 from bigkernel.monitor.plugin import state_of
 
 EVERY_MILLISECONDS = 1000

@@ -1,208 +1,17 @@
-"""The drawings of the page: the map of the rows, the rate, the time of the stages, the memory of the workers.
-
-Each is a part with a Bokeh `root`, shown where the template embeds its name, and `update(state, job, sweep)`, which
-sends the browser what has changed. Colours are roles ("ink", "running", …): `paints` lists which property of which
-model has which role, and `page.js` sets them from the colours of `page.css`, for light and for dark.
-"""
+"""The rate of a sweep, the time of its stages and the memory of its workers, drawn; see `page_drawing`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil, sqrt
-from typing import Any, Literal, Protocol
+from math import ceil
 
-from bokeh.models import (
-    AdaptiveTicker,
-    Axis,
-    BasicTicker,
-    CategoricalColorMapper,
-    ColumnDataSource,
-    FactorRange,
-    FixedTicker,
-    HoverTool,
-    NumeralTickFormatter,
-    Range1d,
-)
+from bokeh.models import AdaptiveTicker, BasicTicker, ColumnDataSource, FactorRange, NumeralTickFormatter, Range1d
 from bokeh.models.annotations import Span
-from bokeh.plotting import figure
 
-from bigkernel.monitor.page_facts import compact, duration, percent, size
-from bigkernel.monitor.progress import STATES
+from bigkernel.monitor.page_drawing import Paints, State, empty, frame_paints, hover, replace
+from bigkernel.monitor.page_facts import duration, percent, size
 
-State = Mapping[str, Any]
-Paints = list[tuple[Any, str, str]]
 _LONGEST_HISTORY = 240  # points of a rate that a snapshot keeps
-_ASPECT = 5.0  # of the map: cells a line for one line
-_HEIGHT = 212
 _STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "merge", "solve")
-_EDGES = ("left", "right", "top", "bottom")
-_LOWEST, _TALLEST, _MAP_HEIGHT, _MAP_WIDTH = 10.0, 30.0, 200.0, 1100.0  # pixels of a cell, and of all of them
-
-
-class Part(Protocol):
-    """A part of the page that may fail by itself."""
-
-    name: str
-
-    def update(self, state: State, job: State, sweep: State | None) -> None:
-        """Show this sweep of this job."""
-
-
-def replace(source: ColumnDataSource, data: dict[str, Any]) -> bool:
-    """Give a source other data, if they are others; whether they were."""
-    if dict(source.data) == data:
-        return False
-    source.data = data
-    return True
-
-
-def _figure(name: str, **options: Any) -> Any:
-    """An empty drawing of the page, which leaves pan, zoom and logo away."""
-    plot = figure(
-        name=name,
-        tools="",
-        toolbar_location=None,
-        sizing_mode="stretch_width",
-        min_border=4,
-        **({"height": _HEIGHT} | options),
-    )
-    plot.outline_line_color = plot.background_fill_color = plot.border_fill_color = None
-    plot.xgrid.grid_line_color = None
-    plot.axis.minor_tick_line_color = None
-    plot.axis.major_tick_in = 0
-    plot.axis.axis_label_text_font_style = "normal"
-    plot.axis.axis_label_text_font_size = plot.axis.major_label_text_font_size = "12px"
-    return plot
-
-
-def _frame_paints(plot: Any) -> Paints:
-    """The roles of axes and grids."""
-    paints: Paints = [(grid, "grid_line_color", "line") for grid in plot.ygrid]
-    for axis in plot.select(type=Axis):
-        paints += [(axis, "axis_line_color", "line"), (axis, "major_tick_line_color", "line")]
-        paints += [(axis, "major_label_text_color", "soft"), (axis, "axis_label_text_color", "soft")]
-    return paints
-
-
-def _hover(renderer: Any, *lines: tuple[str, str], mode: Literal["mouse", "vline"] = "mouse") -> HoverTool:
-    """What a mark says under the pointer, or above it and below it ("vline"); Bokeh escapes the fields."""
-    rows = "".join(f"<div><span>{label}</span> <b>{field}</b></div>" for label, field in lines)
-    style = (
-        "font: 12px Helvetica, Arial, sans-serif; line-height: 1.5; margin: -5px; padding: 6px 10px; "
-        "color: var(--ink); background: var(--ground)"
-    )
-    return HoverTool(renderers=[renderer], mode=mode, tooltips=f'<div style="{style}">{rows}</div>')
-
-
-class RowMap:
-    """Every segment as a cell, in lines from left to right, coloured by its state; running ones fill from the left."""
-
-    name = "map"
-
-    def __init__(self) -> None:
-        self._stops: Sequence[int] = ()
-        self._columns, self._gap = 1, (0.0, 0.0)
-        cells = (*_EDGES, "state", "rows", "worker", "attempts")
-        self._cells = ColumnDataSource({column: [] for column in cells})
-        self._parts = ColumnDataSource({column: [] for column in (*_EDGES, "state")})
-        self._resumed = ColumnDataSource({"x": [], "y": []})
-        factors = list(STATES.values())
-        self._mapper = CategoricalColorMapper(factors=factors, palette=["#888888"] * len(factors))
-        self._fills = CategoricalColorMapper(factors=["running", "retried"], palette=["#888888"] * 2)
-        self.root = _figure(
-            self.name,
-            x_range=Range1d(start=0, end=1),
-            y_range=Range1d(start=1, end=0),
-            y_axis_label="first row",
-            min_border_left=64,
-        )
-        self.root.xaxis.visible = False
-        self.root.ygrid.grid_line_color = None
-        self.root.yaxis.axis_line_color = self.root.yaxis.major_tick_line_color = None
-        edges = {edge: edge for edge in _EDGES}
-        drawn = self.root.quad(
-            **edges, source=self._cells, fill_color={"field": "state", "transform": self._mapper}, line_color=None
-        )
-        self.root.quad(
-            **edges, source=self._parts, fill_color={"field": "state", "transform": self._fills}, line_color=None
-        )
-        dots = self.root.scatter("x", "y", source=self._resumed, size=4, line_color=None)
-        self.root.add_tools(
-            _hover(drawn, ("rows", "@rows"), ("", "@state"), ("worker", "@worker"), ("attempts", "@attempts"))
-        )
-        self.paints: Paints = [
-            *_frame_paints(self.root)[2:],
-            (self._mapper, "palette", ",".join(f"cell-{name}" for name in factors)),
-            (self._fills, "palette", "running,retried"),
-            (dots.glyph, "fill_color", "ground"),
-        ]
-
-    def update(self, state: State, job: State, sweep: State | None) -> None:
-        """Patch the cells that changed; lay them out anew for another sweep."""
-        if sweep is None:
-            return
-        anew = self._stops != sweep["stops"]
-        if anew:
-            self._lay_out(sweep)
-        ran_on, attempts = {**sweep.get("ran_on", {}), **sweep["running_on"]}, sweep["attempts"]
-        found: dict[str, list[Any]] = {"state": [STATES[letter] for letter in sweep["states"]]}
-        places = [str(i) for i in range(len(found["state"]))]
-        found["worker"] = [ran_on.get(i, "") for i in places]
-        found["attempts"] = [
-            attempts.get(i, int(letter != "w")) for i, letter in zip(places, sweep["states"], strict=True)
-        ]
-        if anew:
-            self._cells.data = {**self._shapes, **found}
-        else:
-            before = {column: list(self._cells.data[column]) for column in found}
-            changed = {
-                column: [
-                    (i, new) for i, (new, old) in enumerate(zip(values, before[column], strict=True)) if new != old
-                ]
-                for column, values in found.items()
-            }
-            if changed := {column: patches for column, patches in changed.items() if patches}:
-                self._cells.patch(changed)
-        replace(self._parts, self._filled(sweep))
-        resumed = sweep.get("resumed", [])
-        replace(
-            self._resumed,
-            {"x": [i % self._columns + 0.5 for i in resumed], "y": [i // self._columns + 0.5 for i in resumed]},
-        )
-
-    def _lay_out(self, sweep: State) -> None:
-        self._stops = stops = list(sweep["stops"])
-        count = max(1, len(stops))
-        lines = ceil(count / min(count, ceil(sqrt(count * _ASPECT))))
-        self._columns = columns = ceil(count / lines)
-        tall = min(_TALLEST, max(_LOWEST, _MAP_HEIGHT / lines))
-        across, down = self._gap = columns / _MAP_WIDTH, 1 / tall  # a pixel on each side
-        self._shapes = {
-            "left": [i % columns + across for i in range(count)],
-            "right": [i % columns + 1 - across for i in range(count)],
-            "top": [i // columns + down for i in range(count)],
-            "bottom": [i // columns + 1 - down for i in range(count)],
-            "rows": [f"{start:,} to {stop:,}" for start, stop in zip([0, *stops], stops, strict=False)],
-        }
-        self.root.x_range.end, self.root.y_range.start = columns, lines
-        self.root.height = round(lines * tall) + 12
-        every = ceil(lines / 6)
-        marks = range(0, lines, every)
-        self.root.yaxis.ticker = FixedTicker(ticks=[line + 0.5 for line in marks])
-        firsts = [0, *stops]
-        self.root.yaxis.major_label_overrides = {line + 0.5: compact(firsts[line * columns]) for line in marks}
-
-    def _filled(self, sweep: State) -> dict[str, list[Any]]:
-        """The done parts of the cells under way."""
-        under_way = [(int(i), min(1.0, share)) for i, share in sweep["fractions"].items()]
-        columns, (across, down) = self._columns, self._gap
-        return {
-            "left": [i % columns + across for i, _ in under_way],
-            "right": [i % columns + across + (1 - 2 * across) * share for i, share in under_way],
-            "top": [i // columns + down for i, _ in under_way],
-            "bottom": [i // columns + 1 - down for i, _ in under_way],
-            "state": ["retried" if sweep["states"][i] == "a" else "running" for i, _ in under_way],
-        }
 
 
 class Rate:
@@ -212,7 +21,7 @@ class Rate:
 
     def __init__(self) -> None:
         self._source = ColumnDataSource({"time": [], "rate": [], "after": []})
-        self.root = _figure(
+        self.root = empty(
             self.name,
             x_range=Range1d(start=0, end=1),
             y_range=Range1d(start=0, end=1),
@@ -223,10 +32,10 @@ class Rate:
         line = self.root.line("time", "rate", source=self._source, line_width=2)
         self._calibrated = Span(location=-1, dimension="width", line_dash="dashed", line_width=1.5)
         self.root.add_layout(self._calibrated)
-        self.root.add_tools(_hover(line, ("rate", "@rate{0,0.[0]} GFLOP/s"), ("after", "@after"), mode="vline"))
+        self.root.add_tools(hover(line, ("rate", "@rate{0,0.[0]} GFLOP/s"), ("after", "@after"), mode="vline"))
         self.root.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
         self.paints: Paints = [
-            *_frame_paints(self.root),
+            *frame_paints(self.root),
             (area.glyph, "fill_color", "merged"),
             (line.glyph, "line_color", "merged"),
             (self._calibrated, "line_color", "mark"),
@@ -266,7 +75,7 @@ class Stages:
 
     def __init__(self) -> None:
         self._source = ColumnDataSource({"stage": [], "seconds": [], "text": []})
-        self.root = _figure(
+        self.root = empty(
             self.name, y_range=FactorRange(factors=[]), x_range=Range1d(start=0, end=1), x_axis_label="time (s)"
         )
         bars = self.root.hbar(y="stage", right="seconds", height=0.66, source=self._source, line_color=None)
@@ -278,7 +87,7 @@ class Stages:
         self.root.xaxis.ticker = BasicTicker(desired_num_ticks=4)
         self.root.xaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
         self.paints: Paints = [
-            *_frame_paints(self.root)[1:],
+            *frame_paints(self.root),
             (bars.glyph, "fill_color", "merged"),
             (texts.glyph, "text_color", "ink"),
         ]
@@ -311,7 +120,7 @@ class Memory:
     def __init__(self) -> None:
         columns = ("place", "left", "right", "now", "peak", "worker", "now_text", "peak_text", "state")
         self._source = ColumnDataSource({column: [] for column in columns})
-        self.root = _figure(
+        self.root = empty(
             self.name,
             x_range=Range1d(start=0, end=1),
             y_range=Range1d(start=0, end=1),
@@ -325,11 +134,11 @@ class Memory:
         self.root.add_layout(self._announced)
         self.root.add_layout(self._limit)
         self.root.add_tools(
-            _hover(bars, ("worker", "@worker"), ("now", "@now_text"), ("peak", "@peak_text"), ("", "@state"))
+            hover(bars, ("worker", "@worker"), ("now", "@now_text"), ("peak", "@peak_text"), ("", "@state"))
         )
         self.root.xaxis.ticker = AdaptiveTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)
         self.paints: Paints = [
-            *_frame_paints(self.root),
+            *frame_paints(self.root),
             (bars.glyph, "fill_color", "published"),
             (peaks.glyph, "line_color", "ink"),
             (self._announced, "line_color", "mark"),

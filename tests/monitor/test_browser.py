@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -250,7 +251,8 @@ def test_a_cut_connection_is_told(tab):
 
 
 def test_a_cell_tells_its_rows_its_worker_and_its_attempts(tab, scheduler):
-    feed(scheduler, *messages(60, 4))
+    told = json.dumps(list(messages(60, 4))).replace("tcp://", "<b>tcp://")
+    feed(scheduler, *json.loads(told))
     tab.open(page_of(scheduler))
     tab.until(f"{cells()}.length == 60 && document.querySelector('.bk-Figure')")
     x, y, width, height = tab.evaluate(
@@ -268,7 +270,7 @@ def test_a_cell_tells_its_rows_its_worker_and_its_attempts(tab, scheduler):
     first, stop = re.search(r"rows ([\d,]+) to ([\d,]+)", told).groups()
     assert int(stop.replace(",", "")) - int(first.replace(",", "")) == 65_536
     assert "merged" in told
-    assert "worker tcp://10.0.0." in told
+    assert "worker <b>tcp://10.0.0." in told
 
 
 def test_dasks_own_pages_lead_to_ours_and_ours_to_theirs(tab, scheduler):

@@ -19,7 +19,8 @@ from bigkernel.monitor import page_figures, progress
 from bigkernel.monitor.board import Board
 from bigkernel.monitor.page import Page
 from bigkernel.monitor.page_facts import chosen, compact, duration, eta, gflops, rate, size
-from bigkernel.monitor.page_figures import Memory, Rate, RowMap, Stages
+from bigkernel.monitor.page_figures import Memory, Rate, Stages
+from bigkernel.monitor.page_map import RowMap
 
 SECONDS_AN_UPDATE = 0.05
 ROWS = 65_536
@@ -152,6 +153,19 @@ def test_the_cells_fill_a_grid_that_is_wider_than_high_and_do_not_overlap(segmen
     assert columns >= lines
     assert 30 <= shown.root.height <= 260
     assert shown.root.height / lines >= 10
+
+
+def test_a_sweep_without_rows_is_an_empty_map():
+    simulated = Simulated(1, 1, finished=True)
+    for message, now in messages(1, 1, finished=True):
+        if message["kind"] == "sweep_started":
+            message = {**message, "stops": [], "plan": {**message["plan"], "rows": 0, "flops": 0.0}}
+        simulated.board.apply(message, now)
+    page, _ = opened(simulated)
+    assert facts(page, "failed") == []
+    assert facts(page, "jobs")["cards"][0]["rows"] == "0 of 0 rows"
+    assert facts(page, "detail")["merges"]["text"] == "nothing to merge"
+    assert {len(column) for column in part(page, RowMap)._cells.data.values()} == {0}
 
 
 def test_rate_stages_and_memory_are_those_of_the_snapshot():
