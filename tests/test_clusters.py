@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from bigkernel import Gaussian, KernelRidge, connect
+from bigkernel.clusters import read_file
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.worker import OneBlasThread, blas_threads
