@@ -1,13 +1,16 @@
 """What came out of a job: how good its model is, and what its solve says of itself.
 
-Both are read from the figures that the job left in the journal: "score" (see `bigkernel.cli.judgement`) and "fit" (an
-estimator's `fit_report`). They may be of any version, so that every value is looked at before it is shown.
+Both are read from the figures that the job left in the journal: "score" (see `bigkernel.cli.judgement`), "fit" (an
+estimator's `fit_report`) and "tune" (`records`: a mapping for each of the best candidates, with `score`, `rank` and
+`standard_error`; `score`: its name; `candidates`, `folds`: how many there were). They may be of any version, so that
+every value is looked at before it is shown.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,10 @@ from bigkernel.report import drawings
 from bigkernel.report.facts import Facts
 from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.report.pixels import unpack
+from bigkernel.report.units import plainly
 
 _MOST_CONFUSED = 12
+_MOST_CANDIDATES = 20
 _JUDGED = {
     "training": "Judged on {count:,.0f} of the labelled rows that the model was fitted to, evenly spaced: not an "
     "estimate of its error on new rows. With --score CORPUS a fit is judged on held-out rows.",
@@ -61,6 +66,11 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
     """The figures of the score for the head of the page."""
     score = _score(facts)
     of = "training rows" if score.get("of") == "training" else "held-out rows"
+    best = next(iter(_candidates(facts)), None)
+    if best is not None:
+        spread = _number(best, "standard_error")
+        of = f"best {facts.outcome['tune'].get('score', 'score')} by cross-validation"
+        return [(f"{best['score']:.4f}", of + (f", ± {spread:.2g}" if spread is not None else ""))]
     error, spread = _number(score, "error_percent"), _number(score, "standard_error_percent")
     if error is not None:
         return [(f"{error:.2f} %", f"error on {of}" + (f", ± {spread:.2g} %" if spread is not None else ""))]
@@ -70,8 +80,13 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
 
 
 def results(page: Page, facts: Facts) -> None:
-    """How good the model is: error, confusion and worst rows of a classifier; error and residuals of a regressor."""
+    """How good the model is: error, confusion and worst rows of a classifier; error and residuals of a regressor.
+
+    Of a search, its best candidates.
+    """
     score = _score(facts)
+    if _candidates(facts):
+        _search(page, facts)
     count = _number(score, "rows")
     if count is None:
         return
@@ -84,6 +99,34 @@ def results(page: Page, facts: Facts) -> None:
         _worst(page, score)
     else:
         _residuals(page, score)
+
+
+def _candidates(facts: Facts) -> list[Mapping[str, Any]]:
+    """The candidates of a search that have a score, the best first."""
+    records = facts.outcome.get("tune", {}).get("records")
+    if not isinstance(records, list):
+        return []
+    sound = [each for each in records if isinstance(each, Mapping) and _number(each, "score") is not None]
+    return sorted(sound, key=lambda each: _number(each, "rank") or 0.0)[:_MOST_CANDIDATES]
+
+
+def _value(name: str, record: Mapping[str, Any]) -> str:
+    return plainly(record.get(name))
+
+
+def _search(page: Page, facts: Facts) -> None:
+    shown, search = _candidates(facts), facts.outcome["tune"]
+    names = [name for name in shown[0] if name not in ("score", "standard_error", "rank")]
+    columns = [Column(name, name.replace("_", " "), partial(_value, name)) for name in names]
+    columns += [
+        Column("score", str(search.get("score", "score")), lambda r: f"{r['score']:.5f}"),
+        Column("standard_error", "±", partial(_value, "standard_error")),
+    ]
+    count, folds = _number(search, "candidates"), _number(search, "folds")
+    told = f" of {count:,.0f} candidates" if count is not None else ""
+    told += f", means over {folds:,.0f} folds, ± their standard error" if folds is not None else ""
+    caption = f"The best {len(shown)}{told}." if len(shown) > 1 else f"The best{told}."
+    page.heading("What came out").table(Table(columns, shown), caption=caption)
 
 
 def _matrix(values: Any, width: int) -> NDArray[np.float64] | None:

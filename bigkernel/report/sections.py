@@ -10,6 +10,7 @@ from typing import Any
 
 import bigkernel
 from bigkernel.report import measured, outcome
+from bigkernel.report.attempts import Attempt
 from bigkernel.report.facts import Facts
 from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.report.units import clock, in_bytes, moment, per_second, plainly
@@ -81,7 +82,7 @@ def _state(page: Page, facts: Facts) -> None:
     elif facts.state == "unreadable":
         page.state("bad", "The manifest of a sweep is damaged: it cannot be gone on with.")
     else:
-        died = "" if facts.error or facts.state == "failed" else _last_sign(facts)
+        died = "" if facts.state == "failed" else _last_sign(facts)
         word = "Failed" if facts.state == "failed" else "Interrupted"
         page.state("bad" if word == "Failed" else "open", f"{word}{attempts}, after {took}; {kept}.{died}", facts.error)
         if facts.command:
@@ -89,7 +90,7 @@ def _state(page: Page, facts: Facts) -> None:
 
 
 def _last_sign(facts: Facts) -> str:
-    if not facts.attempts or facts.attempts[-1].job["state"] != "running":
+    if not facts.attempts or not _lost(facts, facts.attempts[-1]):
         return ""
     return f" The driver ended without a word; its last was at {moment(facts.attempts[-1].last)}."
 
@@ -153,10 +154,16 @@ def _what(page: Page, facts: Facts) -> None:
     page.facts(described)
     if len(facts.attempts) > 1:
         records = [
-            {"number": number, **attempt.job, "now": attempt.ended, **_work(facts, number - 1)}
+            {"number": number, **attempt.job, "lost": _lost(facts, attempt), **_work(facts, number - 1)}
             for number, attempt in enumerate(facts.attempts, 1)
         ]
         page.subheading("Attempts").table(Table(_ATTEMPTS, records[-50:]))
+
+
+def _lost(facts: Facts, attempt: Attempt) -> bool:
+    """Whether an attempt has no end, and nobody is at it."""
+    at_work = facts.state == "running" and attempt is facts.attempts[-1]
+    return attempt.job["state"] == "lost" or (attempt.job["state"] == "running" and not at_work)
 
 
 def _work(facts: Facts, attempt: int) -> dict[str, int]:
@@ -171,7 +178,7 @@ _ATTEMPTS = (
     Column("number", "attempt"),
     Column("started", "begun", lambda r: moment(r["started"]), left=True),
     Column("elapsed_seconds", "lasted", lambda r: clock(r["elapsed_seconds"])),
-    Column("state", "ended", lambda r: "driver died" if r["state"] == "running" else str(r["state"]), left=True),
+    Column("state", "ended", lambda r: "driver died" if r["lost"] else str(r["state"]), left=True),
     Column("computed", "segments computed", ","),
     Column("resumed", "taken over", ","),
 )

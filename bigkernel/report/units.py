@@ -18,7 +18,9 @@ def moment(time: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def plainly(value: Any) -> str:
-    """A setting: kernels as they are called, numbers to six digits."""
+    """A setting: kernels as they are called, numbers to six digits; – for none."""
+    if value is None:
+        return MISSING
     if isinstance(value, Mapping):
         rest = ", ".join(f"{key} = {plainly(item)}" for key, item in value.items() if key != "name")
         return f"{value['name']}({rest})" if "name" in value else rest

@@ -340,6 +340,21 @@ def test_figures_of_another_version_cost_one_section_at_most(values, copy, repor
     assert "Settings and versions" in page.headings
 
 
+def test_the_best_candidates_of_a_search_are_shown(copy, reported):
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    record = {"alpha": 1e-3, "coef0": None, "standard_error": 0.002}
+    records = [{"sigma": 0.5 + i, **record, "score": 0.9 - i / 100, "rank": i + 1} for i in range(30)]
+    values = {"score": "accuracy", "candidates": 90, "folds": 5, "records": [*records[::-1], 7, {"score": "x"}]}
+    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"], "name": "tune"}
+    (copy / "journal.jsonl").write_text(
+        "".join([*lines[:-1], json.dumps({**about, "values": values}) + "\n", lines[-1]])
+    )
+    page = reported(copy)
+    assert "0.9000 best accuracy by cross-validation, ± 0.002" in page.text
+    assert "The best 20 of 90 candidates, means over 5 folds, ± their standard error." in page.text
+    assert page.text.index("0.90000") < page.text.index("0.89000")
+
+
 def test_two_thousand_segments_of_a_hundred_workers_take_less_than_a_megabyte(tmp_path):
     run = make_run(tmp_path / "big", segments=2000, workers=100)
     page = write(run)
