@@ -71,6 +71,7 @@ class Calibration:
     host : where they were measured
     date : when, ISO 8601 with its time zone
     seconds : how long that took
+    share : of the processors' time that was the measuring processes' own; less than 1 on a machine that did more
     """
 
     machine: Machine
@@ -78,6 +79,7 @@ class Calibration:
     host: str
     date: str
     seconds: float = 0.0
+    share: float = 1.0
 
     def gram_flops_per_second(self, width: int, n_features: int, dtype: str) -> float:
         """Of one process, all processors busy, on a sweep of Gaussian blocks: 2pd + p² flops a row over all its stages.
@@ -98,7 +100,13 @@ class Calibration:
 
     def origin(self) -> dict[str, Any]:
         """Where it comes from, as plain data."""
-        return {"host": self.host, "date": self.date, "seconds": self.seconds, **asdict(self.machine)}
+        return {
+            "host": self.host,
+            "date": self.date,
+            "seconds": self.seconds,
+            "share": self.share,
+            **asdict(self.machine),
+        }
 
     def save(self) -> Path:
         """Store it in the user's cache directory, whole or not at all; the file.

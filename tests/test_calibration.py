@@ -373,6 +373,7 @@ def test_workers_are_measured_and_the_forecast_of_a_fit_is_of_its_order(cache, c
     assert len(numbers) > 40
     assert all(math.isfinite(number) and number >= 0 for number in numbers)
     assert set(found.rates.stages) == {"float32", "float64"}
+    assert 0 < found.share <= 1
     assert 1e7 < found.gram_flops_per_second(128, 784, "float32") < 1e13
     told = found.forecast(steps(), WORK, workers=2)
     assert 0.01 < told.fit_seconds < 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,8 +159,6 @@ def test_a_time_that_cannot_be_measured_is_wrong_usage(seconds):
 
 
 def test_a_calibration_of_another_machine_is_not_used_and_one_line_says_so(corpus):
-    from dataclasses import replace
-
     calibrated(machine=replace(this_machine(), processor="Z80")).save()
     text = " ".join(run(corpus, "--landmarks", 50).stdout.split())
     assert "of another machine or version (processor: Z80, now" in text
@@ -184,3 +183,11 @@ def test_a_calibration_is_shown_in_80_columns_and_progress_goes_to_the_other_str
     assert max(map(len, shown.splitlines())) <= 80
     assert "node1" in shown
     assert calibration.load() == calibrated()
+
+
+def test_a_calibration_that_others_disturbed_says_so(corpus):
+    replace(calibrated(), share=0.61).save()
+    text = " ".join(run(corpus, "--landmarks", 50).stdout.split())
+    assert "other programs had 39% of its processors meanwhile" in text
+    calibrated().save()
+    assert "other programs" not in run(corpus, "--landmarks", 50).stdout

@@ -47,7 +47,7 @@ from bigkernel.rows import Rows
 @click.option(
     "--calibration-seconds",
     type=click.FloatRange(0, min_open=True),
-    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [6]",
+    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [5]",
 )
 @json_option
 def plan(
@@ -81,6 +81,8 @@ def plan(
         path = measured.save()
     if opened is None:
         show(planning.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
+        if not as_json:
+            planning.echo_origin(measured)
         return
     found, why = calibration.look()
     count, base = workers or processors(), settings().worker_base_bytes

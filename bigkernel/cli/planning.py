@@ -27,6 +27,7 @@ from bigkernel.rows import Rows
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import plan_sweep
 
+_QUIET_SHARE = 0.9  # of the processors, at least, that a calibration had for itself
 ADVICE = "`bigkernel plan --calibrate` measures this machine once; then the whole fit is forecast"
 
 
@@ -112,6 +113,11 @@ def echo_origin(calibration: Calibration) -> None:
         f"calibrated {calibration.date[:10]} on {where}; expected within ±{TOLERANCE_PERCENT} % while the machine does "
         "nothing else"
     )
+    if calibration.share < _QUIET_SHARE:
+        echo(
+            f"other programs had {1 - calibration.share:.0%} of its processors meanwhile; calibrate again when they "
+            "have ended"
+        )
 
 
 def echo(text: str) -> None:
@@ -136,4 +142,4 @@ def rates_of(calibration: Calibration) -> dict[str, Any]:
         figures[f"{name}_bytes_per_second"] = int(getattr(rates, name))
     figures["solve_seconds"] = {f"{m:.0f}": m**3 / r for m, r in zip(rates.solve.sizes, rates.solve.rates, strict=True)}
     figures |= {"sweep_start_seconds": rates.sweep_seconds, "task_seconds": rates.task_seconds}
-    return {**figures, "calibration_seconds": calibration.seconds}
+    return {**figures, "calibration_seconds": calibration.seconds, "share_of_the_processors": calibration.share}

@@ -2,8 +2,8 @@
 
 Two processes share caches, memory and turbo: what one does alone is no rate of a sweep. Each point is therefore timed
 in all workers at the same moment, in separate processes with one BLAS thread, by the very code that a fit runs; the
-solve in this process, with its BLAS threads. Points are timed in rounds; the median of the rounds counts, so
-that what else the machine does meanwhile counts little.
+solve in this process, with its BLAS threads. Points are timed in rounds, whose median counts, and by the
+processor's time: what else the machine does meanwhile counts little, and how much it did is kept with the rates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bigkernel.runs import make_directory
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import sweep
 
-SECONDS = 6.0  # for the points of a sweep; the rest takes about as long
+SECONDS = 5.0  # for the points of a sweep; the rest takes about as long
 _WIDTHS = {"float32": (128, 512, 1024, 2048, 4096), "float64": (128, 512, 1024, 2048)}
 _SOLVED = (128, 512, 1024, 3072)
 _FEATURES = (2, 32, 256, 784)  # the last is that of all widths
@@ -55,7 +55,7 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
     Parameters
     ----------
     corpus : whose chunks are read; None: one of random pixels
-    seconds : for the points of a sweep: the fewer, the less wide, and the fewer rounds
+    seconds : for the points of a sweep, in rounds of two seconds; below one second: of the narrowest alone, roughly
     client : of a local cluster with a worker a processor; None: one is started
 
     Raises
@@ -80,7 +80,7 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
         crew = _Crew(client, effort.rounds)
         rows = as_rows(corpus if corpus is not None and len(corpus) else _corpus(Path(scratch, "pixels")))
         told.next()
-        stages = _stages(crew, effort)
+        stages, share = _stages(crew, effort)
         told.next()
         reading = _reading(crew, rows)
         told.next()
@@ -93,23 +93,34 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
         rates = Rates(stages=stages, **reading, **moving, **publishing, **fixed, **_solving(effort))
         told.next()
     host, date = now_here()
-    return Calibration(this_machine(), rates, host, date, time.perf_counter() - start)
+    return Calibration(this_machine(), rates, host, date, time.perf_counter() - start, share)
 
 
 @dataclass(frozen=True)
 class _Effort:
-    """How much is measured: rounds of what is timed for itself, systems solved, bytes moved, width of most points."""
+    """How much is measured.
+
+    Attributes
+    ----------
+    seconds : for the points of a sweep
+    rounds : of everything else
+    solved : m of the systems that are solved
+    partial_bytes : of what is merged, sent and published
+    middle : width at which kernels and numbers of features are compared
+    widths : how many, from the least on
+    """
 
     seconds: float
     rounds: int = 3
     solved: tuple[int, ...] = _SOLVED
     partial_bytes: int = 2**26
     middle: int = 512
+    widths: int = 9
 
     @classmethod
     def of(cls, seconds: float) -> _Effort:
         """Less than a second is for those who want any calibration, soon."""
-        return cls(seconds) if seconds >= 1 else cls(seconds, 1, _SOLVED[:1], 2**20, 128)
+        return cls(seconds) if seconds >= 1 else cls(seconds, 1, _SOLVED[:1], 2**20, 128, 1)
 
 
 class _Told:
@@ -175,16 +186,16 @@ class _Crew:
         return statistics.median(statistics.fmean(self.all(function, *args)) for _ in self.rounds)
 
 
-def _stages(crew: _Crew, effort: _Effort) -> dict[str, Stages]:
-    """Rates of blocks, by dtype; wider points and further rounds as time permits."""
+def _stages(crew: _Crew, effort: _Effort) -> tuple[dict[str, Stages], float]:
+    """Rates of blocks, by dtype, in as many rounds as time permits; and the share of the processors that was ours."""
     most = 10**9 if psutil.virtual_memory().available > _WIDEST_BYTES * len(crew.addresses) else 1024
     block_rows, middle, end = settings().block_rows, effort.middle, time.perf_counter() + effort.seconds
-    # (function, width, features, dtype, …): seconds by stage, of every round
+    # (function, dtype, width or features or kernel): seconds by stage, of every round
     times: _Times = defaultdict(list)
-    while not times or time.perf_counter() < end:
+    while True:
         for dtype, widths in _WIDTHS.items():
-            for width in widths:
-                if width == widths[0] or (width <= most and time.perf_counter() < end):
+            for width in widths[: effort.widths]:
+                if width <= most:
                     times["update", dtype, width].append(
                         crew.stages(tasks.update_seconds, width, _FEATURES[-1], dtype, block_rows)
                     )
@@ -193,8 +204,12 @@ def _stages(crew: _Crew, effort: _Effort) -> dict[str, Stages]:
             for name in _KERNELS:
                 few = (middle, _FEATURES[1], dtype, block_rows, name)
                 times["exp", dtype, name].append(crew.stages(tasks.block_seconds, *few))
+        if time.perf_counter() >= end:
+            break
     crew.all(tasks.forget)
-    return {dtype: _of_dtype(dtype, times, block_rows, middle) for dtype in _WIDTHS}
+    updates = [one for (what, *_), found in times.items() for one in found if what == "update"]
+    share = sum(one["processor"] for one in updates) / sum(one["clock"] for one in updates)
+    return {dtype: _of_dtype(dtype, times, block_rows, middle) for dtype in _WIDTHS}, min(share, 1.0)
 
 
 def _of_dtype(dtype: str, times: _Times, rows: int, middle: int) -> Stages:
@@ -288,7 +303,7 @@ def _publishing(crew: _Crew, scratch: str, most: int) -> dict[str, Any]:
 
 def _fixed(crew: _Crew, path: Path) -> dict[str, Any]:
     """What a sweep and each of its segments cost whatever their size: sweeps of few rows in few and many segments."""
-    rows, few, many = as_rows(_corpus(path, n_rows=512, n_features=8, chunk_rows=16)), 4, 32
+    rows, few, many = as_rows(_corpus(path, n_rows=320, n_features=8, chunk_rows=16)), 4, 20
     statistic = MomentStatistic(tasks.landmark_map(8, 8, "float32"), Targets(tasks.CLASSES, np.arange(tasks.CLASSES)))
     times: dict[int, list[float]] = {few: [], many: []}
     for i in (0, *(1 + i for i in crew.rounds)):
