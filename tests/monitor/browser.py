@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -37,7 +36,7 @@ class Tab:
     problems : what the page complained of: errors on its console, exceptions, requests that failed
     """
 
-    def __init__(self, loop: IOLoop, socket: WebSocketClientConnection) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, socket: WebSocketClientConnection) -> None:
         self._loop, self._socket = loop, socket
         self._session = ""
         self._urls: dict[str, str] = {}
@@ -66,7 +65,7 @@ class Tab:
                 if answer.get("sessionId") == self._session:
                     self._note(answer.get("method", ""), answer.get("params", {}))
 
-        answer = self._loop.run_sync(lambda: asyncio.wait_for(ask(), _ANSWER_SECONDS))
+        answer = self._loop.run_until_complete(asyncio.wait_for(ask(), _ANSWER_SECONDS))
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return dict(answer["result"])
@@ -143,7 +142,7 @@ def browsing() -> Iterator[Callable[[], Tab]]:
     """A function that opens an empty tab, in a browser that is closed at the end of the block."""
     program = chromium()
     assert program is not None
-    loop = IOLoop(make_current=False)
+    loop = asyncio.new_event_loop()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={home}"]
         quiet = ["--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage", "--hide-scrollbars"]
@@ -151,11 +150,11 @@ def browsing() -> Iterator[Callable[[], Tab]]:
             [program, *flags, *quiet, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            socket = loop.run_sync(lambda: websocket_connect(_address(Path(home), process), max_message_size=2**26))
+            socket = loop.run_until_complete(_connect(_address(Path(home), process)))
             try:
                 yield lambda: Tab(loop, socket)
             finally:
-                socket.close()
+                loop.run_until_complete(asyncio.wait_for(_part(socket), _ANSWER_SECONDS))
         finally:
             process.terminate()
             try:
@@ -163,7 +162,18 @@ def browsing() -> Iterator[Callable[[], Tab]]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            loop.close(all_fds=True)
+            loop.close()
+
+
+async def _connect(address: str) -> WebSocketClientConnection:
+    return await websocket_connect(address, max_message_size=2**26)
+
+
+async def _part(socket: WebSocketClientConnection) -> None:
+    """Close a connection, and wait until it is."""
+    socket.close()
+    while await socket.read_message() is not None:
+        pass
 
 
 def _address(home: Path, process: subprocess.Popen[bytes]) -> str:

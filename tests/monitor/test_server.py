@@ -102,14 +102,18 @@ def test_installing_again_adds_nothing():
     on_scheduler(check)
 
 
-def test_without_a_dashboard_there_is_the_json_alone_and_one_warning(caplog):
+def test_without_a_dashboard_there_is_the_json_alone_and_a_line_in_the_log(caplog):
+    caplog.set_level(logging.INFO, "bigkernel.monitor.server")
+
     async def check(scheduler):
         assert (await get(scheduler, "/bigkernel/state.json")).code == 200
         assert (await get(scheduler, "/bigkernel")).code == 404
 
     on_scheduler(check, dashboard=False)
-    assert len(warnings_of(caplog)) == 1
-    assert "no page about jobs, only /bigkernel/state.json" in warnings_of(caplog)[0]
+    told = [record.getMessage() for record in caplog.records if record.name == "bigkernel.monitor.server"]
+    assert len(told) == 1
+    assert "no page about jobs, only /bigkernel/state.json" in told[0]
+    assert warnings_of(caplog) == []
 
 
 def test_without_an_http_server_there_is_nothing_and_one_warning(caplog):
