@@ -150,9 +150,10 @@ def test_a_regression_is_judged_with_its_residuals(here, run):
     fit = ["fit", "numbers.corpus", "a.model", "--task", "regress", "--landmarks", 50, "--transform", "standardize"]
     printed = json.loads(run(*fit, "--run", "r", "--score", "numbers.corpus", "--json").stdout)
     score = score_of("r")
+    assert score["of"] == "training"  # it is the corpus of the fit
     y = open_corpus("numbers.corpus").column("y")
     errors = y - np.asarray(load_model("a.model").predict(open_corpus("numbers.corpus")))
-    assert printed["held_out_mse"] == score["mse"] == pytest.approx(np.mean(errors**2), rel=1e-4)
+    assert printed["training_sample_mse"] == score["mse"] == pytest.approx(np.mean(errors**2), rel=1e-4)
     assert sum(score["residuals"]) == N
     edges = np.linspace(-4, 4, 41) * score["residual_unit"]
     edges[[0, -1]] = -np.inf, np.inf

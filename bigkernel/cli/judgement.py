@@ -48,7 +48,7 @@ def judge(model: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) ->
     Parameters
     ----------
     rows : those of the corpus, the bad ones to be refused or skipped
-    of : "held-out" or "scored"; see the module's head
+    of : "held-out", "training" or "scored"; see the module's head
     pictures : take the images of the worst-classified rows, where rows are pictures
 
     Raises

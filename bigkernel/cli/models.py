@@ -188,7 +188,8 @@ def fit(
         emit(Figures("fit", {**report, **given}))
         save_model(estimator, model, overwrite=overwrite)
         if judged is not None:
-            verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), pictures=bool(run))
+            of = "training" if os.path.samefile(judged.path, opened.path) else "held-out"
+            verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), of=of, pictures=bool(run))
         elif run and is_classifier(last):
             verdict = _of_training(estimator, opened, rows)
         if verdict:
@@ -196,7 +197,7 @@ def fit(
     swept = report.pop("sweep", {})
     stages = swept.pop("stage_seconds", {})
     chosen = ("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments")
-    kind = "held_out" if judged is not None else "training_sample"
+    kind = "held_out" if verdict.get("of") == "held-out" else "training_sample"
     figures = {
         **report,
         **{f"{kind}_{name}": verdict[name] for name in _VERDICT if name in verdict},
@@ -225,13 +226,13 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
     return opened
 
 
-def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, pictures: bool) -> dict[str, Any]:
+def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
     """The judgement on held-out rows; what the run holds of another model's (a penalty may change) gives way to it."""
     try:
-        return judge(estimator, corpus, rows, of="held-out", pictures=pictures)
+        return judge(estimator, corpus, rows, of=of, pictures=pictures)
     except ResumeMismatch:
         forget("score")
-        return judge(estimator, corpus, rows, of="held-out", pictures=pictures)
+        return judge(estimator, corpus, rows, of=of, pictures=pictures)
 
 
 def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from bigkernel.report.units import plainly
 _MOST_CONFUSED = 12
 _MOST_CANDIDATES = 20
 _JUDGED = {
-    "training": "Judged on {count:,.0f} of the labelled rows that the model was fitted to, evenly spaced: not an "
-    "estimate of its error on new rows. With --score CORPUS a fit is judged on held-out rows.",
+    "training": "Judged on {count:,.0f} of the labelled rows that the model was fitted to: not an estimate of its "
+    "error on new rows. With --score CORPUS a fit is judged on held-out rows.",
     "held-out": "Judged on the {count:,.0f} labelled rows of {source}, which the fit was not given.",
     "scored": "Scored on the {count:,.0f} labelled rows of {source}.",
 }
@@ -65,7 +65,7 @@ def _score(facts: Facts) -> Mapping[str, Any]:
 def tiles(facts: Facts) -> list[tuple[str, str]]:
     """The figures of the score for the head of the page."""
     score = _score(facts)
-    of = "training rows" if score.get("of") == "training" else "held-out rows"
+    of = {"training": "training rows", "held-out": "held-out rows"}.get(str(score.get("of")), "labelled rows")
     best = next(iter(_candidates(facts)), None)
     if best is not None:
         spread = _number(best, "standard_error")
@@ -230,7 +230,7 @@ def certificates(page: Page, facts: Facts) -> None:
     for name in sorted(found, key=lambda name: ([*_RATIOS, *_FIGURES].index(name) if name in _KNOWN else 99, name)):
         value = _number(found, name)
         limit = certify.LIMIT if name in _RATIOS else None
-        verdict = "" if limit is None or value is None else "rounding" if value <= limit else "above rounding"
+        verdict = "" if limit is None or value is None else "within rounding" if value <= limit else "above rounding"
         meaning = _KNOWN.get(name, name.replace("_", " "))
         records.append({"meaning": meaning, "value": value, "limit": limit, "verdict": verdict})
     page.heading("Certificates of the numbers")
@@ -255,4 +255,6 @@ _CERTIFICATES = (
 def _readable(value: float) -> str:
     if value == int(value) and abs(value) < 1e9:
         return f"{value:,.0f}"
-    return f"{value:,.3g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.2e}"
+    if 1e3 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
