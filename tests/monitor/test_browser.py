@@ -110,7 +110,7 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
 
     def job() -> None:
         with executing(client, run=run, command=["bigkernel", "fit", "digits.corpus"]):
-            swept.append(sweep(rows, Sums(WIDTH, Sleep(0.25)), what="moments"))
+            swept.append(sweep(rows, Sums(WIDTH, Sleep(0.2)), what="moments"))
 
     swept: list[Any] = []
     with dask.config.set(smaller), connect("local", workers=2, dashboard=0) as client:
