@@ -294,7 +294,7 @@ def tune(
 @click.option("--repeats", default=3, show_default=True, help="Fits of each, alternated; their median counts.")
 @click.option("--published", is_flag=True, help="Fit with a run directory, where partial results are published.")
 @click.option("--stages", is_flag=True, help="Show the seconds of each stage, predicted and measured, too.")
-@click.option("--calibration-seconds", default=5.0, show_default=True, help="As of `bigkernel plan`.")
+@click.option("--calibration-seconds", default=4.0, show_default=True, help="As of `bigkernel plan`.")
 def plan(
     data: Path,
     out: Path,

@@ -47,7 +47,7 @@ from bigkernel.rows import Rows
 @click.option(
     "--calibration-seconds",
     type=click.FloatRange(0, min_open=True),
-    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [5]",
+    help="For --calibrate: how long the stages of a sweep are measured; less is less exact.  [4]",
 )
 @json_option
 def plan(
