@@ -150,8 +150,12 @@ def load() -> Calibration | None:
     return look()[0]
 
 
-def look() -> tuple[Calibration | None, str]:
-    """The calibration that is stored for this machine; or None, and why, for people."""
+def look(*, driver: bool = True) -> tuple[Calibration | None, str]:
+    """The calibration that is stored for this machine; or None, and why, for people.
+
+    `driver`: the solves of the driver are asked for too, which its BLAS threads decide. (Within `connect` they are not
+    those of the environment.)
+    """
     try:
         path = place()
         state = path.stat()
@@ -160,7 +164,8 @@ def look() -> tuple[Calibration | None, str]:
         return None, "this machine is not calibrated"
     if found is None:
         return None, f"{path} is damaged or of another format"
-    different = found.machine.difference(this_machine())
+    here = this_machine()
+    different = found.machine.difference(here if driver else replace(here, blas_threads=found.machine.blas_threads))
     if different:
         return (
             None,
@@ -172,7 +177,7 @@ def look() -> tuple[Calibration | None, str]:
 def rate_of(plan: Plan) -> float:
     """Flops a second of one worker on a sweep, as this machine was measured; 0.0 where it was not. Never raises."""
     try:
-        found = load()
+        found, _ = look(driver=False)
         if found is None or not plan.width or not plan.n_rows:
             return 0.0
         # the block of a kernel costs 2pd flops a row, that of the rows themselves d

@@ -6,9 +6,10 @@ import functools
 import json
 import math
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,18 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def execution(where: Where, *, run: str | None = None, resume: bool = False, quiet: bool = False) -> Iterator[None]:
+def execution(
+    where: Where,
+    *,
+    run: str | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    report: Path | None = None,
+) -> Iterator[None]:
     """Run the sweeps of a command where its options say, with progress on standard error.
 
-    An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on.
+    An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on. The report of the run is put at
+    `report`, where that is given.
     """
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
@@ -138,9 +147,18 @@ def execution(where: Where, *, run: str | None = None, resume: bool = False, qui
                 click.echo(_kept(run), err=True)
             raise
         finally:
-            report = Path(run or "") / "report.html"
-            if run and not quiet and report.is_file():
-                click.echo(f"report: {report}", err=True)
+            _leave_report(run, report, quiet=quiet)
+
+
+def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
+    found = Path(run or "", "report.html")
+    if run is None or not found.is_file():
+        return
+    if target is not None:
+        with suppress(OSError):  # it stays in the run
+            found = Path(shutil.move(found, target))
+    if not quiet:
+        click.echo(f"report: {found}", err=True)
 
 
 def _kept(run: str) -> str:

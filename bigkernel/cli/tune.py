@@ -24,11 +24,13 @@ from bigkernel.errors import DataError
 from bigkernel.kernels import Kernel
 from bigkernel.locks import require_free_lock
 from bigkernel.model import save_model
+from bigkernel.monitor import Figures, emit
 from bigkernel.runs import write_json
 from bigkernel.search import SweepSearchCV
 from bigkernel.search.scoring import SCORES
 
 Array = NDArray[Any]
+_TOLD = 20  # candidates, the best, that the report shows
 
 
 @click.command()
@@ -86,7 +88,7 @@ def tune(
 
     \b
     In --out: results.csv (a line a candidate), results.json, score.png (with
-    bigkernel[plots]) and best.model, which predict and score take.
+    bigkernel[plots]), report.html, and best.model, which predict and score take.
     """
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
@@ -128,13 +130,16 @@ def tune(
             raise DataError(f"{out}: holds a search that was interrupted; give --resume to go on, or --overwrite")
         shutil.rmtree(own)
     start = time.perf_counter()
-    with execution(where, run=run or str(own), resume=resume, quiet=as_json):
+    with execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
+        label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
+        records = _records(search)
+        found = sorted(records, key=lambda record: record["rank"])[:_TOLD]
+        values = {"score": label, "candidates": len(records), "folds": search.n_splits_, "records": found}
+        emit(Figures("tune", values))
     seconds = time.perf_counter() - start
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
-    label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
     drawn = _draw(search, label, target)
-    records = _records(search)
     _write_csv(target / "results.csv", records)
     best = records[search.best_index_]
     figures = {
