@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from functools import lru_cache
@@ -183,10 +184,16 @@ class Run:
             return []
 
     def publish(self, receipt: Receipt, partial: Accumulator) -> Receipt:
-        """Publish a partial and then its receipt, which says that it is whole."""
-        receipt = dataclasses.replace(receipt, digest=arrays.digest(partial))
-        arrays.publish(
-            self.root / "partials" / receipt.node, "partial", partial, {"digest": receipt.digest}, overwrite=True
+        """Publish a partial and then its receipt, which says that it is whole, and how long that took."""
+        start, digest = time.perf_counter(), arrays.digest(partial)
+        arrays.publish(self.root / "partials" / receipt.node, "partial", partial, {"digest": digest}, overwrite=True)
+        spent = time.perf_counter() - start
+        receipt = dataclasses.replace(
+            receipt,
+            digest=digest,
+            seconds={**receipt.seconds, "publish": spent},
+            elapsed=receipt.elapsed + spent,
+            ended=time.time(),
         )
         write_sealed(self._receipt(receipt.node), receipt.to_json())
         return receipt

@@ -222,8 +222,8 @@ def _merge(
 
 
 def merge_seconds(receipt: Receipt) -> float:
-    """Seconds of the merges in a node and below it."""
-    return receipt.seconds.get("merge", 0.0)
+    """Seconds of the merges in a node and below it, those in which their sums were published included."""
+    return receipt.seconds["merge"] + receipt.seconds.get("publish", 0.0) if "merge" in receipt.seconds else 0.0
 
 
 def receipt_of(partial: Partial) -> Receipt:
