@@ -11,7 +11,7 @@ from bigkernel.monitor.page_drawing import Paints, State, empty, frame_paints, h
 from bigkernel.monitor.page_facts import duration, percent, size
 
 _LONGEST_HISTORY = 240  # points of a rate that a snapshot keeps
-_STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "merge", "solve")
+_STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "publish", "merge", "solve")
 
 
 class Rate:

@@ -19,7 +19,7 @@ from bigkernel.report.timeline import COLOURS, Axis, frame
 from bigkernel.report.units import duration
 
 # a stage has the same colour in every drawing
-STAGES = ("block", "gram", "exp", "read", "convert", "solve", "merge", "add", "predict", "write")
+STAGES = ("block", "gram", "exp", "read", "convert", "solve", "merge", "add", "publish", "predict", "write")
 MOST_CLASSES = 64  # of a confusion matrix that is drawn
 _NUMBERED_CLASSES = 20  # with its counts
 _CHART_PIXELS = 170
