@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.clusters import _read
+from bigkernel.clusters import read_file
 from bigkernel.config import Settings, settings
 from bigkernel.errors import ConfigError
 
@@ -197,7 +197,7 @@ def test_mutated_files_are_read_or_refused_and_nothing_else(tmp_path):
                     content[at:at] = bytes(rng.choice(list(b"[]{}:,&*!|>'\"%@`#- \n\t0e."), 3))
         path.write_bytes(content)
         try:
-            found = _read(path)
+            found = read_file(path)
         except ConfigError:
             refused += 1
         else:
