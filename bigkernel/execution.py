@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import os
@@ -23,8 +22,8 @@ from distributed import Client
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 from bigkernel.locks import locked
-from bigkernel.monitor import Note, Scope, emit, job
-from bigkernel.monitor.sinks import attach_sinks
+from bigkernel.monitor import Note, emit, job
+from bigkernel.monitor.sinks import tell_journal, tell_scheduler
 from bigkernel.rows import Rows
 from bigkernel.runs import make_directory, write_json
 
@@ -82,8 +81,12 @@ def executing(
             lock = stack.enter_context(locked(run))
             if command:
                 write_json(Path(run) / "command.json", {"command": list(command)})
+        if run is not None:
+            stack.callback(report, run)
         scope = stack.enter_context(job(_title(command), "" if run is None else os.fspath(Path(run).absolute())))
-        watch(scope, client, run)
+        tell_scheduler(scope, client, wanted=settings().monitor)
+        if run is not None and settings().monitor:
+            tell_journal(scope, run)
         if run is not None and lock.left_by:
             emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
         token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
@@ -99,14 +102,7 @@ def _title(command: Sequence[str]) -> str:
     return shlex.join(words)[:_LONGEST_TITLE] or "python"
 
 
-def watch(scope: Scope, client: object, run: str | os.PathLike[str] | None) -> None:
-    """Let the scheduler of `client` and the journal of `run` hear a job; the run is left with a report."""
-    attach_sinks(scope, client, run, wanted=settings().monitor)
-    if run is not None:
-        scope.endings.append(functools.partial(_report, run))
-
-
-def _report(run: str | os.PathLike[str]) -> None:
+def report(run: str | os.PathLike[str]) -> None:
     """Leave the report of a run, however the job ended; that it cannot be written is told, and ends nothing."""
     if not settings().monitor:
         return

@@ -33,20 +33,23 @@ from bigkernel.calibration import rate_of
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
-from bigkernel.execution import Executor, choose, in_force, processors, watch
+from bigkernel.execution import Executor, choose, in_force, processors, report
 from bigkernel.identity import described, fingerprint
 from bigkernel.monitor import (
     Event,
     Incident,
     Merged,
     Pulse,
+    Scope,
     SegmentDone,
     SweepEnded,
     SweepStarted,
     emit,
+    ending,
     observe,
     part_of_job,
 )
+from bigkernel.monitor.sinks import tell_journal, tell_scheduler
 from bigkernel.plan import Plan, Segment, plan
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
@@ -165,24 +168,28 @@ def sweep(
 
     with ExitStack() as stack:
         stack.enter_context(observe(keep))
+        if run is not None and inherited.run is None:
+            stack.callback(report, run)
         scope, token = stack.enter_context(part_of_job(what)), uuid.uuid4().hex[:12]
-        watch(scope, executor, None)
+        tell_scheduler(scope, executor, wanted=wanted.monitor)
         job, alive = Job(statistic, wanted.block_rows, None, wanted.retries), _nothing
         if run is not None:
             store = Run(str(Path(run).absolute()))
             identity = _identity(rows, statistic, steps, wanted)
             size = {"segments": len(steps.segments), "rows": steps.n_rows}
             lock = stack.enter_context(store.held(identity, resume=resume, plan=size))
-            if inherited.run is None:
-                watch(scope, None, store.path)
+            if inherited.run is None and wanted.monitor:
+                stack.push(functools.partial(_end_journal, scope, tell_journal(scope, store.path)))
             require_disk(store, steps, processors() if isinstance(executor, str) else len(executor.ncores()))
             job, alive = Job(detach(statistic, store), wanted.block_rows, store, wanted.retries), lock.require
         if not isinstance(executor, str):
             check_cluster(executor, rows, steps, wanted, job.run)
             job = replace(job, heard=ToScheduler(token) if wanted.monitor else None)
         path = "" if job.run is None else job.run.path
-        # one process holds the tasks of all threads
+        # one process holds the tasks of all its threads
         tasks = processors() if executor == "threads" else 1
+        if not isinstance(executor, str):
+            tasks = max(executor.ncores().values(), default=1)
         announced = wanted.worker_base_bytes + tasks * steps.task_bytes
         scope.sweep = token
         calibrated = _processors_of(executor) * rate_of(steps)
@@ -205,7 +212,7 @@ def sweep(
             job.run.keep_only(root[1].node)
         assert total is not None
         seconds = time.perf_counter() - start
-        merged = merge_seconds(root[1])
+        merged = 0.0 if root[1].resumed else merge_seconds(root[1])
         emit(SweepEnded(seconds, stages={"merge": merged} if merged else {}))
     ordered = tuple(sorted(receipts, key=lambda receipt: receipt.start))
     return Swept(total, steps, ordered, seconds, name, tuple(incidents), merged)
@@ -217,7 +224,12 @@ def _processors_of(executor: Client | str) -> int:
         return 1 if executor == "serial" else processors()
     workers = executor.ncores()
     here = all(is_loopback(get_address_host(address)) for address in workers)
-    return min(len(workers), processors()) if here else 0
+    return min(sum(workers.values()), processors()) if here else 0
+
+
+def _end_journal(scope: Scope, name: str, kind: object, error: BaseException | None, *_: Any) -> None:
+    """A run of this sweep alone: it has ended, whatever the job does after it."""
+    scope.drop(name, ending(error))
 
 
 def _tell_failure(start: float, kind: type[BaseException] | None, error: BaseException | None, *_: Any) -> None:

@@ -11,7 +11,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,14 +183,13 @@ class Scope:
     job : names it among all jobs
     sweep : token of the latest sweep
     sinks : by name, so that each is there once
-    endings : called when the job has ended and its sinks are closed
+    said : before the first sweep, for sinks that come later
     """
 
     job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     sweep: str = ""
     sinks: dict[str, Observer] = field(default_factory=dict)
-    endings: list[Callable[[], None]] = field(default_factory=list)
-    said: list[Event] = field(default_factory=list)  # before the first sweep, for sinks that come later
+    said: list[Event] = field(default_factory=list)
 
     def add_sink(self, name: str, sink: Observer) -> None:
         """Let a sink hear the job, unless one of this name does; it is told what was said before the first sweep."""
@@ -210,21 +209,23 @@ class Scope:
         try:
             self.sinks[name](event)
         except Exception as error:
-            dropped = self.sinks.pop(name, None)
-            with suppress(Exception):
-                getattr(dropped, "close", lambda: None)()
             _warn(error)
+            self.drop(name)
 
     def close(self) -> None:
         """Nobody hears this job any more."""
-        closing = [getattr(sink, "close", None) for sink in self.sinks.values()]
-        self.sinks.clear()
-        for ending in (*closing, *self.endings):
-            try:
-                if ending is not None:
-                    ending()
-            except Exception as error:
-                _warn(error)
+        for name in tuple(self.sinks):
+            self.drop(name)
+
+    def drop(self, name: str, last: Event | None = None) -> None:
+        """Close a sink, if it is there and can be closed, after a last event."""
+        if last is not None and name in self.sinks:
+            self._tell(name, last)
+        sink = self.sinks.pop(name, None)
+        try:
+            getattr(sink, "close", lambda: None)()
+        except Exception as error:
+            _warn(error)
 
 
 _scope: ContextVar[Scope | None] = ContextVar("bigkernel_job", default=None)
@@ -248,17 +249,23 @@ def job(title: str, run: str = "") -> Iterator[Scope]:
     emit(JobStarted(title, run))
     try:
         yield scope
-    except KeyboardInterrupt:
-        emit(JobEnded("interrupted"))
-        raise
     except BaseException as error:
-        emit(JobEnded("failed", f"{type(error).__name__}: {error}"))
+        emit(ending(error))
         raise
     else:
-        emit(JobEnded("finished"))
+        emit(ending(None))
     finally:
         _scope.reset(token)
         scope.close()
+
+
+def ending(error: BaseException | None) -> JobEnded:
+    """How a job has ended that an exception has left, or none."""
+    if isinstance(error, KeyboardInterrupt):
+        return JobEnded("interrupted")
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return JobEnded("finished")
+    return JobEnded("failed", f"{type(error).__name__}: {error}")
 
 
 @contextmanager

@@ -14,7 +14,9 @@ from typing import Any
 from bigkernel.monitor.progress import Progress
 
 VERSION = 1
+ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that has ended
 ENDED_JOBS = 8  # that are remembered
+ENDED_SWEEPS = 12  # of one job that are remembered, the latest
 _EVENTS = 300  # of a job that are remembered
 
 
@@ -30,9 +32,10 @@ class Job:
     run: str = ""
     driver: str = ""  # Dask's name of its client, where there is one
     ended: float | None = None
-    state: str = "running"  # finished, failed, interrupted, lost
+    state: str = "running"  # or one of ENDED
     error: str = ""
     sweeps: dict[str, Progress] = field(default_factory=dict)
+    forgotten_sweeps: int = 0  # that have ended, and are not among them any more
     step: dict[str, Any] | None = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -63,15 +66,20 @@ class Job:
             "step": self.step,
             "stage_seconds": dict(self.stage_seconds),
             "figures": self.figures,
+            "forgotten_sweeps": self.forgotten_sweeps,
             "sweeps": [sweep.snapshot(now) for sweep in self.sweeps.values()],
             "events": list(self.events),
         }
 
 
 class Board:
-    """All jobs by id, those that ended last kept, and totals since the board was made."""
+    """All jobs by id, and totals since the board was made.
 
-    def __init__(self) -> None:
+    `bounded`: of jobs and sweeps that have ended only the last are remembered; else all are.
+    """
+
+    def __init__(self, *, bounded: bool = True) -> None:
+        self._bounded = bounded
         self.jobs: dict[str, Job] = {}
         names = ("jobs", "sweeps", "segments", "rows", "flops", "stage_seconds", "incidents")
         self.totals: dict[str, defaultdict[str, float]] = {name: defaultdict(float) for name in names}
@@ -91,7 +99,8 @@ class Board:
         if kind == "sweep_started":
             self._begin_sweep(job, message, now)
         elif kind == "job_ended":
-            self._end(job, str(message["state"]), now, str(message.get("error", "")))
+            state = str(message["state"])
+            self._end(job, state if state in ENDED else "failed", now, str(message.get("error", "")))
         elif kind == "step":
             done = message["done"] >= message["total"]
             job.step = None if done else {key: message[key] for key in ("what", "done", "total")}
@@ -149,6 +158,10 @@ class Board:
         elif kind == "sweep_ended":
             self.totals["sweeps"][sweep.state] += 1
             job.note("end", f"{sweep.what}: {sweep.error or f'done in {sweep.elapsed(now):,.1f} s'}", now)
+            ended = [token for token, other in job.sweeps.items() if other.ended is not None]
+            for token in ended[:-ENDED_SWEEPS] if self._bounded else ():
+                del job.sweeps[token], self._sweeps[token]
+                job.forgotten_sweeps += 1
 
     def lose(self, driver: str, now: float) -> None:
         """A driver's connection has ended: its jobs that did not end are lost."""
@@ -160,7 +173,7 @@ class Board:
         job.end(state, now, error)
         self.totals["jobs"][state] += 1
         ended = [other for other in self.jobs.values() if other.ended is not None]
-        for old in sorted(ended, key=lambda other: other.ended or 0.0)[:-ENDED_JOBS]:
+        for old in sorted(ended, key=lambda other: other.ended or 0.0)[:-ENDED_JOBS] if self._bounded else ():
             for token in old.sweeps:
                 self._sweeps.pop(token, None)
             del self.jobs[old.id]
@@ -171,7 +184,8 @@ class Board:
         Keys: `version`, `time`, `totals`, and `jobs`: each with `id`, `title`, `host`, `pid`, `run`, `state` (running,
         finished, failed, interrupted, lost), `started`, `ended`, `elapsed_seconds`, `step` (what the driver does
         between sweeps: `what`, `done`, `total`), `stage_seconds` (of the driver), `figures`, `events` (`time`, `kind`,
-        `text`) and `sweeps`. Of a sweep: `plan` (`Plan.summary`), `stops` (row ids where segments end), `states` (a
+        `text`), `forgotten_sweeps` (how many) and `sweeps`. Of a sweep: `plan` (`Plan.summary`), `stops` (row ids where
+        segments end), `states` (a
         letter a segment: w waiting, r running, a begun again, p published, m merged, f failed), by index `fractions`
         and `running_on` of running segments, `ran_on` of finished ones (workers) and `attempts` above one, `resumed`
         (indices; `segments_resumed`: how many), `segments` (counts by state), `merges_done` of `merges`, `rows`

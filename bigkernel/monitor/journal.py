@@ -42,6 +42,8 @@ class Journal:
         line = json.dumps({"time": round(now, 3), **message_of(event, self._scope)}, allow_nan=False)
         if self._file is None:
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the job)
+            if _cut(self._path):
+                self._file.write("\n")
         self._file.write(line + "\n")
         self._file.flush()
 
@@ -49,6 +51,15 @@ class Journal:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _cut(path: Path) -> bool:
+    """Whether the last line has no end: its writer died, or the disk was full."""
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
@@ -62,7 +73,7 @@ def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 try:
                     message = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(message, dict) and {"kind", "time"} <= message.keys():
                     yield message, file.tell()
@@ -72,7 +83,7 @@ def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[
 
 def replay(run: str | os.PathLike[str]) -> Board:
     """The books of all jobs that worked in a run directory, as their journal tells them."""
-    board = Board()
+    board = Board(bounded=False)
     for message, _ in read(run):
         try:
             if message["kind"] == "job_started":  # one driver at a time holds a run

@@ -43,11 +43,20 @@ class Monitor(SchedulerPlugin):
         self._failed = False
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Begin; show the books on the dashboard and among the metrics, as far as that works."""
+        """Begin."""
         self._scheduler = scheduler
-        for module in _SHOWN if self._shown else ():
+        if self._shown:
+            self._shown = False
+            self.show()
+
+    def show(self) -> None:
+        """Show the books on the dashboard and among the metrics, once, as far as that works."""
+        if self._shown:
+            return
+        self._shown = True
+        for module in _SHOWN:
             try:
-                importlib.import_module(module).install(scheduler)
+                importlib.import_module(module).install(self._scheduler)
             except Exception as error:
                 _log.warning("%s: not shown (%s: %s)", module, type(error).__name__, error)
 
@@ -56,15 +65,24 @@ class Monitor(SchedulerPlugin):
         try:
             if topic == TOPIC:
                 for message in msg["messages"]:
-                    self._hear(message)
+                    self._understand(message)
             elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
                 self._lose(msg)
             elif topic == "scheduler" and isinstance(msg, dict) and msg.get("action") == "worker-ttl-timed-out":
                 self._tell_all({"kind": "frozen", "workers": list(msg["workers"])})
         except Exception as error:
-            if not self._failed:  # once: what sends one strange message sends many
-                _log.warning("a message about a job is not understood: %s: %s", type(error).__name__, error)
-            self._failed = True
+            self._wonder(error)
+
+    def _understand(self, message: Any) -> None:
+        try:
+            self._hear(message)
+        except Exception as error:
+            self._wonder(error)
+
+    def _wonder(self, error: Exception) -> None:
+        if not self._failed:  # once: what sends one strange message sends many
+            _log.warning("a message about a job is not understood: %s: %s", type(error).__name__, error)
+        self._failed = True
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         kind, token = message["kind"], str(message.get("sweep", ""))
@@ -83,21 +101,33 @@ class Monitor(SchedulerPlugin):
             return
         kind, token, node = _parts(key)
         if kind in ("segment", "merge") and token in self._drivers:
+            if finish == "erred" and self._blamed(key) != key:
+                return  # it fails because of another
             done = "published" if kind == "segment" else "merged"
             message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
             self.board.apply(message, time.time())
             if kind == "merge":
                 self._tell(token, message)
 
+    def _blamed(self, key: str) -> str:
+        """The task whose failure is that of this one."""
+        task = self._scheduler.tasks.get(key)
+        return str(task.exception_blame.key) if task is not None and task.exception_blame is not None else key
+
     def _lose(self, report: Mapping[str, Any]) -> None:
-        """A worker is gone: what it was at, and what only it held, is done again."""
+        """A worker is gone: segments that it was at, and sums that only it held, are done again.
+
+        A merge that it was at takes nothing back: what it merges, where lost, is told by itself. Nor is a task begun
+        again that is given up.
+        """
         under_way = [str(key) for key in report["processing-tasks"]]
         held = [str(key) for key in report["lost-computed-tasks"]]
         for key in (*under_way, *held):
-            if key.startswith(_PREFIX):
-                kind, token, node = _parts(key)
-                if kind in ("segment", "merge"):
-                    self.board.apply({"kind": "released", "sweep": token, "node": node}, time.time())
+            kind, token, node = _parts(key) if key.startswith(_PREFIX) else ("", "", "")
+            task = self._scheduler.tasks.get(key)
+            given_up = task is not None and task.state == "erred"
+            if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
+                self.board.apply({"kind": "released", "sweep": token, "node": node}, time.time())
         self._tell_all(
             {
                 "kind": "worker_lost",
@@ -131,6 +161,13 @@ def _parts(key: str) -> tuple[str, str, str]:
     """Kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"."""
     _, kind, token, node = (*key.split("-", 3), "", "", "")[:4]
     return kind, token, node
+
+
+def show(dask_scheduler: Scheduler) -> None:
+    """Show the books of a scheduler that keeps any; for `Client.run_on_scheduler`."""
+    plugin = dask_scheduler.plugins.get(NAME)
+    if isinstance(plugin, Monitor):
+        plugin.show()
 
 
 def board_of(scheduler: Scheduler) -> Board | None:
@@ -171,6 +208,8 @@ def install(client: Client, *, shown: bool = True) -> bool:
     if client not in _installed:
         try:
             client.register_plugin(Monitor(shown=shown))
+            if shown:
+                client.run_on_scheduler(show)  # a driver that wanted nothing shown may have been the first
             _installed[client] = True
         except Exception as error:
             _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)

@@ -16,12 +16,14 @@ from typing import Any
 
 from distributed import Client
 
-from bigkernel.monitor import Event, Merged, Pulse, Scope
+from bigkernel.monitor import Event, Figures, Merged, Pulse, Scope, SweepStarted
 from bigkernel.monitor.messages import TOPIC, message_of
 from bigkernel.monitor.plugin import topic_of
 
 _EVERY_SECONDS = 0.2
+_SEND_SECONDS = 5.0  # most that a scheduler may take for a batch
 _FLUSH_SECONDS = 2.0  # most that the end of a job waits for its last messages
+_MOST_KEPT = 1000  # messages that are sent again when the scheduler was too slow
 
 
 class Relay:
@@ -30,11 +32,19 @@ class Relay:
     def __init__(self, client: Client, scope: Scope) -> None:
         self._client, self._scope = client, scope
         self._post = _post_of(client)
+        self._on_workers = True
 
     def __call__(self, event: Event) -> None:
-        """Queue the message of an event; the scheduler knows of running segments and merges before the driver."""
-        if not isinstance(event, Pulse | Merged):
-            self._post.put({**message_of(event, self._scope), "driver": self._client.id})
+        """Queue the message of an event.
+
+        Of a sweep on its workers the scheduler knows running segments and merges before the driver. Figures, which may
+        hold images of rows, are for the journal: everybody on the machine may read what the scheduler shows.
+        """
+        if isinstance(event, SweepStarted):
+            self._on_workers = event.executor == "dask"
+        if isinstance(event, Figures) or (self._on_workers and isinstance(event, Pulse | Merged)):
+            return
+        self._post.put({**message_of(event, self._scope), "driver": self._client.id})
 
     def close(self) -> None:
         """Let the last messages leave."""
@@ -52,6 +62,7 @@ class _Post:
         self._idle = threading.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
+        self._ending = 0  # flushes that wait
         self.ears: dict[str, Callable[[dict[str, Any]], None]] = {}
         client.subscribe_topic(topic_of(client.id), self._hear)
 
@@ -78,22 +89,26 @@ class _Post:
 
     async def _send(self) -> None:
         """Send what is queued, in order, until nothing has come for a while."""
+        messages: list[dict[str, Any]] = []
         try:
             while True:
-                client, messages = self._client(), []
+                client = self._client()
                 with suppress(queue.Empty):
                     while True:
                         messages.append(self._queue.get_nowait())
                 if client is None or client.status != "running" or not messages:
                     return
-                with suppress(OSError, asyncio.TimeoutError):  # the scheduler may be gone; the job will notice itself
-                    await asyncio.wait_for(
-                        client.scheduler.log_event(topic=TOPIC, msg={"messages": messages}), _FLUSH_SECONDS
-                    )
+                try:
+                    sending = client.scheduler.log_event(topic=TOPIC, msg={"messages": messages})
+                    await asyncio.wait_for(sending, _SEND_SECONDS)
+                    messages = []
+                except (TimeoutError, OSError):  # a slow scheduler; if it is gone the job will notice itself
+                    messages = messages[-_MOST_KEPT:]
                 del client
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)
-                self._hurry.clear()
+                if not self._ending or messages:
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)
+                    self._hurry.clear()
         finally:
             self._done()
             client = self._client()
@@ -111,8 +126,10 @@ class _Post:
 
     def flush(self) -> None:
         """Wait until what was queued has left, for a bounded time."""
+        self._ending += 1
         self.hurry()
         self._idle.wait(_FLUSH_SECONDS)
+        self._ending -= 1
 
 
 _posts: weakref.WeakKeyDictionary[Client, _Post] = weakref.WeakKeyDictionary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from distributed import Client
 
@@ -12,8 +13,8 @@ from bigkernel.monitor.plugin import install
 from bigkernel.monitor.relay import Relay
 
 
-def attach_sinks(scope: Scope, client: object, run: str | os.PathLike[str] | None, *, wanted: bool) -> None:
-    """Let the journal of `run` and the scheduler of `client` (a Client, or anything else) hear a job from now on.
+def tell_scheduler(scope: Scope, client: object, *, wanted: bool) -> None:
+    """Let the scheduler of `client` (a Client, or anything else, which has none) hear a job from now on.
 
     `wanted` is the setting `bigkernel.monitor`: without it nobody hears it, but the scheduler still tells of lost
     workers.
@@ -22,5 +23,10 @@ def attach_sinks(scope: Scope, client: object, run: str | os.PathLike[str] | Non
         installed = install(client, shown=wanted)
         if installed and wanted:
             scope.add_sink(f"scheduler of {client.id}", Relay(client, scope))
-    if run is not None and wanted:
-        scope.add_sink(f"journal of {run}", Journal(run, scope))
+
+
+def tell_journal(scope: Scope, run: str | os.PathLike[str]) -> str:
+    """Let the journal of a run hear a job from now on; the name of this sink, by which it can be dropped."""
+    name = f"journal of {Path(run).absolute()}"
+    scope.add_sink(name, Journal(run, scope))
+    return name

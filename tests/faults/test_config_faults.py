@@ -19,7 +19,7 @@ from bigkernel.errors import ConfigError
 
 TOUCH = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{touched}]]"
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
-KEYS = [field.name for field in fields(Settings)]
+KINDS = {field.name: "true or false" if field.type == "bool" else "an integer" for field in fields(Settings)}
 GARBAGE = {
     "not a number": "nan",
     "infinite": "inf",
@@ -54,12 +54,14 @@ def environment(name, value):
 
 
 @pytest.mark.parametrize("poison", GARBAGE.values(), ids=GARBAGE)
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", KINDS)
 def test_garbage_in_an_environment_variable_is_refused_by_its_key(key, poison, touched):
+    if KINDS[key] == "true or false" and poison == "True":
+        poison = "1"  # what is no garbage there
     poison = poison.replace("{touched}", str(touched))
     with (
         environment(f"DASK_BIGKERNEL__{key.upper()}", poison),
-        pytest.raises(ConfigError, match=rf"bigkernel\.{key}: expected an integer"),
+        pytest.raises(ConfigError, match=rf"bigkernel\.{key}: expected {KINDS[key]}"),
     ):
         settings()
 
