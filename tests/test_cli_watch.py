@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -37,7 +38,8 @@ from bigkernel.sweep import sweep
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))
-STARTED = {"kind": "job_started", "job": "later", "title": "fit later", "run": "", "host": "node2", "pid": 7}
+HERE = {"host": socket.gethostname(), "pid": os.getpid()}  # of who holds a lock in these tests
+STARTED = {"kind": "job_started", "job": "later", "title": "fit later", "run": "", **HERE}
 
 
 def invoke(*arguments, code=0):
@@ -76,10 +78,23 @@ def dead_lock(run):
     (run / locks.NAME).write_text(json.dumps(content))
 
 
+def half_way(here):
+    """Messages of a job that is half way through, of a driver on node1 but for what `here` says."""
+    for message, at in simulated.messages(40, 3):
+        yield ({**message, **here} if message["kind"] == "job_started" else message), at
+
+
 @pytest.fixture
 def half(tmp_path):
-    """A run directory whose journal tells of a job that is half way through."""
-    write(tmp_path / "job.run", simulated.messages(40, 3))
+    """A run directory whose journal tells of a job of this process that is half way through."""
+    write(tmp_path / "job.run", half_way(HERE))
+    return tmp_path / "job.run"
+
+
+@pytest.fixture
+def left(tmp_path):
+    """One whose journal tells of such a job of a driver on another host, which nobody has heard of since."""
+    write(tmp_path / "job.run", half_way({}))
     return tmp_path / "job.run"
 
 
@@ -197,13 +212,13 @@ def test_another_journal_in_its_place_is_read_from_the_beginning(half):
         assert [job["id"] for job in source.look()["jobs"]] == ["later"]
 
 
-def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(half):
-    (half / "command.json").write_text(json.dumps({"command": ["bigkernel", "fit", "c", "m", "--run", "job.run"]}))
-    dead_lock(half)
-    os.utime(half / locks.NAME, (time.time() - 200, time.time() - 200))
-    found = state(half, code=6)
+def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(left):
+    (left / "command.json").write_text(json.dumps({"command": ["bigkernel", "fit", "c", "m", "--run", "job.run"]}))
+    dead_lock(left)
+    os.utime(left / locks.NAME, (time.time() - 200, time.time() - 200))
+    found = state(left, code=6)
     assert [job["state"] for job in found["jobs"]] == ["lost"]
-    lines = invoke(half, code=6).stdout.splitlines()
+    lines = invoke(left, code=6).stdout.splitlines()
     # the lock was touched 200 s ago, the last message is of a second ago; the simulation leaves no receipts
     assert re.fullmatch(r"the driver \(process 4242 on node1\) died \ds ago; nothing is kept yet", lines[-3])
     assert lines[-2] == "workers may still be publishing"
@@ -218,19 +233,148 @@ def test_what_a_lost_job_was_at_does_not_run_on(half):
     assert source.look()["jobs"][0]["sweeps"][0]["elapsed_seconds"] == first
 
 
-def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(half, follow):
-    write(half, [(STARTED, 1.0)])
-    lock = locks.Lock(half)
+def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left, follow):
+    write(left, [(STARTED, 1.0)])
+    lock = locks.Lock(left)
     lock.acquire()
     try:
-        result = follow(half)
+        result = follow(left)
         time.sleep(0.3)
-        write(half, ended("later"))
+        write(left, ended("later"))
     finally:
         lock.release()
     assert result().exit_code == 0
     assert "fit simulated: its driver died" in result().stdout
     assert result().stdout.splitlines()[-1].endswith("fit later")
+
+
+def unjournalled(run):
+    """Somebody without a journal finishes a sweep in a run directory; the journal is older than that."""
+    with dask.config.set({"bigkernel.monitor": False}), executing("serial", run=run, resume=True):
+        sweep(as_rows(X), STATISTIC, what="moments")
+    old = time.time() - 60
+    os.utime(run / journal.NAME, (old, old))
+
+
+def test_a_driver_that_died_long_before_another_finished_is_not_the_last(left):
+    write(left, [(STARTED, time.time()), *ended("later")])
+    lines = invoke(left).stdout.splitlines()
+    assert lines[-1].endswith("fit later")
+    assert [job["state"] for job in state(left)["jobs"]] == ["finished", "lost"]
+
+
+def test_a_driver_without_a_journal_is_not_taken_for_the_one_that_died(left, small_steps):
+    with locks.locked(left):
+        found = state(left)
+        text = invoke(left, "--once").stdout
+    assert [job["state"] for job in found["jobs"]] == ["lost"]
+    assert (found["run"]["told"], found["run"]["died"]) == (False, "")
+    assert f"process {os.getpid()} on {os.uname().nodename} is at work, without a journal" in " ".join(text.split())
+    assert "driver (" not in text
+
+
+def test_what_a_driver_without_a_journal_has_finished_is_finished(left, small_steps):
+    unjournalled(left)
+    found = state(left)
+    assert (found["run"]["unfinished"], found["run"]["died"]) == (False, "")
+    lines = invoke(left).stdout.splitlines()
+    assert lines[-1] == f"{left} is finished; its last driver kept no journal, which would tell more"
+
+
+def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_steps):
+    lock = locks.Lock(left)
+    lock.acquire()
+    try:
+        result = follow(left)
+        time.sleep(0.3)
+    finally:
+        lock.release()
+    assert result().exit_code == 6, "nothing was finished"
+    unjournalled(left)
+    with locks.locked(left):
+        result = follow(left)
+        time.sleep(0.3)
+    assert result().exit_code == 0
+
+
+def test_a_job_that_failed_after_its_sweeps_has_failed(tmp_path, small_steps):
+    def fit():
+        with executing("serial", run=tmp_path / "run"):
+            sweep(as_rows(X), STATISTIC, what="means")
+            raise ValueError("the solve")
+
+    with pytest.raises(ValueError, match="the solve"):
+        fit()
+    found = tmp_path / "run" / journal.NAME
+    os.utime(found, (1.0, 1.0))  # copied without its times
+    assert "ValueError: the solve" in invoke(tmp_path / "run", code=1).stdout
+
+
+def about(kind, **changes):
+    return json.dumps({"time": time.time(), "kind": kind, "job": "simulated", "sweep": "simulated-sweep", **changes})
+
+
+SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "announced_bytes": 1, "calibrated": 1}
+RECEIPT = {"node": "0-30", "worker": "a", "resumed": False, "elapsed": 1, "peak_bytes": 1, "starts": 1, "seconds": {}}
+
+
+LINES = {
+    "deep": "[" * 200_000,
+    "a time far off": about("note", text="x", time=1e300),
+    "no time": about("note", text="x", time=float("nan")),
+    "an early time": about("note", text="x", time=-1e15),
+    "an end far off": about("job_ended", state="failed", time=1e300),
+    "a step of text": about("step", what="x", done="a", total="b"),
+    "an endless step": about("step", what="x", done=1, total=10**400),
+    "a step of lists": about("step", what=["x"], done=1, total=3),
+    "long stages": about("spent", stage="x", seconds=1e308),
+    "deep figures": about("figures", name="x", values=7).replace("7}", "[" * 500 + "]" * 500 + "}"),
+    "a plan of text": about("sweep_started", **SWEEP, plan={"flops": "x", "rows": 1}, stops=[1]),
+    "a large plan": about("sweep_started", **SWEEP, plan={"flops": 1e308, "rows": 1}, stops=[1]),
+    "half a plan": about("sweep_started", **SWEEP, plan={"rows": 1}, stops=[1]),
+    "endless rows": about("sweep_started", **SWEEP, plan={"flops": 1, "rows": 1}, stops=[10**400]),
+    "a numbered worker": about("segment", receipt={**RECEIPT, "worker": 7}),
+    "a long segment": about("segment", receipt={**RECEIPT, "elapsed": 1e308}),
+    "seconds of text": about("segment", receipt={**RECEIPT, "seconds": {"x": "y"}}),
+    "an endless pulse": about("pulse", node="0-39", rows=10**400, worker="x"),
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
+def test_no_line_of_a_journal_ends_the_watching(half, line):
+    with open(half / journal.NAME, "a") as file:
+        file.write(line + "\n")
+    with locks.locked(half):
+        invoke(half, "--once")
+        invoke(half, "--once", "--json")
+        write(half, [(STARTED, time.time())])
+        assert state(half)["jobs"][0]["id"] == "later", "the lines after it are read"
+
+
+def test_a_journal_that_is_a_directory_ends_no_watching(tmp_path, small_steps):
+    with executing("serial", run=tmp_path):
+        sweep(as_rows(X), STATISTIC)
+    (tmp_path / journal.NAME).unlink()
+    (tmp_path / journal.NAME).mkdir()
+    assert f"{tmp_path} is finished" in invoke(tmp_path).stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])
+def test_text_of_a_journal_never_reaches_the_terminal_as_it_is(half, arguments):
+    evil = "\x1b]0;x\x07\x1b[2J\u202e\nx"
+    with open(half / journal.NAME, "a") as file:
+        file.write(about("note", text=evil) + "\n" + about("step", what=evil, done=1, total=3) + "\n")
+    write(half, [({**STARTED, "title": evil}, 1.0), *ended("later", evil, evil)])
+    text = invoke(half, *arguments, code=1).stdout
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+    assert "]0;x" in text
+
+
+def test_a_state_that_nobody_knows_is_no_success(half):
+    write(half, ended(how="fnished"))
+    assert invoke(half, "--once", code=1).stdout.startswith("failed ")
+    unknown = {"jobs": [{"id": "a", "state": "\x1b[2J"}]}
+    assert watching.follow(SimpleNamespace(look=lambda: unknown), lambda state: None, 0.1) == 1
 
 
 @pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("interrupted", 75)])

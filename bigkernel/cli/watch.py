@@ -21,10 +21,11 @@ from bigkernel import clusters, locks
 from bigkernel.cli.options import plain
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor import journal
-from bigkernel.monitor.board import VERSION, Board
+from bigkernel.monitor.board import VERSION, Board, Job
 from bigkernel.monitor.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
 from bigkernel.monitor.plugin import state_of
 from bigkernel.monitor.words import printable
+from bigkernel.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
 from bigkernel.survey import command_of, survey
 
 State = dict[str, Any]
@@ -34,6 +35,7 @@ ASK_SECONDS = 30  # most that a scheduler may take to answer
 CODES = {"finished": 0, "interrupted": 75, "failed": 1, "lost": 6}  # the worse, the later
 _SOON_SECONDS = 0.5  # between two looks while a driver begins or ends
 _EVENTS = 4  # that a log begins with
+_DIED = "its driver died"
 
 
 class Source(Protocol):
@@ -107,30 +109,31 @@ class Directory:
 
     def _restart(self) -> None:
         self._board, self._start, self._latest, self._died = Board(), 0, 0.0, ""
+        self._told = set[str]()  # places of sweeps that the journal tells to be finished
 
-    def _holder(self) -> str:
+    def _holder(self) -> State:
+        """Who is alive and holds the lock, as `locks.read` says; empty: nobody."""
         found = locks.read(self.path)
-        return f"process {found['pid']} on {found['host']}" if found and found["alive"] else ""
+        return found if found and found["alive"] else {}
 
     def look(self) -> State:
-        """See `Source`; `run` says what the directory holds, where no driver is at work."""
+        """See `Source`; `run` says what the directory holds, where no driver that its journal knows is at work."""
         before = self._holder()
         self._read()
         # a driver takes the lock before its job begins, and gives it back after the job has ended
-        holder = self._holder() or before
+        after = self._holder()
+        holders = [one for one in (before, after) if one]
         now = time.time()
-        self._alive = now if holder else max(self._alive, self._latest, self._touched())
-        running = [job for job in self._board.jobs.values() if job.state == "running"]
-        for i, job in enumerate(running):
-            after = running[i + 1 : i + 2]
-            if after or not holder:  # there is one driver at a time
-                job.end("lost", after[0].started if after else self._alive, "its driver died")
+        self._alive = now if holders else max(self._alive, self._latest, self._touched())
+        for job in self._running():
+            if not any(may_hold(one, vars(job)) for one in holders):
+                job.end("lost", self._latest if holders else self._alive, _DIED)
                 self._died = f"process {job.pid} on {job.host}"
-        if holder:
+        if holders:
             self._died = ""
         # nothing is known of what a lost job was at after the last message
-        state = {**self._board.snapshot(now if holder else self._latest or now), "time": now}
-        return {**state, "run": self._about(holder, state["jobs"], now)}
+        state = {**sound_snapshot(self._board, now if holders else self._latest or now), "time": now}
+        return {**state, "run": self._about(after or before, state["jobs"], now)}
 
     def _touched(self) -> float:
         """When the lock, if it was left there, was last touched; drivers do so every few seconds."""
@@ -143,25 +146,48 @@ class Directory:
         with suppress(FileNotFoundError):
             if (self.path / journal.NAME).stat().st_size < self._start:
                 self._restart()  # another journal in its place
-        for message, start in journal.read(self.path, start=self._start):
-            self._start = start
-            with suppress(KeyError, TypeError, ValueError, AttributeError):  # a line of another version
-                self._latest = float(message["time"])
-                self._board.apply(message, self._latest)
+        with suppress(OSError):
+            for message, start in journal.read(self.path, start=self._start):
+                self._start = start
+                with suppress(*DAMAGED):  # a line of another version
+                    self._latest = time_of(message)
+                    if message["kind"] == "job_started" and message["job"] not in self._board.jobs:
+                        for job in self._running():  # there is one driver at a time
+                            job.end("lost", self._latest, _DIED)
+                    self._board.apply(message, self._latest)
+                    self._note_end(message)
 
-    def _about(self, holder: str, jobs: list[State], now: float) -> State:
-        about: State = {"path": str(self.path), "holder": holder, "died": self._died, "command": command_of(self.path)}
-        if holder and jobs:
+    def _running(self) -> list[Job]:
+        return [job for job in self._board.jobs.values() if job.state == "running"]
+
+    def _note_end(self, message: State) -> None:
+        job = self._board.jobs.get(message.get("job", ""))
+        sweep = job.sweeps.get(message.get("sweep", "")) if job else None
+        if job and sweep and sweep.run and sweep.state == "finished":
+            self._told.add(place_of(job.run, sweep.run))
+
+    def _about(self, holder: State, jobs: list[State], now: float) -> State:
+        about: State = {
+            "path": str(self.path),
+            "holder": f"process {holder['pid']} on {holder['host']}" if holder else "",
+            "died": self._died,
+            "command": command_of(self.path),
+        }
+        if holder and any(may_hold(holder, job) for job in jobs):
             return about
         try:
             found = survey(self.path)
         except DataError:
             found = []  # nothing was published yet
-        unfinished = jobs[0]["state"] != "finished" if jobs else any(one.state != "finished" for one in found)
+        untold = bool(holder) or finished_untold(self.path, found, self._told)
+        if untold:
+            about["died"] = self._died = ""
+        told = bool(jobs) and not untold
         return {
             **about,
-            "told": bool(jobs),
-            "unfinished": unfinished,
+            "journal": bool(jobs),
+            "told": told,
+            "unfinished": jobs[0]["state"] != "finished" if told else any(one.state != "finished" for one in found),
             "segments": sum(one.segments for one in found),
             "segments_done": sum(one.segments_done for one in found),
             "on_workers": bool(jobs) and any(sweep["executor"] == "dask" for sweep in jobs[0]["sweeps"][-1:]),
@@ -173,7 +199,8 @@ class Directory:
 def follow(source: Source, show: Show, seconds: float, *, once: bool = False) -> int:
     """Show the state every `seconds` until no job runs; the exit code of the worst that was seen running.
 
-    If none runs from the beginning, that of the job that ended last. Where no job has begun, one is waited for.
+    If none runs from the beginning, that of the job that ended last, or of the run where a driver without a journal has
+    gone on with it. Where no job has begun, one is waited for.
     """
     seen: set[str] = set()
     while True:
@@ -182,13 +209,21 @@ def follow(source: Source, show: Show, seconds: float, *, once: bool = False) ->
         states = {job["id"]: str(job["state"]) for job in state["jobs"]}
         running = {name for name, found in states.items() if found == "running"}
         if once or not (running or _expected(state)):
-            ended = [found for name, found in states.items() if name in seen] or list(states.values())[:1]
             run = state.get("run", {})
+            ended = [found for name, found in states.items() if name in seen]
+            if not ended and run.get("told", True):
+                ended = list(states.values())[:1]
             left = CODES["interrupted"] if run.get("unfinished") and not run["holder"] else 0
-            codes = [CODES.get(found, 0) for found in ended] or [left]
+            codes = [_code(found) for found in ended] or [left]
             return max(codes, key=list(CODES.values()).index)
         seen |= running
-        time.sleep(min(seconds, _SOON_SECONDS) if states and not running else seconds)
+        changing = states and not running and state.get("run", {}).get("told", True)
+        time.sleep(min(seconds, _SOON_SECONDS) if changing else seconds)
+
+
+def _code(state: str) -> int:
+    """The exit code of a job; a state that nobody knows is no success."""
+    return 0 if state == "running" else CODES.get(state, CODES["failed"])
 
 
 def _expected(state: State) -> bool:

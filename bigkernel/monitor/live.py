@@ -251,7 +251,7 @@ def _sweep_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
 
 def _ended_line(sweep: Data) -> Text:
     words = sweep["error"] or f"{sweep['rows']:,} rows in {spell(sweep['elapsed_seconds'])}"
-    return Text.assemble((printable(sweep["what"]), "bold"), f"  {sweep['state']}: {printable(words)}")
+    return Text.assemble((printable(sweep["what"]), "bold"), f"  {printable(sweep['state'])}: {printable(words)}")
 
 
 def job_lines(job: Data, workers: Data, width: int) -> Iterator[Text]:
@@ -283,7 +283,7 @@ def ended_job_line(job: Data) -> Text:
     at = time.strftime("%H:%M:%S", time.localtime(job["ended"]))
     words = f" {at} after {spell(job['elapsed_seconds'])}: {printable(job['title'])}"
     error = f": {printable(job['error'])}" if job["error"] else ""
-    return Text.assemble((job["state"], _COLOURS.get(job["state"], "")), words, error)
+    return Text.assemble((printable(job["state"]), _COLOURS.get(job["state"], "")), words, error)
 
 
 def run_lines(run: Data) -> Iterator[Text]:
@@ -303,7 +303,8 @@ def run_lines(run: Data) -> Iterator[Text]:
     elif run["unfinished"]:
         yield Text(f"no driver is at work in {printable(run['path'])}; {kept}")
     elif not run["told"]:
-        yield Text(f"{printable(run['path'])} is finished; it has no journal, which would tell more")
+        without = "its last driver kept no journal" if run["journal"] else "it has no journal"
+        yield Text(f"{printable(run['path'])} is finished; {without}, which would tell more")
     if run["died"] and run["on_workers"]:
         age = run["receipt_seconds"] if run["segments_done"] else None
         if age is not None and age < _FRESH_SECONDS:

@@ -1,13 +1,14 @@
 """The attempts of a run: the jobs of its journal, each replayed by itself; or one, read from receipts.
 
-A board forgets old jobs and a report does not, so that every job has a board of its own. Lines may be damaged and still
-be JSON: values that are not what they should be leave out the line or the attempt, never the report.
+A board forgets old jobs and a report does not, so that every job has a board of its own. Lines may be damaged, or
+written by somebody who means harm, and still be JSON: values that are not what they should be leave out the line or the
+attempt, never the report.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from bigkernel.monitor.board import Board
 from bigkernel.runs import Receipt
 from bigkernel.survey import RunState
 
+# what values that are not what they should be raise
+DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
 _ALONE = "receipts"  # names the one attempt of a run without a journal
+_LATEST = 1e11  # seconds since 1970, about the year 5100
+_LARGEST = 1e60  # of any figure; products of a few of them are still finite
+_DEEPEST = 20  # lists and objects within one another, in figures and plans
 
 
 @dataclass(frozen=True)
@@ -46,47 +52,112 @@ def attempts_of(root: Path, gaps: list[str]) -> list[Attempt]:
     try:
         for message, _ in journal.read(root):
             try:
-                job, now = str(message["job"]), float(message["time"])
+                job, now = str(message["job"]), time_of(message)
                 last[job] = max(now, last.get(job, now))
-                boards.setdefault(job, Board()).apply(message, now)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+                boards.setdefault(job, Board(bounded=False)).apply(message, now)
+            except DAMAGED:
                 damaged += 1
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         gaps.append(f"The journal cannot be read: {error}.")
     if damaged:
         gaps.append(f"{damaged:,} lines of the journal are damaged and left out.")
     found = []
     for job, board in boards.items():
-        snapshots = _snapshots(board, last[job])
-        found += [Attempt(snapshot, last[job]) for snapshot in snapshots]
-        if board.jobs and not snapshots:
+        there = len(board.jobs)
+        found += [Attempt(snapshot, last[job]) for snapshot in sound_snapshot(board, last[job])["jobs"]]
+        if len(board.jobs) < there:
             gaps.append("What the journal tells of one attempt is damaged and left out.")
     return sorted(found, key=lambda attempt: attempt.started)
 
 
-def _snapshots(board: Board, now: float) -> list[dict[str, Any]]:
-    """The jobs of a board whose values are what they should be: a line may be damaged and still be JSON."""
+def time_of(message: Mapping[str, Any]) -> float:
+    """When a line of a journal was written, seconds since 1970.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, OverflowError
+        It says no time, or one that no clock shows.
+    """
+    time = float(message["time"])
+    if not 0 <= time < _LATEST:
+        raise ValueError(f"expected seconds since 1970, found {time}")
+    return time
+
+
+def sound_snapshot(board: Board, now: float) -> dict[str, Any]:
+    """`Board.snapshot` of jobs whose values are what they should be; the board forgets all others."""
     try:
-        return [job for job in board.snapshot(now)["jobs"] if _sound(job)]
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError):
-        return []
+        found = board.snapshot(now)
+        if all(_sound(job) for job in found["jobs"]):
+            return found
+    except DAMAGED:
+        pass  # of which job is found below
+    for name, job in list(board.jobs.items()):
+        try:
+            sound = _sound(job.snapshot(now))
+        except DAMAGED:
+            sound = False
+        if not sound:
+            del board.jobs[name]
+    return board.snapshot(now)
 
 
 def _sound(job: Mapping[str, Any]) -> bool:
+    """Whether all figures that are drawn, added up or printed are figures, and all names are names."""
+    step, nested = job["step"] or {"what": "", "done": 0, "total": 0}, [job["figures"]]
+    times, names = [job["started"], job["ended"] or 0, *(event["time"] for event in job["events"])], [step["what"]]
+    numbers = [job["elapsed_seconds"], *job["stage_seconds"].values(), step["done"], step["total"]]
+    for sweep in job["sweeps"]:
+        plan = sweep["plan"]
+        nested.append(plan)
+        times += [sweep["started"], sweep["ended"] or 0]
+        numbers += [sweep[key] for key in ("elapsed_seconds", "rows", "rows_done", "rows_under_way", "announced_bytes")]
+        numbers += [plan.get(key) or 0 for key in ("rows", "flops", "bytes_read")]
+        numbers += [sweep["flops_per_second"], sweep["calibrated_flops_per_second"], *sweep["segments"].values()]
+        numbers += [value for point in sweep["rate_history"] for value in point]
+        numbers += [*sweep["stage_seconds"].values(), *(sweep["left_seconds"] or {}).values()]
+        names += [*sweep["workers"], *sweep["ran_on"].values()]
+        for share in sweep["workers"].values():
+            numbers += [share["segments"], share["rows"], share["busy_seconds"], share["peak_bytes"]]
+    return (
+        all(isinstance(value, int | float) and abs(value) < _LARGEST for value in numbers)
+        and all(isinstance(time, int | float) and 0 <= time < _LATEST for time in times)
+        and all(isinstance(name, str) for name in names)
+        and all(_shallow(value, _DEEPEST) for value in nested)
+    )
+
+
+def _shallow(value: Any, depth: int) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(_shallow(item, depth - 1) for item in items)
+
+
+def place_of(job_run: str, sweep_run: str) -> str:
+    """Where a sweep kept what it did, below the directory of its journal, which may have been moved since.
+
+    The journal of a job without a run directory is that of the sweep itself.
+    """
+    return os.path.relpath(sweep_run, job_run or sweep_run)
+
+
+def may_hold(holder: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Whether who holds a lock (`locks.read`) may be the driver of a job: a damaged lock does not say whose it is."""
+    return not holder["pid"] or (holder["host"], holder["pid"]) == (job["host"], job["pid"])
+
+
+def finished_untold(root: Path, states: Sequence[RunState], told: Collection[str | None]) -> bool:
+    """Whether a driver without a journal has finished what the jobs of the journal had begun.
+
+    All sweeps are finished, of some the journal does not tell it (`told`: places of those of which it does), and the
+    last receipt is younger than the journal, by the clock of their file system.
+    """
+    if not states or any(state.state != "finished" for state in states):
+        return False
+    if all(os.path.relpath(state.path, root) in told for state in states):
+        return False
     try:
-        numbers = [job["started"], job["ended"] or 0, job["elapsed_seconds"], *job["stage_seconds"].values()]
-        numbers += [event["time"] for event in job["events"]]
-        for sweep in job["sweeps"]:
-            plan = sweep["plan"]
-            numbers += [sweep["started"], sweep["elapsed_seconds"], sweep["rows"], sweep["announced_bytes"]]
-            numbers += [plan.get(key) or 0 for key in ("rows", "flops", "bytes_read")]
-            numbers += [sweep["flops_per_second"], sweep["calibrated_flops_per_second"], *sweep["segments"].values()]
-            numbers += [value for point in sweep["rate_history"] for value in point]
-            numbers += sweep["stage_seconds"].values()
-            for share in sweep["workers"].values():
-                numbers += [share["segments"], share["rows"], share["busy_seconds"], share["peak_bytes"]]
-        return all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return max(state.changed for state in states) > (root / journal.NAME).stat().st_mtime
+    except OSError:
         return False
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from bigkernel import locks
 from bigkernel.errors import DataError
 from bigkernel.monitor.progress import MERGED, PUBLISHED
-from bigkernel.report.attempts import Attempt, attempts_of, replayed
+from bigkernel.report.attempts import Attempt, attempts_of, finished_untold, may_hold, place_of, replayed
 from bigkernel.runs import Receipt, Run, read_sealed
 from bigkernel.survey import RunState, command_of, survey
 
@@ -173,19 +173,25 @@ def gather(run: str | os.PathLike[str]) -> Facts:
             raise
         states = []
         gaps.append("No sweep had begun.")
-    alive = bool((locks.read(root) or {}).get("alive"))
     last = attempts[-1].job["state"] if attempts else ""
-    at_work = last == "running" and alive
-    sweeps = [_stored(root, state, attempts, gaps, at_work=at_work or (not attempts and alive)) for state in states]
+    holder = locks.read(root)
+    alive = holder is not None and bool(holder["alive"])
+    untold = bool(attempts) and alive and not may_hold(holder or {}, attempts[-1].job)
+    at_work = untold or (alive and last in ("", "running"))
+    sweeps = [_stored(root, state, attempts, gaps, at_work=at_work) for state in states]
     if not attempts and any(sweep.parts for sweep in sweeps):
         gaps.append("There is no journal: times and workers are those of the receipts.")
-    sweeps += _passing(root, attempts, {sweep.name for sweep in sweeps})
+    places = {os.path.relpath(state.path, root) for state in states}
+    sweeps += _passing(attempts, places)
     sweeps.sort(key=lambda sweep: min((part["started"] for _, part in sweep.parts), default=float("inf")))
-    state = _state(last, [sweep.state for sweep in sweeps], alive)
+    untold = untold or (bool(attempts) and not at_work and finished_untold(root, states, _told(attempts)))
+    if untold:
+        gaps.append("The last attempt left no journal: what it did is known from the receipts only.")
+    state = _state("" if untold else last, [sweep.state for sweep in sweeps], at_work)
     command = command_of(root)
     if command and state in ("interrupted", "failed") and "--resume" not in command:
         command.append("--resume")
-    error = str(attempts[-1].job["error"]) if attempts else ""
+    error = str(attempts[-1].job["error"]) if attempts and not untold else ""
     return Facts(os.fspath(root), state, error, tuple(command), tuple(attempts), tuple(sweeps), tuple(gaps))
 
 
@@ -203,25 +209,31 @@ def _state(last: str, sweeps: list[str], alive: bool) -> str:
 # -- the journal -----------------------------------------------------------------------------------------------------
 
 
-def _of_directory(root: Path, attempts: list[Attempt], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _of_directory(attempts: list[Attempt], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The snapshots of one sweep directory; a run that was moved keeps the places below it."""
     for number, attempt in enumerate(attempts):
         for sweep in attempt.job["sweeps"]:
-            if sweep["run"] and _name_of(root, attempt, sweep) == name:
+            if _place_of(attempt, sweep) == name:
                 yield number, sweep
 
 
-def _name_of(root: Path, attempt: Attempt, sweep: Mapping[str, Any]) -> str:
-    base = str(attempt.job["run"] or root.absolute())
-    return os.path.relpath(str(sweep["run"]), base)
+def _place_of(attempt: Attempt, sweep: Mapping[str, Any]) -> str | None:
+    """Below the run; None of a sweep that kept nothing."""
+    return place_of(str(attempt.job["run"]), str(sweep["run"])) if sweep["run"] else None
 
 
-def _passing(root: Path, attempts: list[Attempt], stored: set[str]) -> list[Sweep]:
+def _told(attempts: list[Attempt]) -> set[str | None]:
+    """Where sweeps are of which the journal tells that they were finished."""
+    pairs = [(attempt, sweep) for attempt in attempts for sweep in attempt.job["sweeps"]]
+    return {_place_of(attempt, sweep) for attempt, sweep in pairs if sweep["state"] == "finished"}
+
+
+def _passing(attempts: list[Attempt], stored: set[str]) -> list[Sweep]:
     """Sweeps that left no directory: each attempt's own."""
     found = []
     for number, attempt in enumerate(attempts):
         for sweep in attempt.job["sweeps"]:
-            if sweep["run"] and _name_of(root, attempt, sweep) in stored:
+            if _place_of(attempt, sweep) in stored:
                 continue
             done, all_ = int(sweep["rows_done"]), int(sweep["rows"])
             state = "interrupted" if sweep["state"] == "running" else str(sweep["state"])
@@ -245,7 +257,7 @@ def _stored(root: Path, state: RunState, attempts: list[Attempt], gaps: list[str
     except (OSError, ValueError):
         gaps.append(f"{name}/manifest.json is damaged: its settings are not known.")
     receipts = _receipts(path)
-    parts = tuple(_of_directory(root, attempts, os.path.relpath(path, root)))
+    parts = tuple(_of_directory(attempts, os.path.relpath(path, root)))
     if not parts and receipts:
         parts = replayed(state, receipts)
     made, begun = _made_in(parts), [attempt.started for attempt in attempts]

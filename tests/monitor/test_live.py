@@ -260,6 +260,10 @@ def test_text_from_outside_is_neither_markup_nor_control_codes():
     sweep = job["sweeps"][0]
     sweep.update(what=evil, stage_seconds={evil: 1.0})
     sweep["workers"][evil] = {**next(iter(sweep["workers"].values())), "peak_bytes": 10**12}
+    after = {**job, "state": evil, "ended": 0.0, "error": evil, "sweeps": []}
+    before = {**sweep, "state": evil, "ended": 0.0, "error": evil}
+    job["sweeps"].append(before)
+    state["jobs"].append(after)
     text = text_of(state, 120)
     assert "[bold]x[/bold]  [31m  abc next [link=http://x]" in text
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
@@ -271,6 +275,7 @@ RUN = {
     "died": "process 7 on node1",
     "command": ["bigkernel", "fit", "a corpus", "m"],
     "unfinished": True,
+    "journal": True,
     "told": True,
     "segments": 40,
     "segments_done": 12,
@@ -300,8 +305,11 @@ def test_a_run_whose_driver_died_says_what_is_kept_who_may_still_work_and_how_to
 
 def test_a_run_that_is_finished_or_at_work_needs_no_words():
     assert words_of(died="", unfinished=False) == []
-    assert words_of(died="", unfinished=False, told=False) == [
+    assert words_of(died="", unfinished=False, told=False, journal=False) == [
         "job.run is finished; it has no journal, which would tell more"
+    ]
+    assert words_of(died="", unfinished=False, told=False) == [
+        "job.run is finished; its last driver kept no journal, which would tell more"
     ]
     assert list(live.run_lines({"path": "r", "holder": "process 7 on node1", "died": "", "command": []})) == []
     assert words_of(holder="process 8 on node2") == [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
+import dask
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,10 +15,14 @@ from made_run import make_run
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
 from bigkernel.errors import DataError
+from bigkernel.features import IdentityMap
+from bigkernel.locks import locked
 from bigkernel.monitor import Figures, SegmentDone, emit, observe
 from bigkernel.report import figures, gather, write
 from bigkernel.rows import as_rows
 from bigkernel.runs import read_sealed, write_sealed
+from bigkernel.statistics import FeatureSums
+from bigkernel.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 CHANCE = np.random.default_rng(8)
@@ -199,6 +205,78 @@ def test_clocks_that_differ_do_not_move_work_to_another_attempt(copy):
     assert leaves.count(1) == 60
 
 
+def age(run):
+    """Let a minute have passed since the last line of the journal."""
+    old = (run / "journal.jsonl").stat().st_mtime - 60
+    os.utime(run / "journal.jsonl", (old, old))
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_a_job_without_a_journal_has_finished_is_finished(failed, corpus, tmp_path, reported):
+    run = tmp_path / "run"
+    interrupted(corpus, run)
+    if failed:
+        journal = run / "journal.jsonl"
+        journal.write_text(journal.read_text().replace('"state": "interrupted"', '"state": "failed"'))
+    with dask.config.set({"bigkernel.monitor": False}), executing("serial", run=run, resume=True):
+        model().fit(corpus)
+    age(run)
+    facts = gather(run)
+    assert (facts.state, facts.error, facts.sweeps[0].state) == ("finished", "", "finished")
+    page = reported(run)
+    assert "Finished" in page.text
+    assert "The last attempt left no journal" in page.text
+    assert "To go on" not in page.text
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted", ""])
+def test_a_job_without_a_journal_is_at_work_whatever_became_of_the_one_before(state, copy):
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    lines = [line for line in lines if '"second' not in line]
+    if state:
+        end = {"kind": "job_ended", "job": "first", "state": state, "error": "x", "time": json.loads(lines[-1])["time"]}
+        lines.append(json.dumps(end) + "\n")
+    (copy / "journal.jsonl").write_text("".join(lines))
+    (copy / "moments" / "receipts" / "0-3.json").unlink()
+    (copy / "moments" / "receipts" / f"{(120 - 1).bit_length()}-0.json").unlink()
+    with locked(copy):
+        facts = gather(copy)
+    assert (facts.state, facts.error, facts.sweeps[0].state) == ("running", "", "running")
+    assert gather(copy).state == (state or "interrupted")
+
+
+def test_a_job_of_many_sweeps_that_failed_after_them_has_failed(tmp_path):
+    def work():
+        with executing("serial", run=tmp_path / "run"):
+            for _ in range(14):
+                sweep(as_rows(X), FeatureSums(IdentityMap(np.zeros(4))), what="means")
+            raise ValueError("the solve")
+
+    with pytest.raises(ValueError, match="the solve"):
+        work()
+    age(tmp_path / "run")
+    facts = gather(tmp_path / "run")
+    assert facts.state == "failed"
+    assert [len(one.parts) for one in facts.sweeps] == [1] * 14
+    assert {part["executor"] for one in facts.sweeps for _, part in one.parts} == {"serial"}, "none is forgotten"
+
+
+@pytest.mark.parametrize("place", ["same", "moved", "linked"])
+def test_a_sweep_with_a_run_of_its_own_is_one_sweep_wherever_it_is(place, tmp_path, reported):
+    run = tmp_path / "same"
+    sweep(as_rows(X), FeatureSums(IdentityMap(np.zeros(4))), client="serial", run=run, what="means")
+    if place == "moved":
+        run = run.rename(tmp_path / "moved")
+    elif place == "linked":
+        (tmp_path / "linked").symlink_to(run)
+        run = tmp_path / "linked"
+    (found,) = gather(run).sweeps
+    assert (found.name, found.state, found.rows_done) == (place, "finished", 200)
+    ((number, part),) = found.parts
+    assert (number, part["what"], part["executor"]) == (0, "means", "serial")
+    assert "Finished" in reported(run).text
+
+
 def test_a_killed_driver_is_told_from_one_that_was_interrupted(copy, reported):
     lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
     (copy / "journal.jsonl").write_text("".join(line for line in lines if '"second' not in line))
@@ -271,6 +349,10 @@ DAMAGE = {
     "no stops": lambda text: text.replace('"stops": [', '"stops": [], "was": ['),
     "unknown kinds": lambda text: text.replace('"kind": "segment"', '"kind": "fragment"'),
     "no first line": lambda text: text.split("\n", 1)[1],
+    "a deep line": lambda text: text + "[" * 200_000 + "\n",
+    "deep figures": lambda text: text.replace('"plan": {', '"plan": {"x": ' + "[" * 500 + "]" * 500 + ", ", 1),
+    "numbers for workers": lambda text: text.replace('"worker": "', '"worker": 7, "was": "'),
+    "half letters": lambda text: text.replace('"title": "', '"title": "\\ud800').replace("worker tcp", "\\ud800"),
     "only the end": lambda text: text.splitlines(keepends=True)[-1],
 }
 
@@ -282,6 +364,13 @@ def test_a_damaged_journal_never_keeps_a_report_from_being_made(damage, copy, re
     page = reported(copy)
     assert "Timeline" in page.headings
     json.dumps(figures(copy))
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, '{"kind": "note", "text": "x", "job": "second", "time": 1e300}'])
+def test_one_line_that_is_damaged_costs_that_line(line, copy, killed):
+    with open(copy / "journal.jsonl", "a") as file:
+        file.write(line + "\n")
+    assert figures(copy)["attempts"] == figures(killed)["attempts"]
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
