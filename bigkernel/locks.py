@@ -133,7 +133,7 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
         birth = str(found["birth"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         # damaged: nobody can tell, so its age decides
         return {"host": "?", "pid": 0, "since": "?", "alive": _age(path) < STALE_SECONDS}
     if holder["host"] != socket.gethostname():

@@ -347,7 +347,10 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """What `write_sealed` wrote; a ValueError if it says anything else now."""
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if not isinstance(value, dict) or value.pop("sha256", None) != _seal(value):
         raise ValueError("its SHA-256 does not fit what it says")
     return value

@@ -15,6 +15,7 @@ from bigkernel import locks
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.runs import Run, read_sealed
 
+_MOST_SEGMENTS = 2**20  # whoever names more did not plan them
 _DEPTH = 3  # directories below the one that is named
 
 
@@ -66,7 +67,7 @@ def command_of(directory: str | os.PathLike[str]) -> list[str]:
     try:
         noted = json.loads((Path(directory) / "command.json").read_text())["command"]
         return [str(word) for word in noted]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
@@ -75,7 +76,9 @@ def _state(path: Path, above: str) -> RunState:
     try:
         plan: dict[str, Any] = read_sealed(manifest).get("plan", {})
         segments, rows = int(plan.get("segments", 0)), int(plan.get("rows", 0))
-    except (OSError, ValueError, TypeError, AttributeError, ResumeMismatch):
+        if not 0 <= segments <= _MOST_SEGMENTS:
+            raise ValueError
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, ResumeMismatch):
         return RunState(str(path), "unreadable", changed=manifest.stat().st_mtime)
     run = Run(str(path))
     done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]

@@ -23,7 +23,7 @@ from drivers import SLOW, Driver, wait_until
 from probes import local_cluster
 from rich.console import Console
 
-from bigkernel import locks
+from bigkernel import locks, report
 from bigkernel.cli import main
 from bigkernel.cli import watch as watching
 from bigkernel.errors import ConfigError, Stalled
@@ -33,7 +33,9 @@ from bigkernel.monitor import journal
 from bigkernel.monitor.board import Board
 from bigkernel.monitor.plugin import board_of, install
 from bigkernel.rows import as_rows
+from bigkernel.runs import write_sealed
 from bigkernel.statistics import FeatureSums
+from bigkernel.survey import command_of, survey
 from bigkernel.sweep import sweep
 
 X = np.random.default_rng(0).normal(size=(200, 3))
@@ -606,3 +608,26 @@ def test_the_help_teaches_with_commands_that_exist():
     ):
         assert words in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("lock.json", '{"host": "h", "pid": 1e999, "since": "", "birth": ""}'),
+        ("lock.json", 100_000 * "["),
+        ("command.json", 100_000 * "["),
+        ("sums/manifest.json", 100_000 * "["),
+        ("sums/manifest.json", '{"plan": {"segments": 1e999}}'),
+        ("sums/manifest.json", '{"plan": {"segments": 1000000000000}}'),
+    ],
+)
+def test_a_forged_file_in_a_run_directory_ends_neither_survey_nor_report(tmp_path, name, content):
+    with executing("serial", run=tmp_path, command=["x"]):
+        sweep(as_rows(X), STATISTIC, what="sums")
+    path = tmp_path / name
+    path.write_text(content)
+    if content.startswith("{") and name.endswith("manifest.json"):
+        write_sealed(path, json.loads(content))
+    assert [state.state for state in survey(tmp_path)] == ["unreadable" if "manifest" in name else "finished"]
+    assert command_of(tmp_path) == ([] if name == "command.json" else ["x"])
+    assert report.write(tmp_path).is_file()

@@ -78,7 +78,9 @@ def _state(page: Page, facts: Facts) -> None:
     if facts.state == "finished":
         page.state("good", f"Finished{attempts}, after {took} of work.")
     elif facts.state == "running":
-        page.state("open", f"Running since {moment(facts.attempts[-1].started) if count else MISSING}; {kept}.")
+        told = facts.attempts[-1] if count and facts.attempts[-1].job["state"] == "running" else None
+        since = f" since {moment(told.started)}" if told else ", by a driver that keeps no journal"
+        page.state("open", f"Running{since}; {kept}.")
     elif facts.state == "unreadable":
         page.state("bad", "The manifest of a sweep is damaged: it cannot be gone on with.")
     else:
@@ -162,8 +164,8 @@ def _what(page: Page, facts: Facts) -> None:
 
 def _lost(facts: Facts, attempt: Attempt) -> bool:
     """Whether an attempt has no end, and nobody is at it."""
-    at_work = facts.state == "running" and attempt is facts.attempts[-1]
-    return attempt.job["state"] == "lost" or (attempt.job["state"] == "running" and not at_work)
+    state, last = attempt.job["state"], attempt is facts.attempts[-1]
+    return state == "lost" or (state == "running" and not (facts.state == "running" and last))
 
 
 def _work(facts: Facts, attempt: int) -> dict[str, int]:
