@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from tornado.ioloop import IOLoop
 from bigkernel.config import settings
 from bigkernel.credentials import check_credentials
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.execution import is_loopback
 
 PATIENT = {
     "distributed.comm.retry.count": 3,
@@ -159,11 +159,3 @@ def security_of(tls: Path, roles: Sequence[str]) -> Security:
     # a file holds certificate and key; None, so that no key of Dask's configuration comes in
     own = {f"tls_{role}_{part}": files[role] if part == "cert" else None for role in roles for part in ("cert", "key")}
     return Security(require_encryption=True, tls_ca_file=files["ca"], tls_min_version=ssl.TLSVersion.TLSv1_3, **own)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"  # any other name may lead elsewhere

@@ -35,11 +35,11 @@ import yaml
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
-from bigkernel.attach import PATIENT, attach, is_loopback, security_of
+from bigkernel.attach import PATIENT, attach, security_of
 from bigkernel.config import settings
 from bigkernel.credentials import ROLES
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.execution import processors
+from bigkernel.execution import is_loopback, processors
 from bigkernel.monitor.plugin import install
 from bigkernel.worker import Undisturbed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import ipaddress
 import logging
 import os
 import shlex
@@ -156,3 +157,11 @@ def forget(what: str) -> None:
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # any other name may lead elsewhere

@@ -28,12 +28,11 @@ from distributed.comm import get_address_host
 from threadpoolctl import threadpool_limits
 
 import bigkernel
-from bigkernel.attach import is_loopback
 from bigkernel.calibration import rate_of
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
-from bigkernel.execution import Executor, choose, in_force, processors, report
+from bigkernel.execution import Executor, choose, in_force, is_loopback, processors, report
 from bigkernel.identity import described, fingerprint
 from bigkernel.monitor import (
     Event,
@@ -168,8 +167,6 @@ def sweep(
 
     with ExitStack() as stack:
         stack.enter_context(observe(keep))
-        if run is not None and inherited.run is None:
-            stack.callback(report, run)
         scope, token = stack.enter_context(part_of_job(what)), uuid.uuid4().hex[:12]
         tell_scheduler(scope, executor, wanted=wanted.monitor)
         job, alive = Job(statistic, wanted.block_rows, None, wanted.retries), _nothing
@@ -179,6 +176,7 @@ def sweep(
             size = {"segments": len(steps.segments), "rows": steps.n_rows}
             lock = stack.enter_context(store.held(identity, resume=resume, plan=size))
             if inherited.run is None and wanted.monitor:
+                stack.callback(report, run)
                 stack.push(functools.partial(_end_journal, scope, tell_journal(scope, store.path)))
             require_disk(store, steps, processors() if isinstance(executor, str) else len(executor.ncores()))
             job, alive = Job(detach(statistic, store), wanted.block_rows, store, wanted.retries), lock.require
