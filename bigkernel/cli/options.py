@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import shlex
 import shutil
 import sys
@@ -23,6 +22,7 @@ from rich.text import Text
 from bigkernel.clusters import connect
 from bigkernel.errors import BigKernelError
 from bigkernel.execution import executing
+from bigkernel.monitor.messages import plain
 from bigkernel.monitor.terminal import progress
 from bigkernel.survey import survey
 
@@ -184,19 +184,6 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     for name, value in figures.items():
         table.add_row(Text(name.replace("_", " ")), Text(readable(name, value)))
     Console(soft_wrap=False).print(table)
-
-
-def plain(value: Any) -> Any:
-    """Nested figures as what JSON knows; a number that is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def readable(name: str, value: Any) -> str:

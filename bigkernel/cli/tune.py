@@ -18,13 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows, model_options
-from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, plain, show
+from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, show
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError
 from bigkernel.kernels import Kernel
 from bigkernel.locks import require_free_lock
 from bigkernel.model import save_model
 from bigkernel.monitor import Figures, emit
+from bigkernel.monitor.messages import plain
 from bigkernel.runs import write_json
 from bigkernel.search import SweepSearchCV
 from bigkernel.search.scoring import SCORES

@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.text import Text
 
 from bigkernel import clusters, locks
-from bigkernel.cli.options import plain
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import VERSION, Board, Job
 from bigkernel.monitor.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
+from bigkernel.monitor.messages import plain
 from bigkernel.monitor.plugin import state_of
 from bigkernel.monitor.words import printable
 from bigkernel.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
