@@ -40,7 +40,7 @@ def test_a_fit_whose_processes_are_killed_and_frozen_gives_the_same_model(tmp_pa
     done = run(out)
     assert done.exit_code == 0, done.output
     results = json.loads((out / "results.json").read_text())
-    undisturbed, record = results["records"]
+    undisturbed, record, *_ = results["records"]  # a quick first round leaves time for another
     assert results["identical"]
     assert record["identical"]
     assert record["kills"]
