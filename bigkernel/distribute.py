@@ -19,8 +19,9 @@ from bigkernel.config import Settings
 from bigkernel.incidents import ASK_SECONDS, Watch
 from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
 from bigkernel.plan import Plan, Segment
-from bigkernel.rows import DaskSource, NumpySource, Rows
+from bigkernel.rows import Rows
 from bigkernel.runs import Receipt
+from bigkernel.sources import DaskSource, NumpySource
 from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.worker import (
     Job,

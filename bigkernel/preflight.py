@@ -25,8 +25,9 @@ from bigkernel.config import Settings
 from bigkernel.disk import require_free
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.plan import Plan
-from bigkernel.rows import Rows, Source, ZarrSource
+from bigkernel.rows import Rows
 from bigkernel.runs import Run
+from bigkernel.sources import Source, ZarrSource, origin
 from bigkernel.worker import OneBlasThread
 
 _ATTEMPTS = 3  # to read the first row: a store that stumbles now and then is not refused
@@ -180,7 +181,7 @@ def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) ->
 
 def stored(rows: Rows) -> tuple[Source, ...]:
     """The sources of rows that workers open themselves."""
-    return tuple(source for source in (rows.x, *rows.columns.values()) if isinstance(source, ZarrSource))
+    return tuple(s for s in map(origin, (rows.x, *rows.columns.values())) if isinstance(s, ZarrSource))
 
 
 def require_disk(run: Run, steps: Plan, workers: int) -> None:

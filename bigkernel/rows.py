@@ -11,14 +11,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import dask
-import dask.array as da
 import numpy as np
-import zarr
 from distributed import futures_of
 from numpy.typing import NDArray
 
@@ -27,157 +23,9 @@ from bigkernel.chunks import Chunk, RowMap, Workspace
 from bigkernel.config import settings
 from bigkernel.corpus import COLUMNS, Corpus
 from bigkernel.errors import DataError
+from bigkernel.sources import DaskSource, NumpySource, Source, ZarrSource, origin, source_of, window
 
 Array = NDArray[Any]
-
-
-class Source(Protocol):
-    """Where a matrix or a column comes from."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, …)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """As stored."""
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
-
-    def read(self, start: int, stop: int) -> Array:
-        """Rows start … stop."""
-
-    def part(self, start: int, stop: int) -> Source:
-        """What a task needs to read rows start … stop; their row ids stay as they are."""
-
-    def fingerprint(self) -> str:
-        """A digest that differs where the values differ, as far as can be told without reading them all."""
-
-
-@dataclass(frozen=True, eq=False)
-class NumpySource:
-    """Rows `offset` and up of a matrix, held in memory."""
-
-    values: Array
-    offset: int = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.values.dtype
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return ()
-
-    def read(self, start: int, stop: int) -> Array:
-        return self.values[start - self.offset : stop - self.offset]
-
-    def part(self, start: int, stop: int) -> Source:
-        return NumpySource(self.read(start, stop), start)
-
-    def fingerprint(self) -> str:
-        return arrays.digest({"values": self.values})
-
-
-@dataclass(frozen=True, eq=False)
-class ZarrSource:
-    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given."""
-
-    path: str = ""
-    name: str = ""
-    foreign: zarr.Array | None = None
-
-    @cached_property
-    def array(self) -> zarr.Array:
-        """The open array."""
-        if self.foreign is not None:
-            return self.foreign
-        group, _ = arrays.open_group(self.path, "corpus")
-        return arrays.open_array(group, self.name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "array"}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(str(self.array.dtype))
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        step = (self.array.shards or self.array.chunks)[0]
-        return (*range(0, self.shape[0], step), self.shape[0])
-
-    def read(self, start: int, stop: int) -> Array:
-        return arrays.read(self.array, start, stop)
-
-    def part(self, start: int, stop: int) -> Source:
-        return self
-
-    def fingerprint(self) -> str:
-        return arrays.stored_fingerprint(self.array)
-
-
-@dataclass(frozen=True, eq=False)
-class DaskSource:
-    """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
-
-    array: da.Array
-    offset: int = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(str(self.array.dtype))
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return (0, *np.cumsum(self.array.chunks[0]).tolist())
-
-    def read(self, start: int, stop: int) -> Array:
-        piece = self.array[start - self.offset : stop - self.offset]
-        # what is persisted on a cluster is fetched from it; all else is computed here, in the task
-        return np.asarray(piece.compute(scheduler=None if futures_of(self.array) else "synchronous"))
-
-    def part(self, start: int, stop: int) -> Source:
-        # only the graph of these rows travels with the task
-        (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
-        return DaskSource(piece, start)
-
-    def fingerprint(self) -> str:
-        return f"dask {self.array.name}"
-
-
-def _source(values: Any, name: str) -> Source:
-    if isinstance(values, da.Array):
-        if any(np.isnan(size) for size in values.shape):
-            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
-        if values.ndim == 2 and values.numblocks[1] > 1:
-            values = values.rechunk({1: -1})
-        source: Source = DaskSource(values)
-    elif isinstance(values, zarr.Array):
-        source = ZarrSource(foreign=values)
-    else:
-        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-        if masked is not None and masked.any():
-            row = int(np.argwhere(masked)[0, 0])
-            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
-        source = NumpySource(np.asarray(values))
-    if source.dtype.kind not in "biuf":
-        raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
-    return source
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +90,27 @@ class Rows:
         """
         return replace(self, bad_rows="skip")
 
+    def window(self, start: int, stop: int) -> Rows:
+        """Rows start … stop with their columns as rows of their own, whose ids begin at 0.
+
+        Raises
+        ------
+        DataError
+            Not within the rows, or empty.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bigkernel.rows import as_rows
+        >>> as_rows(np.arange(8.0)[:, None]).window(2, 5).read(0, 3).x[:, 0]
+        array([2., 3., 4.])
+        """
+        if not 0 <= start < stop <= len(self):
+            raise DataError(f"{self.name}: rows {start:,} to {stop:,} were asked for, of {len(self):,}")
+        columns = {name: window(source, start, stop) for name, source in self.columns.items()}
+        name = f"{self.name}, rows {start:,} to {stop:,}"
+        return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
+
     @property
     def persisted(self) -> bool:
         """Whether some of the rows or columns are Dask arrays whose values are held by a cluster."""
@@ -250,7 +119,7 @@ class Rows:
 
     def require_chunks(self) -> None:
         """Raise `ChunkMissing` where an array of ours has lost a chunk: it would be read as zeros."""
-        for source in (self.x, *self.columns.values()):
+        for source in map(origin, (self.x, *self.columns.values())):
             if isinstance(source, ZarrSource) and source.path:
                 arrays.require_chunks(source.array)
 
@@ -316,7 +185,7 @@ class Rows:
         if self.bad_rows == "refuse":
             chunk.require_sound(self.name)
             return chunk, 0
-        bad, fresh = chunk.faults(), isinstance(self.x, ZarrSource)  # what a store gives was decoded for us
+        bad, fresh = chunk.faults(), isinstance(origin(self.x), ZarrSource)  # what a store gives was decoded for us
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
@@ -386,11 +255,11 @@ def as_rows(
         rows = Rows(ZarrSource(X.path, "x"), columns, name=X.path, classes=X.info.classes)
         rows.require_chunks()
     else:
-        rows = Rows(_source(X, "X"))
+        rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:
         raise DataError(f"{rows.name}: expected a matrix (rows, features), found shape {rows.x.shape}")
     given = {"y": y, "weight": weight, "domain": domain, "group": group, "fold": fold}
-    columns = {name: _source(values, name) for name, values in given.items() if values is not None}
+    columns = {name: source_of(values, name) for name, values in given.items() if values is not None}
     for name, source in columns.items():
         matrix = len(source.shape) > 1 + (name == "y")
         if not source.shape or source.shape[0] != len(rows) or matrix:

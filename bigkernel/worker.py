@@ -29,8 +29,9 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import Pulse
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.plan import Plan, Segment
-from bigkernel.rows import NumpySource, Rows, Source
+from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, attach
+from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics import Accumulator, Statistic
 from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bigkernel"
 
 LAYERS = {
-    "base": {"errors", "config", "interrupts"},
+    "base": {"errors", "config", "interrupts", "mappings"},
     "numerics": {
         *("blas", "blocks", "chunks", "kernels", "landmarks", "features", "statistics", "solve", "plan"),
         *(
@@ -37,7 +37,7 @@ LAYERS = {
         *("predictions", "checks"),
     },
     "execution": {
-        *("rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
+        *("sources", "rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
         *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
     },
     "estimators": {"estimators", "search", "model"},

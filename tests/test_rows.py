@@ -326,3 +326,37 @@ def test_waiting_for_rows_is_counted_as_reading():
     work = Workspace()
     assert len(list(Rows(Slow()).chunks((0, 20, 40, 60), 16, work))) == 3
     assert work.seconds["read"] > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("start, stop", [(0, N), (0, 20), (13, 52), (7, 8), (31, N)])
+def test_a_window_is_those_rows_and_columns_with_ids_of_its_own(build, kind, start, stop):
+    rows = build(kind).window(start, stop)
+    x, y, weight, ids = read(rows)
+    assert_array_equal(x, X[start:stop])
+    assert_array_equal(y, Y[start:stop])
+    assert_array_equal(weight, WEIGHT[start:stop])
+    assert_array_equal(ids, np.arange(stop - start))
+    assert_array_equal(rows.take(np.array([0, stop - start - 1])), X[[start, stop - 1]])
+    assert rows.part(0, stop - start).read(0, 1).x.shape == (1, D)
+
+
+@pytest.mark.parametrize("start, stop", [(-1, 5), (5, 5), (0, N + 1)])
+def test_a_window_beyond_the_rows_is_refused(build, start, stop):
+    with pytest.raises(DataError, match="rows .* were asked for, of 110"):
+        build("corpus").window(start, stop)
+
+
+def test_a_window_knows_itself_again_and_not_another(build):
+    rows = build("corpus")
+    assert rows.window(0, 20).x.fingerprint() == rows.window(0, 20).x.fingerprint()
+    assert rows.window(0, 20).x.fingerprint() != rows.window(1, 21).x.fingerprint()
+    assert rows.window(0, 20).x.fingerprint() != build("numpy", X=X + 1).window(0, 20).x.fingerprint()
+
+
+def test_a_chunk_lost_under_a_window_is_an_error(build):
+    rows = build("corpus")
+    lost = sorted(path for path in Path(rows.x.path, "x", "c").rglob("*") if path.is_file())[0]
+    lost.unlink()
+    with pytest.raises(ChunkMissing):
+        rows.window(0, 20).require_chunks()

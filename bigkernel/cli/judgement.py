@@ -25,7 +25,8 @@ from bigkernel.errors import DataError
 from bigkernel.predictor import score as score_of
 from bigkernel.report.drawings import MOST_CLASSES
 from bigkernel.report.pixels import MOST_IMAGES, pack
-from bigkernel.rows import NumpySource, Rows, Source
+from bigkernel.rows import Rows
+from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics import Accumulator
 
 Array = NDArray[Any]

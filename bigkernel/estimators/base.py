@@ -33,7 +33,8 @@ from bigkernel.disk import publishing
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
 from bigkernel.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
-from bigkernel.rows import DaskSource, Rows, as_rows
+from bigkernel.rows import Rows, as_rows
+from bigkernel.sources import DaskSource
 from bigkernel.statistics import Accumulator, Targets
 from bigkernel.sweep import sweep
 

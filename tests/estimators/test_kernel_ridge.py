@@ -31,7 +31,7 @@ from bigkernel import (
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
 from bigkernel.estimators import landmarked
-from bigkernel.rows import ZarrSource
+from bigkernel.sources import ZarrSource
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15

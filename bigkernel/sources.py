@@ -1,0 +1,217 @@
+"""Sources: where a matrix or a column comes from, and how a piece of it is read.
+
+A source is plain picklable data; a task reads only the rows that it needs. Row ids are those of the source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from distributed import futures_of
+from numpy.typing import NDArray
+
+from bigkernel import arrays
+from bigkernel.errors import DataError
+
+Array = NDArray[Any]
+
+
+class Source(Protocol):
+    """Where a matrix or a column comes from."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, …)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As stored."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Row ids where the natural pieces begin, 0 first, n last; empty: none are natural."""
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows start … stop."""
+
+    def part(self, start: int, stop: int) -> Source:
+        """What a task needs to read rows start … stop; their row ids stay as they are."""
+
+    def fingerprint(self) -> str:
+        """A digest that differs where the values differ, as far as can be told without reading them all."""
+
+
+@dataclass(frozen=True, eq=False)
+class NumpySource:
+    """Rows `offset` and up of a matrix, held in memory."""
+
+    values: Array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return ()
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.values[start - self.offset : stop - self.offset]
+
+    def part(self, start: int, stop: int) -> Source:
+        return NumpySource(self.read(start, stop), start)
+
+    def fingerprint(self) -> str:
+        return arrays.digest({"values": self.values})
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrSource:
+    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given."""
+
+    path: str = ""
+    name: str = ""
+    foreign: zarr.Array | None = None
+
+    @cached_property
+    def array(self) -> zarr.Array:
+        """The open array."""
+        if self.foreign is not None:
+            return self.foreign
+        group, _ = arrays.open_group(self.path, "corpus")
+        return arrays.open_array(group, self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "array"}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.array.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        step = (self.array.shards or self.array.chunks)[0]
+        return (*range(0, self.shape[0], step), self.shape[0])
+
+    def read(self, start: int, stop: int) -> Array:
+        return arrays.read(self.array, start, stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        return self
+
+    def fingerprint(self) -> str:
+        return arrays.stored_fingerprint(self.array)
+
+
+@dataclass(frozen=True, eq=False)
+class DaskSource:
+    """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
+
+    array: da.Array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.array.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return (0, *np.cumsum(self.array.chunks[0]).tolist())
+
+    def read(self, start: int, stop: int) -> Array:
+        piece = self.array[start - self.offset : stop - self.offset]
+        # what is persisted on a cluster is fetched from it; all else is computed here, in the task
+        return np.asarray(piece.compute(scheduler=None if futures_of(self.array) else "synchronous"))
+
+    def part(self, start: int, stop: int) -> Source:
+        # only the graph of these rows travels with the task
+        (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
+        return DaskSource(piece, start)
+
+    def fingerprint(self) -> str:
+        return f"dask {self.array.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Rows first … first + count of another source, which are rows 0 … count here."""
+
+    source: Source
+    first: int
+    count: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.count, *self.source.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        inside = [step - self.first for step in self.source.steps if self.first < step < self.first + self.count]
+        return (0, *inside, self.count) if self.source.steps else ()
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.source.read(self.first + start, self.first + stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        return Window(self.source.part(self.first + start, self.first + stop), self.first, self.count)
+
+    def fingerprint(self) -> str:
+        return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
+
+
+def window(source: Source, start: int, stop: int) -> Source:
+    """Rows start … stop of a source as a source of their own."""
+    if isinstance(source, NumpySource):
+        return NumpySource(source.read(start, stop))
+    if isinstance(source, DaskSource):
+        return DaskSource(source.array[start:stop])
+    return Window(source, start, stop - start)
+
+
+def origin(source: Source) -> Source:
+    """The source that a window looks at; any other source itself."""
+    return origin(source.source) if isinstance(source, Window) else source
+
+
+def source_of(values: Any, name: str) -> Source:
+    """A NumPy, Dask or zarr array as a source; a `DataError` that names it where it holds no numbers."""
+    if isinstance(values, da.Array):
+        if any(np.isnan(size) for size in values.shape):
+            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
+        if values.ndim == 2 and values.numblocks[1] > 1:
+            values = values.rechunk({1: -1})
+        source: Source = DaskSource(values)
+    elif isinstance(values, zarr.Array):
+        source = ZarrSource(foreign=values)
+    else:
+        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if masked is not None and masked.any():
+            row = int(np.argwhere(masked)[0, 0])
+            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
+        source = NumpySource(np.asarray(values))
+    if source.dtype.kind not in "biuf":
+        raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
+    return source
