@@ -21,7 +21,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import reprlib
 import socket
 import warnings
 from collections.abc import Iterator
@@ -31,11 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import yaml
-from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 from bigkernel.attach import PATIENT, attach, security_of
+from bigkernel.cluster_files import MOST_WORKERS, AddressFile, ClusterFile, LocalFile, memory_bytes, read_file
 from bigkernel.config import settings
 from bigkernel.credentials import ROLES
 from bigkernel.errors import ConfigError, Stalled
@@ -51,27 +49,13 @@ _QUIET = {
 }
 # read by BLAS libraries when they load, that is before any code of ours runs in a worker
 _BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-# key: the types that it may have
-_KEYS: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "workers": (int,),
-    "memory-limit": (int, str),
-    "directory": (str,),
-    "dashboard": (int,),
-    "host": (str,),
-    "tls": (str,),
-    "address": (str,),
-    "insecure": (bool,),
-}
-_MOST_WORKERS = 1024
 _START_SECONDS = 30  # a worker process may take so long to start, however small stall-seconds is
-_LARGEST_FILE, _DEEPEST = 2**16, 16  # characters and levels of a cluster file
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
 def connect(
-    cluster: str | Path = "local",
+    cluster: str | Path | ClusterFile = "local",
     *,
     workers: int | None = None,
     memory_limit: str | int | None = None,
@@ -84,7 +68,7 @@ def connect(
 
     Parameters
     ----------
-    cluster : "local", an address ("tcp://…", "tls://…") or a YAML file
+    cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, or what `cluster_files.cluster_of` gives
     workers : int or None
         Processes of a local cluster; None: one a processor.
     memory_limit : bytes, text such as "2GiB", or None (`bigkernel.memory-limit-bytes`)
@@ -108,28 +92,34 @@ def connect(
     >>> with connect("local", workers=1) as client:  # doctest: +SKIP
     ...     KernelRidge(n_landmarks=1000).fit(open_corpus("digits.corpus"))
     """
-    text, insecure = str(cluster), False
-    local = text == "local"
     certificates = None if tls is None else Path(tls)
-    if not local and "://" not in text:
-        path = Path(text)
-        found = read_file(path)
-        if certificates is None and "tls" in found:
-            certificates = path.parent / Path(found["tls"]).expanduser()
-        insecure = found.get("insecure", False)
-        local, text = found["kind"] == "local", found.get("address", "")
-        workers = workers or found.get("workers")
-        memory_limit = memory_limit or found.get("memory-limit")
-        directory = directory or found.get("directory")
-        dashboard = found.get("dashboard", dashboard)
-        host = host or found.get("host")
-    if local:
-        with _local(workers, memory_limit, directory, dashboard, host or "127.0.0.1", certificates) as client:
+    found = _described(cluster)
+    if isinstance(found, LocalFile):
+        with _local(
+            workers or found.workers,
+            memory_limit or found.memory_limit,
+            directory or found.directory,
+            dashboard if found.dashboard is None else found.dashboard,
+            host or found.host or "127.0.0.1",
+            certificates or found.tls,
+        ) as client:
             yield client
-    else:
-        with attach(text, certificates, insecure=insecure) as client:
+    elif isinstance(found, AddressFile):
+        with attach(found.address, certificates or found.tls, insecure=found.insecure) as client:
             install(client, shown=settings().monitor)
             yield client
+    else:
+        raise ConfigError(f"kind: {found.kind} cannot be started from here")
+
+
+def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
+    """What a word, an address or a path means."""
+    if not isinstance(cluster, str | os.PathLike):
+        return cluster
+    text = str(cluster)
+    if text == "local":
+        return LocalFile()
+    return AddressFile(text) if "://" in text else read_file(Path(text))
 
 
 @contextmanager
@@ -141,10 +131,10 @@ def _local(
     host: str,
     tls: Path | None,
 ) -> Iterator[Client]:
-    limit = settings().memory_limit_bytes if memory_limit is None else _bytes(memory_limit)
+    limit = settings().memory_limit_bytes if memory_limit is None else memory_bytes(memory_limit)
     count = processors() if workers is None else workers
-    if not 1 <= count <= _MOST_WORKERS:
-        raise ConfigError(f"workers: expected from 1 to {_MOST_WORKERS}, found {count}")
+    if not 1 <= count <= MOST_WORKERS:
+        raise ConfigError(f"workers: expected from 1 to {MOST_WORKERS}, found {count}")
     if not 0 <= dashboard <= 65535:
         raise ConfigError(f"dashboard: expected a port from 0 to 65535, found {dashboard}")
     if directory is not None:
@@ -276,70 +266,3 @@ def _dashboard_port(wanted: int) -> int:
     if wanted not in (0, port):
         _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", wanted, port)
     return port
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The part of a cluster file that is ours, every key known and of its type; a ConfigError names what is not."""
-    content = _load(path)
-    ours = content.get("bigkernel") if isinstance(content, dict) else None
-    found = ours.get("cluster") if isinstance(ours, dict) else None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: expected a mapping under bigkernel: cluster:")
-    others = [key for key in ours if key != "cluster"] if isinstance(ours, dict) else []
-    if others:
-        raise ConfigError(
-            f"{path}: bigkernel.{_show(others[0])}: a cluster file holds `cluster:` alone; settings go to "
-            "~/.config/dask/bigkernel.yaml"
-        )
-    at = f"{path}: bigkernel.cluster"
-    for key, value in found.items():
-        kinds = _KEYS.get(key) if isinstance(key, str) else None
-        if kinds is None:
-            raise ConfigError(f"{at}.{_show(key)}: unknown; the keys are {', '.join(sorted(_KEYS))}")
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ConfigError(
-                f"{at}.{key}: expected {' or '.join(kind.__name__ for kind in kinds)}, found {_show(value)}"
-            )
-    if found.get("kind") not in ("local", "address"):
-        raise ConfigError(f"{at}.kind: expected local or address, found {_show(found.get('kind'))}")
-    if found["kind"] == "address" and "address" not in found:
-        raise ConfigError(f"{at}.address: missing")
-    for key, kind in (("host", "local"), ("insecure", "address")):
-        if key in found and found["kind"] != kind:
-            raise ConfigError(f"{at}.{key}: has a meaning with kind: {kind} only; remove it")
-    return found
-
-
-def _load(path: Path) -> Any:
-    """The YAML of a small file without aliases: a few of these make 10^9 values, and deep ones take minutes to read."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise ValueError(f"more than {_LARGEST_FILE} characters")
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"an alias (*name), or more than {_DEEPEST} levels")
-        return yaml.safe_load(text)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML of a cluster: {error}") from error
-
-
-def _bytes(value: str | int) -> int:
-    try:
-        count = int(parse_bytes(value))
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ConfigError(f"memory limit: expected bytes or a text such as 2GiB, found {value!r}") from error
-    if not 10**8 <= count <= 2**50:
-        raise ConfigError(
-            f"memory limit: expected from 100 MB, which a worker needs to start, to 1 PiB; found {value!r}"
-        )
-    return count
-
-
-def _show(value: object) -> str:
-    return value if isinstance(value, str) and value.isidentifier() else reprlib.repr(value)

@@ -39,6 +39,7 @@ LAYERS = {
     "execution": {
         *("sources", "rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
         *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
+        *("cluster_files", "ssh", "hosted", "slurm"),
     },
     "estimators": {"estimators", "search", "model"},
     "front": {"cli", "__main__", "__init__"},

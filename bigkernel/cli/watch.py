@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bigkernel import clusters, locks
+from bigkernel.cluster_files import read_file
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import VERSION, Board, Job
@@ -304,7 +305,7 @@ def _source(place: str, tls: str | None) -> Iterator[Source]:
             raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
         yield Directory(place)
         return
-    if "://" not in place and clusters.read_file(Path(place))["kind"] == "local":
+    if "://" not in place and read_file(Path(place)).kind != "address":
         raise ConfigError(
             f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
             "or the directory that it was given with --run"

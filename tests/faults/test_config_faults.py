@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.clusters import read_file
+from bigkernel.cluster_files import LocalFile, read_file
 from bigkernel.config import Settings, settings
 from bigkernel.errors import ConfigError
 
@@ -203,6 +203,6 @@ def test_mutated_files_are_read_or_refused_and_nothing_else(tmp_path):
         except ConfigError:
             refused += 1
         else:
-            assert found["kind"] in ("local", "address")
-            assert type(found.get("workers", 1)) is int
+            assert isinstance(found, LocalFile)
+            assert type(found.workers) in (int, type(None))
     assert 100 < refused < 400
