@@ -6,7 +6,8 @@ eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, J
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from bigkernel.solve import Whitening, positive_part, ridge, top_eigen
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
+# a number, or a function that chooses it for ridge with moments G (s, s) and C (s, c)
+Alpha: TypeAlias = float | Callable[[Array, Array], float]
 
 
 def sssl_all(
@@ -24,7 +27,7 @@ def sssl_all(
     labelled: Moments,
     whitening: Whitening,
     n_components: int,
-    alpha: float,
+    alpha: Alpha,
     *,
     certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
@@ -36,13 +39,9 @@ def sssl_all(
     values, W = _leading(whitening.rotate(everything.G), n_components, certificates)
     basis = W * np.sqrt(values)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
-    beta = ridge(
-        basis.T @ whitening.rotate(labelled.G) @ basis,
-        basis.T @ whitening.reduce(labelled.C),
-        alpha,
-        n_rows=labelled.rows,
-        certificates=certificates,
-    )
+    G, C = basis.T @ whitening.rotate(labelled.G) @ basis, basis.T @ whitening.reduce(labelled.C)
+    chosen = alpha(G, C) if callable(alpha) else alpha
+    beta = ridge(G, C, chosen, n_rows=labelled.rows, certificates=certificates)
     return whitening.expand(basis @ beta), values
 
 
@@ -51,7 +50,7 @@ def sssl_core(
     labelled_G: Array,
     labelled_C: Array,
     n_components: int,
-    alpha: float,
+    alpha: Alpha,
     *,
     certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
@@ -62,7 +61,8 @@ def sssl_core(
     solution is that of the squared norm.)
     """
     values, V = _leading(core, n_components, certificates)
-    beta = ridge(V.T @ labelled_G @ V, V.T @ labelled_C, alpha, certificates=certificates)
+    G, C = V.T @ labelled_G @ V, V.T @ labelled_C
+    beta = ridge(G, C, alpha(G, C) if callable(alpha) else alpha, certificates=certificates)
     return V @ beta, values
 
 

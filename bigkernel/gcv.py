@@ -78,6 +78,12 @@ def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
     return _spectral(values, explained, float(small.q.sum()), rows, float(fit_intercept))
 
 
+def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
+    """The α that GCV chooses for ridge without an intercept, from its moments: G (r, r), C (r, c), q (c,)."""
+    small = Reduced(rows, G, C, q, np.zeros(len(G)), np.zeros(len(q)))
+    return of_moments(small, rows, fit_intercept=False).best()
+
+
 def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
     """The α that GCV chooses for ridge on a whitened map."""
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)

@@ -219,6 +219,15 @@ class Rows:
 
         return np.concatenate([np.zeros(0, bool), *self._gather(index, read)])
 
+    def take_column(self, name: str, index: Array) -> Array:
+        """A column at sorted row ids, (k,) or (k, …)."""
+        source = self.columns[name]
+
+        def read(start: int, stop: int, ids: Array) -> Array:
+            return source.read(start, stop)[ids - start]
+
+        return np.concatenate([source.read(0, 0), *self._gather(index, read)])
+
     def _gather(self, index: Array, read: Callable[[int, int, Array], Array]) -> list[Array]:
         """read(start, stop, ids) of every step of the rows that holds some of the sorted ids, in order."""
         if not len(index):

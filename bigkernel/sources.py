@@ -192,8 +192,9 @@ def window(source: Source, start: int, stop: int) -> Source:
 
 
 def origin(source: Source) -> Source:
-    """The source that a window looks at; any other source itself."""
-    return origin(source.source) if isinstance(source, Window) else source
+    """The source that a window, or any other source with a field `source`, is made of; any other source itself."""
+    inner: Source | None = getattr(source, "source", None)
+    return source if inner is None else origin(inner)
 
 
 def source_of(values: Any, name: str) -> Source:

@@ -67,6 +67,12 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
     }
 
 
+def leading(total: Mapping[str, Array], width: int) -> Accumulator:
+    """The moments of the first `width` columns of the map, copied: parts of those of all, group by group."""
+    cut = {"G": total["G"][:, :width, :width], "C": total["C"][:, :width], "s": total["s"][:, :width]}
+    return {name: cut.get(name, values).copy() for name, values in total.items()}
+
+
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:
     """Moments with targets y from those with y − shift, (c,), group by group."""
     n, s, t = total["n"], total["s"], total["t"]

@@ -360,3 +360,10 @@ def test_a_chunk_lost_under_a_window_is_an_error(build):
     lost.unlink()
     with pytest.raises(ChunkMissing):
         rows.window(0, 20).require_chunks()
+
+
+def test_a_column_is_taken_by_row_ids(build):
+    index = np.array([0, 1, 40, N - 1])
+    for kind in KINDS:
+        assert_array_equal(build(kind).take_column("y", index), Y[index])
+        assert build(kind).take_column("y", index[:0]).shape == (0,)

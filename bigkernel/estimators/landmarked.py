@@ -7,14 +7,13 @@ alpha or another number of components need no second sweep of the old ones.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
-from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import certify
@@ -23,6 +22,7 @@ from bigkernel.certify import Certificates
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.constraints import require_exact, require_some
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.grid import Coordinates, Penalty
 from bigkernel.kernels import Kernel, as_kernel
@@ -30,48 +30,19 @@ from bigkernel.monitor import part_of_job, spent
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening, require_alpha, whiten
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add, require_weights, uncentred
+from bigkernel.statistics import (
+    Accumulator,
+    Moments,
+    MomentStatistic,
+    Targets,
+    add,
+    leading,
+    require_weights,
+    uncentred,
+)
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
-EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
-
-
-KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
-    "kernel": [
-        Kernel,
-        StrOptions({"rbf", "gaussian", "laplacian", "linear", "poly", "polynomial", "sigmoid", "matern"}),
-    ],
-    "gamma": [Interval(Real, 0, None, closed="neither"), None],
-    "degree": [Interval(Integral, 1, None, closed="left")],
-    "coef0": [Interval(Real, None, None, closed="neither")],
-    "alpha": [Real],
-    "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
-    "landmarks": [str, "array-like"],
-    "dtype": [StrOptions({"auto", "float32", "float64"})],
-    "random_state": ["random_state"],
-}
-
-
-def keeps_statistics(estimator: Any) -> bool:
-    """Whether a fit keeps what `partial_fit` adds to."""
-    return not estimator._exact
-
-
-def require_some(rows: Rows, skipped: int) -> int:
-    """`skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
-    if skipped and skipped == len(rows):
-        raise DataError(f"{rows.name}: every one of {skipped} rows contains NaN or infinity; none is left to fit")
-    return skipped
-
-
-def require_exact(name: str, n: int) -> None:
-    """Raise `PlanTooLarge` where the n×n matrix of the exact form of the estimator `name` would be too large."""
-    if 8 * n * n > EXACT_BYTES:
-        raise PlanTooLarge(
-            f"{name} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
-            f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
-        )
 
 
 class LandmarkEstimator(RowsEstimator):
@@ -138,6 +109,48 @@ class LandmarkEstimator(RowsEstimator):
             raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; fit again")
         self._finish()
         return self
+
+    def with_landmarks(self, count: int) -> Self:
+        """A model on the first `count` landmarks, from the statistics that are kept: no sweep.
+
+        The moments of some landmarks are a part of those of all. The draw being random, the first ones are a draw of
+        their own; the kernel stays that of the fit. So one fit with many landmarks tells what fewer would have given.
+
+        Parameters
+        ----------
+        count : int, from 1 to the landmarks of the fit
+
+        Returns
+        -------
+        A fitted estimator with `n_landmarks=count`, which has no statistics in common with this one.
+
+        Raises
+        ------
+        ConfigError
+            More landmarks than there are, or an exact fit, which keeps no statistics.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bigkernel import Gaussian, KernelRidge
+        >>> X = np.linspace(0, 6, 50)[:, None]
+        >>> model = KernelRidge(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=20, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.with_landmarks(5).dual_coef_.shape
+        (5,)
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "statistics_"):
+            raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; fit with n_landmarks")
+        if not 1 <= count <= len(self.landmarks_):
+            raise ConfigError(
+                f"with_landmarks: expected from 1 to the {len(self.landmarks_):,} landmarks of the fit, found {count}"
+            )
+        fewer = copy(self)
+        fewer.n_landmarks = count
+        if not isinstance(self.landmarks, str):
+            fewer.landmarks = np.asarray(self.landmarks)[:count]
+        fewer.landmarks_ = self.landmarks_[:count].copy()
+        return fewer._adopt(leading(self.statistics_, count))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What `fit` on these rows would cost, without running it.

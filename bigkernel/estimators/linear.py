@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.certify import Certificates
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
-from bigkernel.estimators.landmarked import require_some
+from bigkernel.estimators.constraints import require_some
 from bigkernel.features import IdentityMap
 from bigkernel.gcv import best_alpha
 from bigkernel.grid import Coordinates, Penalty

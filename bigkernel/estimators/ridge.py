@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics, require_exact
+from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
+from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.gcv import best_alpha, best_alpha_exact
 from bigkernel.grid import Coordinates, Penalty
 from bigkernel.indefinite import indefinite_krr

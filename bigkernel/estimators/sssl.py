@@ -6,7 +6,7 @@ Ji, Yang, Lin, Jin & Han, "A simple algorithm for semi-supervised learning with 
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,9 +17,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bigkernel.certify import Certificates, tell
-from bigkernel.eigenfunctions import sssl_all, sssl_core
+from bigkernel.eigenfunctions import Alpha, sssl_all, sssl_core
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.landmarked import KERNEL_CONSTRAINTS, LandmarkEstimator, keeps_statistics
+from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics
+from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.gcv import best_of
 from bigkernel.grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.kernels import Kernel
 from bigkernel.mercer import negative_note
@@ -31,6 +33,7 @@ Array = NDArray[Any]
 class _SSSL(LandmarkEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
+        "alpha": [Real, StrOptions({"gcv"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "eigenfunctions": [StrOptions({"all", "landmarks"})],
     }
@@ -41,7 +44,7 @@ class _SSSL(LandmarkEstimator):
         self,
         kernel: Kernel | str = "rbf",
         n_components: int = 120,
-        alpha: float = 0.4,
+        alpha: float | str = 0.4,
         *,
         n_landmarks: int | None = None,
         eigenfunctions: str = "all",
@@ -64,9 +67,21 @@ class _SSSL(LandmarkEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
+    def _chosen(self, q: Array, rows: float) -> Alpha:
+        """The penalty for labelled rows with Σ w y² = q (c,); it is left in `alpha_`."""
+        if self.alpha != "gcv":
+            self.alpha_ = float(self.alpha)
+            return self.alpha_
+
+        def choose(G: Array, C: Array) -> float:
+            self.alpha_ = best_of(G, C, q, rows)
+            return self.alpha_
+
+        return choose
+
     def _solve(self, certificates: Certificates) -> None:
-        self.alpha_ = float(self.alpha)
         labelled = Moments.of(self.statistics_, 1)
+        alpha = self._chosen(labelled.q, float(labelled.rows))
         if self.eigenfunctions == "all":
             whitening = self._whitening(certificates=certificates)
             coef, self.eigenvalues_ = sssl_all(
@@ -74,7 +89,7 @@ class _SSSL(LandmarkEstimator):
                 labelled,
                 whitening,
                 self.n_components,
-                self.alpha,
+                alpha,
                 certificates=certificates,
             )
             self.rank_ = whitening.rank
@@ -82,7 +97,7 @@ class _SSSL(LandmarkEstimator):
             core = self._core()
             self._note_negative(core, certificates)
             coef, self.eigenvalues_ = sssl_core(
-                core, labelled.G, labelled.C, self.n_components, self.alpha, certificates=certificates
+                core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates
             )
             self.rank_ = len(core)
         self._set_coefficients(coef, np.zeros(coef.shape[1]))
@@ -97,17 +112,17 @@ class _SSSL(LandmarkEstimator):
     def _solve_exact(
         self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
     ) -> None:
-        self.alpha_ = float(self.alpha)
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         root = np.ones(len(K)) if weight is None else np.sqrt(weight)
         self._note_negative(K, certificates)
         P = (K[:, labelled] * root[:, None]) * root[labelled]
+        target = root[labelled, None] * Y
         coef, self.eigenvalues_ = sssl_core(
             K * np.outer(root, root),
             P @ P.T,
-            P @ (root[labelled, None] * Y),
+            P @ target,
             self.n_components,
-            self.alpha,
+            self._chosen((target**2).sum(axis=0), float(np.count_nonzero(root[labelled]))),
             certificates=certificates,
         )
         self.rank_ = len(K)
@@ -132,8 +147,8 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
     kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
     n_components : int, default 120
         s; fewer are used where the kernel matrix has lower rank.
-    alpha : float ≥ 0, default 0.4
-        Ridge penalty on the weights of the eigenfunctions.
+    alpha : float ≥ 0 or "gcv", default 0.4
+        Ridge penalty on the weights of the eigenfunctions; "gcv" as in `KernelRidge`, over the labelled rows.
     n_landmarks : int or None
         None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
     eigenfunctions : "all" or "landmarks"

@@ -327,3 +327,25 @@ def test_refit_with_other_components_and_alpha_equals_a_fresh_fit(eigenfunctions
     model.refit()
     assert (model.alpha_, model.n_components_) == (ALPHA, S)
     assert_array_equal(model.dual_coef_, SSSL(**settings, n_components=S, alpha=ALPHA).fit(X, PARTLY).dual_coef_)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_gcv_takes_the_penalty_of_least_dense_gcv(form, weighted):
+    settings, n = FORMS[form][0], LABELLED.sum()
+    weight = rng.uniform(0.5, 2, N) if weighted else np.ones(N)
+    # one column of the identity a labelled row: predictions at these rows are the columns of the hat matrix
+    unit = np.full((N, n), np.nan)
+    unit[LABELLED] = np.eye(n)
+
+    def fitted(alpha, targets):
+        model = SSSL(**{**GIVEN, "alpha": alpha}, **settings).fit(X, targets, sample_weight=weight)
+        return model, model.predict(X)[LABELLED]
+
+    def score(alpha):
+        residual = Y[LABELLED] - fitted(alpha, PARTLY)[1]
+        left = 1 - np.trace(fitted(alpha, unit)[1]) / n
+        return (weight[LABELLED, None] * residual**2).sum() / n / left**2
+
+    model, _ = fitted("gcv", PARTLY)
+    assert score(model.alpha_) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 23)) * (1 + 1e-6)

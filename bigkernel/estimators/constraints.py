@@ -1,0 +1,49 @@
+"""What the kernel estimators refuse: settings of the wrong kind, no rows at all, an exact form that is too large."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.kernels import Kernel
+from bigkernel.rows import Rows
+
+EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
+KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
+    "kernel": [
+        Kernel,
+        StrOptions({"rbf", "gaussian", "laplacian", "linear", "poly", "polynomial", "sigmoid", "matern"}),
+    ],
+    "gamma": [Interval(Real, 0, None, closed="neither"), None],
+    "degree": [Interval(Integral, 1, None, closed="left")],
+    "coef0": [Interval(Real, None, None, closed="neither")],
+    "alpha": [Real],
+    "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
+    "landmarks": [str, "array-like"],
+    "dtype": [StrOptions({"auto", "float32", "float64"})],
+    "random_state": ["random_state"],
+}
+
+
+def keeps_statistics(estimator: Any) -> bool:
+    """Whether a fit keeps what `partial_fit` adds to."""
+    return not estimator._exact
+
+
+def require_some(rows: Rows, skipped: int) -> int:
+    """`skipped`, the number of bad rows that were left out; `DataError` where no other is there."""
+    if skipped and skipped == len(rows):
+        raise DataError(f"{rows.name}: every one of {skipped} rows contains NaN or infinity; none is left to fit")
+    return skipped
+
+
+def require_exact(name: str, n: int) -> None:
+    """Raise `PlanTooLarge` where the n×n matrix of the exact form of the estimator `name` would be too large."""
+    if 8 * n * n > EXACT_BYTES:
+        raise PlanTooLarge(
+            f"{name} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
+            f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
+        )

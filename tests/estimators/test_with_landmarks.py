@@ -1,0 +1,75 @@
+"""Fewer landmarks from the statistics of many: what a fit of its own would give, and nothing shared with the first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import SSSL, Gaussian, KernelRidge, KernelRidgeClassifier, SSSLClassifier, load_model, save_model
+from bigkernel.errors import ConfigError
+
+rng = np.random.default_rng(20261121)
+N, D, M = 120, 3, 24
+X, NEW = rng.normal(size=(N, D)), rng.normal(size=(15, D))
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2])
+LABELS = rng.integers(0, 3, N)
+CODES = np.where(rng.random(N) < 0.4, LABELS, -1)
+PARTLY = np.where(CODES[:, None] >= 0, Y, np.nan)
+SIGMA = Gaussian(1.2)
+MODELS = {
+    "krr": (KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0), Y),
+    "krr with intercept": (KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0, fit_intercept=True), Y + 100),
+    "krr by gcv": (KernelRidge(SIGMA, "gcv", n_landmarks=M, random_state=0), Y),
+    "classifier": (KernelRidgeClassifier(SIGMA, 0.1, n_landmarks=M, random_state=0), LABELS),
+    "given landmarks": (KernelRidge(SIGMA, 0.1, landmarks=X[:M]), Y),
+    "sssl": (SSSL(SIGMA, 6, 0.1, n_landmarks=M, random_state=0), PARTLY),
+    "sssl by gcv": (SSSL(SIGMA, 6, "gcv", n_landmarks=M, random_state=0), PARTLY),
+    "sssl, eq. 8": (SSSLClassifier(SIGMA, 6, 0.1, eigenfunctions="landmarks", n_landmarks=M, random_state=0), CODES),
+}
+
+
+@pytest.mark.parametrize("count", [1, 7, M])
+@pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
+def test_fewer_landmarks_give_what_a_fit_with_them_gives(model, y, count):
+    whole = type(model)(**model.get_params(deep=False)).fit(X, y)
+    fewer = whole.with_landmarks(count)
+    settings = {**model.get_params(deep=False), "landmarks": whole.landmarks_[:count], "n_landmarks": None}
+    wanted = type(model)(**settings).fit(X, y)
+    assert_allclose(fewer.alpha_, wanted.alpha_, rtol=1e-4)
+    values = "decision_function" if hasattr(model, "decision_function") else "predict"
+    assert_allclose(getattr(fewer, values)(NEW), getattr(wanted, values)(NEW), rtol=1e-6, atol=1e-7)
+    assert (fewer.n_landmarks, len(fewer.landmarks_)) == (count, count)
+
+
+def test_what_is_done_to_the_one_does_not_reach_the_other():
+    whole = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
+    before, statistics = whole.predict(NEW), {name: values.copy() for name, values in whole.statistics_.items()}
+    fewer = whole.with_landmarks(M)
+    fewer.set_params(alpha=5.0).refit()
+    fewer.partial_fit(NEW, np.ones((15, 2)))
+    assert_array_equal(whole.predict(NEW), before)
+    assert all((whole.statistics_[name] == values).all() for name, values in statistics.items())
+    assert whole.alpha == 0.1
+
+
+def test_more_rows_can_be_added_to_fewer_landmarks_and_the_model_kept(tmp_path):
+    whole = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
+    fewer = whole.with_landmarks(9).partial_fit(NEW, np.ones((15, 2)))
+    joined = KernelRidge(SIGMA, 0.1, landmarks=whole.landmarks_[:9])
+    joined.fit(np.vstack([X, NEW]), np.vstack([Y, np.ones((15, 2))]))
+    assert_allclose(fewer.predict(NEW), joined.predict(NEW), rtol=1e-8, atol=1e-9)
+    save_model(fewer, tmp_path / "model")
+    assert_array_equal(load_model(tmp_path / "model").predict(NEW), fewer.predict(NEW))
+
+
+@pytest.mark.parametrize("count", [0, -3, M + 1])
+def test_a_count_beyond_the_landmarks_is_refused(count):
+    model = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
+    with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of the fit, found {count}"):
+        model.with_landmarks(count)
+
+
+def test_an_exact_fit_is_refused():
+    with pytest.raises(ConfigError, match="keeps no statistics"):
+        KernelRidge(SIGMA, 0.1).fit(X, Y).with_landmarks(3)
