@@ -244,8 +244,8 @@ def field_basis(height: int, width: int, smoothness: float) -> Array:
     kept = order[: 1 + int(np.searchsorted(held, 1 - TRUNCATION))]
     if 8 * len(kept) * height * width > _BASIS_BYTES:
         raise ConfigError(
-            f"smoothness: {smoothness} pixels on images of {height}×{width} need {len(kept):,} modes, more than 256 MiB; "
-            "choose a larger one"
+            f"smoothness: {smoothness} pixels on images of {height}×{width} need {len(kept):,} modes, above "
+            "256 MiB; choose a larger one"
         )
     v, h = np.divmod(kept, width)
     # √(λ_v λ_h)·u_v ⊗ u_h, one row a mode

@@ -39,18 +39,8 @@ LAYERS = {
     },
     "execution": {
         *("sources", "rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
-        *(
-            "filling",
-            "digits",
-            "certificates",
-            "credentials",
-            "attach",
-            "clusters",
-            "report",
-            "calibration",
-            "measuring",
-        ),
-        *("cluster_files", "ssh", "hosted", "slurm"),
+        *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
+        *("cluster_files", "ssh", "hosted", "slurm", "digits"),
     },
     "estimators": {"estimators", "search", "model"},
     "front": {"cli", "__main__", "__init__"},
@@ -68,7 +58,7 @@ OUTSIDE = {
         "prometheus_client",
     },
     "estimators": {"sklearn", "dask_ml"},
-    "front": {"click", "matplotlib"},
+    "front": {"click", "matplotlib", "PIL"},
 }
 FILES_AND_CHANCE = {"os", "io", "pathlib", "shutil", "tempfile", "socket", "subprocess", "random"}
 
