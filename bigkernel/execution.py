@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import logging
 import os
@@ -108,7 +107,9 @@ def report(run: str | os.PathLike[str]) -> None:
     if not settings().monitor:
         return
     try:
-        importlib.import_module("bigkernel.report").write(run)
+        from bigkernel.report import write  # late: a worker does without it
+
+        write(run)
     except Exception as error:
         _log.warning("%s: no report is written (%s: %s)", os.fspath(run), type(error).__name__, error)
 

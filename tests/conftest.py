@@ -15,10 +15,12 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from distributed import Client, LocalCluster
 from hypothesis import settings
 from probes import local_cluster
 
+from bigkernel.cli import main
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 settings.register_profile("bigkernel", deadline=None, max_examples=40)
@@ -59,6 +61,21 @@ def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
         return open_corpus(tmp_path / name)
 
     return make
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    """A command in this process, 80 columns wide: its result, whose code is what was expected."""
+
+    def invoke(*arguments: object, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+        assert result.exit_code == code, (result.exit_code, result.output, result.exception)
+        if code:
+            assert result.stderr.strip()
+            assert "Traceback" not in result.output
+        return result
+
+    return invoke
 
 
 @pytest.fixture(scope="session")

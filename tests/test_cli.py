@@ -47,21 +47,6 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 @pytest.fixture
-def run():
-    """A command in this process, 80 columns wide: its result, whose code is what was expected."""
-
-    def invoke(*arguments, code=0):
-        result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
-        assert result.exit_code == code, (result.exit_code, result.output, result.exception)
-        if code:
-            assert result.stderr.strip()
-            assert "Traceback" not in result.output
-        return result
-
-    return invoke
-
-
-@pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working directory, with names short enough for a terminal."""
     monkeypatch.chdir(tmp_path)

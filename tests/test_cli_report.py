@@ -7,11 +7,10 @@ import webbrowser
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import load_model, open_corpus
-from bigkernel.cli import judgement, main
+from bigkernel.cli import judgement
 from bigkernel.corpus import CorpusInfo, CorpusWriter
 from bigkernel.report import gather
 from bigkernel.report.pixels import unpack
@@ -26,18 +25,6 @@ PIXELS = np.clip(
 FIT = ["--landmarks", "40", "--sigma", "0.7", "--transform", "unit-norm", "--alpha", "0.5"]
 
 pytestmark = pytest.mark.usefixtures("small_steps")
-
-
-@pytest.fixture
-def run():
-    """A command in this process, 80 columns wide: its result, whose code is what was expected."""
-
-    def invoke(*arguments, code=0):
-        result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
-        assert result.exit_code == code, (result.exit_code, result.output, result.exception)
-        return result
-
-    return invoke
 
 
 @pytest.fixture

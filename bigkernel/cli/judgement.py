@@ -76,7 +76,7 @@ def judge_on_training(model: Any, corpus: Corpus, rows: Rows, *, pictures: bool)
     last, mapped = split(model, rows)
     ids = _sample(last, rows)
     columns: dict[str, Source] = {
-        name: NumpySource(_at(rows, name, ids)) for name in ("y", "weight") if name in rows.columns
+        name: NumpySource(rows.take_column(name, ids)) for name in ("y", "weight") if name in rows.columns
     }
     sample = Rows(NumpySource(mapped.take(ids)), columns, name=rows.name, classes=rows.classes)
     start = time.perf_counter()
@@ -166,11 +166,3 @@ def _sample(last: Any, rows: Rows) -> Array:
         ids = ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)]
     sound: Array = ids[rows.sound(ids)] if rows.bad_rows == "skip" else ids
     return sound
-
-
-def _at(rows: Rows, name: str, ids: Array) -> Array:
-    """A column at sorted row ids, chunk by chunk."""
-    bounds = np.asarray(rows.bounds())
-    source, step = rows.columns[name], np.searchsorted(bounds, ids, side="right") - 1
-    parts = [source.read(int(bounds[i]), int(bounds[i + 1]))[ids[step == i] - int(bounds[i])] for i in np.unique(step)]
-    return np.concatenate(parts) if parts else source.read(0, 0)

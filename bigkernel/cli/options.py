@@ -24,6 +24,7 @@ from bigkernel.errors import BigKernelError
 from bigkernel.execution import executing
 from bigkernel.monitor.messages import plain
 from bigkernel.monitor.terminal import progress
+from bigkernel.monitor.words import duration, flops, size
 from bigkernel.survey import survey
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -195,14 +196,11 @@ def readable(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "none"
     if "bytes" in name and isinstance(value, int):
-        for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-            if value >= size:
-                return f"{value / size:,.1f} {unit}"
-        return f"{value} bytes"
+        return size(value)
     if isinstance(value, float) and "seconds" in name:
-        return f"{value:,.2f} s"
+        return duration(value)
     if name == "flops":
-        return f"{value:.3g}"
+        return flops(value)
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

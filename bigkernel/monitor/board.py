@@ -1,13 +1,14 @@
 """The books of all jobs that one process hears of: what the dashboard page, the JSON, the metrics and `watch` show.
 
 A board is fed with messages (`bigkernel.monitor.messages`) and gives a snapshot of plain data. The scheduler keeps one
-of all its jobs; `journal.replay` makes one of a run directory.
+of all its jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +41,18 @@ class Job:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))
+    _resumes: dict[str, dict[str, Any]] = field(default_factory=dict)  # the line about it in the log, by sweep
 
     def note(self, kind: str, text: str, now: float) -> None:
         """Add a line to the log of events."""
         self.events.append({"time": now, "kind": kind, "text": text})
+
+    def note_resumed(self, sweep: Progress, now: float) -> None:
+        """Tell what a sweep took over, in one line of the log that is the latest again whenever it changes."""
+        with suppress(ValueError):  # there is none, or the log has forgotten it
+            self.events.remove(self._resumes.get(sweep.token, {}))
+        self.note("resume", f"{sweep.what}: {sweep.resumed:,} of {len(sweep.stops):,} segments found in the run", now)
+        self._resumes[sweep.token] = self.events[-1]
 
     def end(self, state: str, now: float, error: str = "") -> None:
         """Close the books of this job."""
@@ -152,7 +161,9 @@ class Board:
         self.totals["segments"]["resumed" if resumed else "computed"] += max(0, sweep.done - done)
         for stage, seconds in sweep.stage_seconds.items():
             self.totals["stage_seconds"][stage] += seconds - stages.get(stage, 0.0)
-        if kind == "incident":
+        if resumed:
+            job.note_resumed(sweep, now)
+        elif kind == "incident":
             self.totals["incidents"][str(message["incident"])] += 1
             job.note(str(message["incident"]), str(message["text"]), now)
         elif kind == "sweep_ended":

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from bigkernel.monitor import Event, Pulse, Scope
-from bigkernel.monitor.board import Board
 from bigkernel.monitor.messages import message_of
 
 NAME = "journal.jsonl"
@@ -79,17 +78,3 @@ def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[
                     yield message, file.tell()
     except FileNotFoundError:
         return
-
-
-def replay(run: str | os.PathLike[str]) -> Board:
-    """The books of all jobs that worked in a run directory, as their journal tells them."""
-    board = Board(bounded=False)
-    for message, _ in read(run):
-        try:
-            if message["kind"] == "job_started":  # one driver at a time holds a run
-                for job in [job for job in board.jobs.values() if job.state == "running"]:
-                    job.end("lost", float(message["time"]), "its driver died")
-            board.apply(message, float(message["time"]))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            continue  # a line of another version, or damaged
-    return board

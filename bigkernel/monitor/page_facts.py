@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bigkernel.monitor.words import duration, eta, flops_rate, percent, size
+
 _STATES = {"lost": "driver lost"}  # what is said instead
-_UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 
 def chosen(state: Mapping[str, Any], wanted: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -103,8 +104,10 @@ def detail_facts(state: Mapping[str, Any], job: Mapping[str, Any], sweep: Mappin
             "done": sweep["merges_done"] / merges if sweep["merges"] else 1.0,
         },
         "rate": {
-            "measured": gflops(sweep["flops_per_second"]),
-            "calibrated": gflops(sweep["calibrated_flops_per_second"]) if sweep["calibrated_flops_per_second"] else "",
+            "measured": flops_rate(sweep["flops_per_second"]),
+            "calibrated": flops_rate(sweep["calibrated_flops_per_second"])
+            if sweep["calibrated_flops_per_second"]
+            else "",
         },
         "memory": {
             "announced": size(sweep["announced_bytes"]) if sweep["announced_bytes"] else "",
@@ -122,70 +125,12 @@ def title(job: Mapping[str, Any] | None, sweep: Mapping[str, Any] | None) -> str
     """Of the window: "62 % · fit digits · bigkernel"."""
     if job is None:
         return "bigkernel"
-    done = f"{percent(sweep['rows_done'] / max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
+    done = f"{percent(sweep['rows_done'], max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
     return f"{done}{job['title']} · bigkernel"
-
-
-# -- numbers as people say them --------------------------------------------------------------------------------------
-
-
-def duration(seconds: float) -> str:
-    """ "40 ms", "0.4 s", "42 s", "3 min 20 s", "2 h 05 min", "3 days 4 h"."""
-    if seconds < 0.0995:
-        return f"{1e3 * max(0.0, seconds):.0f} ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} {'day' if hours < 48 else 'days'} {hours % 24} h"
-
-
-def eta(left: Mapping[str, float] | None) -> str:
-    """ "about 3 min (2 to 4)" from `expected`, `low` and `high` in seconds; empty before anything is known."""
-    if left is None:
-        return ""
-    unit, per = next(((name, s) for name, s in reversed(_UNITS) if left["expected"] >= 1.5 * s), _UNITS[0])
-    expected, low, high = (_about(left[key] / per) for key in ("expected", "low", "high"))
-    return f"about {expected} {unit}" + (f" ({low} to {high})" if low != high else "")
-
-
-def _about(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0") if value < 9.5 else f"{value:,.0f}"
 
 
 def rate(sweep: Mapping[str, Any]) -> str:
     """ "160 GFLOP/s, 84 % of the calibrated 190 GFLOP/s"."""
     measured, calibrated = sweep["flops_per_second"], sweep["calibrated_flops_per_second"]
-    text = gflops(measured)
-    return text + (f", {percent(measured / calibrated)} of the calibrated {gflops(calibrated)}" if calibrated else "")
-
-
-def percent(share: float) -> str:
-    """ "84 %"."""
-    return f"{100 * share:.0f} %"
-
-
-def gflops(flops_per_second: float) -> str:
-    """ "160 GFLOP/s"."""
-    value = flops_per_second / 1e9
-    return f"{value:,.0f} GFLOP/s" if value >= 99.5 else f"{value:.3g} GFLOP/s"
-
-
-def size(count: float) -> str:
-    """ "630 MB", "2.15 GB"."""
-    return f"{count / 1e6:,.0f} MB" if count < 999.5e6 else f"{count / 1e9:,.2f} GB"
-
-
-def compact(count: float) -> str:
-    """ "0", "950", "65.5 k", "1.31 M": a count of rows beside an axis."""
-    for unit, per in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= per:
-            return f"{count / per:.3g} {unit}"
-    return f"{count:.0f}"
+    share = f", {percent(measured, calibrated)} of the calibrated {flops_rate(calibrated)}" if calibrated else ""
+    return flops_rate(measured) + share

@@ -8,9 +8,8 @@ from bokeh.models import AdaptiveTicker, BasicTicker, ColumnDataSource, FactorRa
 from bokeh.models.annotations import Span
 
 from bigkernel.monitor.page_drawing import Paints, State, empty, frame_paints, hover, replace
-from bigkernel.monitor.page_facts import duration, percent, size
+from bigkernel.monitor.words import duration, percent, size
 
-_LONGEST_HISTORY = 240  # points of a rate that a snapshot keeps
 _STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "publish", "merge", "solve")
 
 
@@ -46,17 +45,12 @@ class Rate:
         history = sweep["rate_history"] if sweep else []
         unit, per = ("min", 60.0) if history and history[-1][0] > 900 else ("s", 1.0)
         # a rate holds since the point before it
-        starts = (
-            [0.0 if len(history) < _LONGEST_HISTORY else history[0][0], *(t for t, _ in history[:-1])]
-            if history
-            else []
-        )
-        times = [t / per for start, (end, _) in zip(starts, history, strict=True) for t in (start, end)]
+        starts = [0.0, *(t for t, _ in history)]
+        times = [t / per for start, (end, _) in zip(starts, history, strict=False) for t in (start, end)]
         rates = [value / 1e9 for _, value in history for _ in range(2)]
         calibrated = sweep["calibrated_flops_per_second"] / 1e9 if sweep else 0.0
         if replace(self._source, {"time": times, "rate": rates, "after": [duration(t * per) for t in times]}):
             self.root.xaxis.axis_label = f"since the start of the sweep ({unit})"
-            self.root.x_range.start = times[0] if times else 0.0
             self.root.x_range.end = max([1.0 / per, *times[-1:]])
         self._calibrated.location = calibrated or -1
         self.root.y_range.end = _roof(max([calibrated, *rates, 1e-3]))
@@ -103,7 +97,7 @@ class Stages:
         data = {
             "stage": stages,
             "seconds": [found[stage] / per for stage in stages],
-            "text": [f"{duration(found[stage])} ({percent(found[stage] / total)})" for stage in stages],
+            "text": [f"{duration(found[stage])} ({percent(found[stage], total)})" for stage in stages],
         }
         if self.root.y_range.factors != stages[::-1]:
             self.root.y_range.factors = stages[::-1]

@@ -9,8 +9,8 @@ from typing import Any
 from bokeh.models import CategoricalColorMapper, ColumnDataSource, FixedTicker, Range1d
 
 from bigkernel.monitor.page_drawing import Paints, State, empty, frame_paints, hover, replace
-from bigkernel.monitor.page_facts import compact
 from bigkernel.monitor.progress import STATES
+from bigkernel.monitor.words import quantity
 
 _ASPECT = 5.0  # cells a line for one line
 _EDGES = ("left", "right", "top", "bottom")
@@ -114,7 +114,7 @@ class RowMap:
         marks = range(0, lines, every)
         self.root.yaxis.ticker = FixedTicker(ticks=[line + 0.5 for line in marks])
         firsts = [0, *stops]
-        self.root.yaxis.major_label_overrides = {line + 0.5: compact(firsts[line * columns]) for line in marks}
+        self.root.yaxis.major_label_overrides = {line + 0.5: quantity(firsts[line * columns]) for line in marks}
 
     def _filled(self, sweep: State) -> dict[str, list[Any]]:
         """The done parts of the cells under way."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.tree import spans
+from bigkernel.tree import leaf, spans
 
 # of a segment; one letter each in a snapshot
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "w", "r", "a", "p", "m", "f"
@@ -38,7 +38,6 @@ class Share:
     busy_seconds: float = 0.0
     peak_bytes: int = 0
     lost: bool = False
-    seen: float = 0.0
 
 
 @dataclass
@@ -73,7 +72,8 @@ class Progress:
         self._ran_on: dict[int, str] = {}
         self._costs: list[tuple[float, float]] = []  # rows and seconds of computed segments
         self.done = 0  # finished segments
-        self._rows_done = self._rows_resumed = 0
+        self.rows_done = 0  # of finished segments, those that were resumed included
+        self._rows_resumed = 0
         self.history: list[tuple[float, float]] = []  # seconds since the start, flops a second until then
         self._marked = (self.started, 0.0)
         self._mark_seconds = _HISTORY_SECONDS
@@ -84,9 +84,9 @@ class Progress:
         """Take one message about this sweep."""
         kind = message["kind"]
         if kind == "segment":
-            self._receive(message["receipt"], now)
+            self._receive(message["receipt"])
         elif kind in ("running", "pulse"):
-            self._run(message, now)
+            self._run(message)
         elif kind == "published":
             for index in self._leaves(message["node"]):
                 self._done(index, PUBLISHED)
@@ -115,38 +115,37 @@ class Progress:
     def _leaves(self, node: str) -> range:
         return range(*self._spans.get(node, (0, 0)))
 
-    def _share(self, worker: str, now: float) -> Share:
-        share = self.workers.setdefault(worker, Share())
-        share.seen = now
-        return share
+    def _share(self, worker: str) -> Share:
+        return self.workers.setdefault(worker, Share())
 
-    def _receive(self, receipt: Mapping[str, Any], now: float) -> None:
-        for index in self._leaves(receipt["node"]):
-            if receipt["node"] != f"0-{index}":
-                return
-            if self.states[index] not in _DONE:
-                self._done(index, PUBLISHED)
-            if receipt["resumed"]:
-                if index not in self._resumed:
-                    self._resumed.add(index)
-                    self._rows_resumed += self._rows(index)
-                return
-            if receipt["starts"] > 1:
-                self._attempts[index] = max(self._attempts[index], int(receipt["starts"]))
-            if not receipt["worker"] or index in self._received:
-                return
-            self._received.add(index)
-            share = self._share(receipt["worker"], now)
-            self._ran_on[index] = receipt["worker"]
-            share.segments += 1
-            share.rows += self._rows(index)
-            share.busy_seconds += receipt["elapsed"]
-            share.peak_bytes = max(share.peak_bytes, int(receipt["peak_bytes"]))
-            self._costs.append((float(self._rows(index)), float(receipt["elapsed"])))
-            for stage, seconds in receipt["seconds"].items():
-                self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+    def _receive(self, receipt: Mapping[str, Any]) -> None:
+        leaves = self._leaves(receipt["node"])
+        if not leaves or receipt["node"] != leaf(leaves.start):
+            return  # unknown, or of a merge
+        index, rows = leaves.start, self._rows(leaves.start)
+        if self.states[index] not in _DONE:
+            self._done(index, PUBLISHED)
+        if receipt["resumed"]:
+            if index not in self._resumed:
+                self._resumed.add(index)
+                self._rows_resumed += rows
+            return
+        if receipt["starts"] > 1:
+            self._attempts[index] = max(self._attempts[index], int(receipt["starts"]))
+        if not receipt["worker"] or index in self._received:
+            return
+        self._received.add(index)
+        self._ran_on[index] = receipt["worker"]
+        share = self._share(receipt["worker"])
+        share.segments += 1
+        share.rows += rows
+        share.busy_seconds += receipt["elapsed"]
+        share.peak_bytes = max(share.peak_bytes, int(receipt["peak_bytes"]))
+        self._costs.append((float(rows), float(receipt["elapsed"])))
+        for stage, seconds in receipt["seconds"].items():
+            self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
 
-    def _run(self, message: Mapping[str, Any], now: float) -> None:
+    def _run(self, message: Mapping[str, Any]) -> None:
         for index in self._leaves(message["node"]):
             if self.states[index] in _DONE:
                 return
@@ -156,12 +155,12 @@ class Progress:
             rows, worker = int(message.get("rows", 0)), str(message["worker"])
             self.states[index] = RUNNING if self._attempts[index] < 2 else AGAIN
             self._partial[index] = rows, worker
-            share = self._share(worker, now)
+            share = self._share(worker)
             share.peak_bytes = max(share.peak_bytes, int(message.get("peak_bytes", 0)))
 
     def _done(self, index: int, state: str) -> None:
         if self.states[index] not in _DONE:
-            self._rows_done += self._rows(index)
+            self.rows_done += self._rows(index)
             self.done += 1
         if self.states[index] != MERGED:
             self.states[index] = state
@@ -169,7 +168,7 @@ class Progress:
 
     def _undone(self, index: int, state: str) -> None:
         if self.states[index] in _DONE:
-            self._rows_done -= self._rows(index)
+            self.rows_done -= self._rows(index)
             self.done -= 1
         self.states[index] = state
         self._partial.pop(index, None)
@@ -200,14 +199,14 @@ class Progress:
         return self.stops[index] - (self.stops[index - 1] if index else 0)
 
     @property
+    def resumed(self) -> int:
+        """Segments that were found finished in the run."""
+        return len(self._resumed)
+
+    @property
     def rows_under_way(self) -> int:
         """Rows of running segments that are done."""
         return sum(rows for rows, _ in self._partial.values())
-
-    @property
-    def rows_done(self) -> int:
-        """Rows of finished segments, those that were resumed included."""
-        return self._rows_done
 
     @property
     def state(self) -> str:
@@ -222,7 +221,7 @@ class Progress:
 
     def flops_per_second(self, now: float) -> float:
         """Mean rate of what was computed, not resumed."""
-        rows = self._rows_done - self._rows_resumed + self.rows_under_way
+        rows = self.rows_done - self._rows_resumed + self.rows_under_way
         return self._flops(rows) / max(self.elapsed(now), 1e-9)
 
     def _flops(self, rows: float) -> float:
@@ -231,7 +230,7 @@ class Progress:
     def _mark(self, now: float) -> None:
         """A point of the rate over time, once a second: what was computed since the point before."""
         then, before = self._marked
-        rows = float(self._rows_done - self._rows_resumed + self.rows_under_way)
+        rows = float(self.rows_done - self._rows_resumed + self.rows_under_way)
         if now - then >= self._mark_seconds or (self.ended is not None and now > then and not self.history):
             self.history.append((now - self.started, max(0.0, self._flops(rows - before)) / max(now - then, 1e-9)))
             self._marked = now, rows
@@ -252,8 +251,8 @@ class Progress:
         """
         if self.ended is not None:
             return 0.0, 0.0, 0.0
-        computed = self._rows_done - self._rows_resumed + self.rows_under_way
-        remaining = self.stops[-1] - self._rows_done - self.rows_under_way if self.stops else 0
+        computed = self.rows_done - self._rows_resumed + self.rows_under_way
+        remaining = self.stops[-1] - self.rows_done - self.rows_under_way if self.stops else 0
         if computed <= 0 or self.elapsed(now) <= 0:
             return None
         expected = self.elapsed(now) * remaining / computed
@@ -287,13 +286,13 @@ class Progress:
             "running_on": {str(i): worker for i, (_, worker) in self._partial.items()},
             "ran_on": {str(i): worker for i, worker in self._ran_on.items()},
             "resumed": sorted(self._resumed),
-            "segments_resumed": len(self._resumed),
+            "segments_resumed": self.resumed,
             "attempts": {str(i): n for i, n in self._attempts.items() if n > 1},
             "segments": {name: counts[letter] for letter, name in STATES.items()},
             "merges_done": len(self.merged_nodes),
             "merges": max(0, len(self.stops) - 1),
             "rows": self.stops[-1] if self.stops else 0,
-            "rows_done": self._rows_done,
+            "rows_done": self.rows_done,
             "rows_under_way": self.rows_under_way,
             "rows_resumed": self._rows_resumed,
             "flops_per_second": self.flops_per_second(now),

@@ -1,7 +1,8 @@
 """The driver's part: sends the messages of its jobs to the scheduler, and hears what the scheduler tells.
 
 Messages are put in a queue and sent from the client's event loop a few times a second, so that a sweep never waits for
-them; what cannot be sent is dropped.
+them. What a slow scheduler did not take is sent again with what came since, at most the last thousand messages; when
+the connection has ended nothing is sent any more.
 """
 
 from __future__ import annotations

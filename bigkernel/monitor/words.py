@@ -1,13 +1,53 @@
-"""Figures in words for terminals and logs: time spans, quantities, rates and sizes with their units."""
+"""Figures in words, one way each: time spans, moments, quantities, sizes, rates and settings; – where there is none.
+
+`duration`, `size` and `flops_rate` are for whoever reads; `spell` and `quantity` say the same in the few letters that a
+column of a terminal or an axis has.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+MISSING = "–"
 _POWERS = ("", "k", "M", "G", "T", "P")
+_SPANS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 
 def printable(text: object) -> str:
     """Text from outside without anything that a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text))
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+def moment(time: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Local time of seconds since 1970; – where it is no time."""
+    try:
+        return datetime.fromtimestamp(time).strftime(form)
+    except (OverflowError, OSError, ValueError, TypeError):
+        return MISSING
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in at most two units: "0.4 ms", "40 ms", "4.2 s", "42 s", "3 min 20 s", "2 h 05 min", "3 days"."""
+    if seconds is None:
+        return MISSING
+    if seconds < 0.0995:
+        thousandths = 1e3 * max(0.0, seconds)
+        return f"{thousandths:.0f} ms" if thousandths >= 9.95 or not thousandths else f"{thousandths:.1f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole, minutes, hours = round(seconds), round(seconds / 60), round(seconds / 3600)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60:02d} s" if whole % 60 else "")
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h" + (f" {minutes % 60:02d} min" if minutes % 60 else "")
+    return f"{hours // 24} {'day' if hours < 48 else 'days'}" + (f" {hours % 24} h" if hours % 24 else "")
 
 
 def spell(seconds: float) -> str:
@@ -22,6 +62,28 @@ def spell(seconds: float) -> str:
     return f"{whole // 86400:,}d{whole % 86400 // 3600:02d}h"
 
 
+def eta(left: Mapping[str, float] | None) -> str:
+    """ "about 3 min (2 to 4)" from `expected`, `low` and `high` in seconds; empty before anything is known."""
+    if left is None:
+        return ""
+    unit, per = next(((name, s) for name, s in reversed(_SPANS) if left["expected"] >= 1.5 * s), _SPANS[0])
+    expected, low, high = (_about(left[key] / per) for key in ("expected", "low", "high"))
+    return f"about {expected} {unit}" + (f" ({low} to {high})" if low != high else "")
+
+
+def _about(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if value < 9.5 else f"{value:,.0f}"
+
+
+def left_of(low: float, high: float | None = None) -> str:
+    """A time that is left, or between two, in few letters: "40s–2m40s left"."""
+    first, last = spell(low), spell(low if high is None else high)
+    return f"{first} left" if first == last else f"{first}–{last} left"
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+
 def quantity(value: float) -> str:
     """A number in at most five letters, with k, M, G, T or P for powers of a thousand: "950", "61.4k", "8.7M"."""
     power = 0
@@ -31,25 +93,55 @@ def quantity(value: float) -> str:
     return f"{value:,.{digits}f}{_POWERS[power]}"
 
 
-def flops_rate(value: float) -> str:
-    """Floating-point operations a second: "121 GFLOP/s"."""
-    text = quantity(value)
-    number, letter = (text[:-1], text[-1]) if text[-1].isalpha() else (text, "")
-    return f"{number} {letter}FLOP/s"
+def count(number: float | None) -> str:
+    """A whole number, with commas: "65,536"."""
+    return MISSING if number is None else f"{number:,.0f}"
 
 
-def size(count: float) -> str:
-    """Bytes: "550 MB"."""
-    text = quantity(count)
-    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else f"{text} B"
+def size(count: float | None) -> str:
+    """Bytes, to three digits: "630 MB", "2.15 GB"."""
+    return _measured(count, "B")
 
 
-def percent(part: float, whole: float) -> str:
-    """ "52 %"; "–" of nothing."""
-    return f"{100 * part / whole:.0f} %" if whole > 0 else "–"
+def flops(count: float | None) -> str:
+    """Floating-point operations, to three digits: "5.67 GFLOP"."""
+    return _measured(count, "FLOP")
 
 
-def left_of(low: float, high: float | None = None) -> str:
-    """A time that is left, or between two: "40s–2m40s left"."""
-    first, last = spell(low), spell(low if high is None else high)
-    return f"{first} left" if first == last else f"{first}–{last} left"
+def flops_rate(value: float | None) -> str:
+    """Floating-point operations a second, to three digits: "121 GFLOP/s", "4.32 GFLOP/s"."""
+    return _measured(value, "FLOP/s")
+
+
+def _measured(value: float | None, unit: str) -> str:
+    if value is None:
+        return MISSING
+    power = 0
+    while value >= 999.5 and power < len(_POWERS) - 1:
+        value, power = value / 1000, power + 1
+    number = f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+    return f"{number} {_POWERS[power]}{unit}"
+
+
+def percent(part: float, whole: float = 1.0) -> str:
+    """ "52 %"; – of nothing."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else MISSING
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def plainly(value: Any) -> str:
+    """A setting: kernels as they are called, numbers to six digits."""
+    if value is None:
+        return MISSING
+    if isinstance(value, Mapping):
+        rest = ", ".join(f"{key} = {plainly(item)}" for key, item in value.items() if key != "name")
+        return f"{value['name']}({rest})" if "name" in value else rest
+    if isinstance(value, list | tuple):
+        return ", ".join(plainly(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
+from bigkernel.monitor.words import count, duration, flops, flops_rate, percent, size
 from bigkernel.report import drawings
 from bigkernel.report import timeline as timelines
 from bigkernel.report.facts import Facts, Sweep
 from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.report.timeline import Axis, Bar, short_names
-from bigkernel.report.units import clock, count, duration, in_bytes, in_flops, per_second
 
 _DETAILED = 4  # sweeps that have tables and stages of their own, the longest
 
 _COMPARED: tuple[tuple[str, str, str, Callable[[Any], str]], ...] = (
     ("rows", "rows", "rows_done", count),
     ("segments", "segments", "segments_done", count),
-    ("arithmetic", "planned_flops", "computed_flops", in_flops),
-    ("rows read, decoded", "planned_bytes_read", "bytes_read", in_bytes),
-    ("highest memory of a worker", "announced_bytes", "peak_bytes", in_bytes),
+    ("arithmetic", "planned_flops", "computed_flops", flops),
+    ("rows read, decoded", "planned_bytes_read", "bytes_read", size),
+    ("highest memory of a worker", "announced_bytes", "peak_bytes", size),
     ("time", "predicted_seconds", "seconds", duration),
-    ("rate of all workers", "calibrated_flops_per_second", "flops_per_second", per_second),
+    ("rate of all workers", "calibrated_flops_per_second", "flops_per_second", flops_rate),
 )
 _PLAN = (
     Column("what", "", left=True),
@@ -37,8 +37,8 @@ _SWEEPS = (
     Column("segments", "segments", lambda r: f"{r['segments_done']:,} of {r['segments']:,}"),
     Column("seconds", "time", lambda r: duration(r["seconds"])),
     Column("predicted_seconds", "predicted", lambda r: duration(r["predicted_seconds"])),
-    Column("flops_per_second", "rate", lambda r: per_second(r["flops_per_second"])),
-    Column("peak_bytes", "memory", lambda r: in_bytes(r["peak_bytes"])),
+    Column("flops_per_second", "rate", lambda r: flops_rate(r["flops_per_second"])),
+    Column("peak_bytes", "memory", lambda r: size(r["peak_bytes"])),
 )
 
 
@@ -62,7 +62,7 @@ def plan(page: Page, facts: Facts) -> None:
             a, b = figures[planned], figures[measured]
             if a is None and b is None:
                 continue
-            ratio = MISSING if not a or b is None else f"{100 * b / a:.0f} %"
+            ratio = MISSING if not a or b is None else percent(b, a)
             records.append({"what": what, "planned": show(a), "measured": show(b), "ratio": ratio})
         known |= figures["calibrated_flops_per_second"] is not None
         if len(facts.sweeps) > 1:
@@ -106,7 +106,8 @@ def timeline(page: Page, facts: Facts) -> None:
     if any(bar.again for bar in bars):
         caption += " Outlined segments were begun more than once."
     if axis.pauses():
-        caption += " Grey bands are pauses of " + ", ".join(clock(seconds) for *_, seconds in axis.pauses()[:6]) + "."
+        lengths = ", ".join(duration(seconds) for *_, seconds in axis.pauses()[:6])
+        caption += f" Grey bands are pauses of {lengths}."
     drawing = timelines.timeline(bars, axis) + (drawings.legend(keys) if len(keys) > 1 else "")
     page.svg(drawing, caption=caption)
 
@@ -150,5 +151,5 @@ def memory(page: Page, facts: Facts) -> None:
     drawing = drawings.memory(peaks, announced, short_names(list(peaks)))
     if drawing:
         caption = "Highest resident memory of each worker process"
-        line = f"; the dashed line is the {in_bytes(announced)} that the plan announced." if announced else "."
+        line = f"; the dashed line is the {size(announced)} that the plan announced." if announced else "."
         page.heading("Memory of the workers").svg(drawing, caption=caption + line)

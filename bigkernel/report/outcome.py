@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import certify
+from bigkernel.monitor.words import plainly
 from bigkernel.report import drawings
 from bigkernel.report.facts import Facts
 from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.report.pixels import unpack
-from bigkernel.report.units import plainly
 
 _MOST_CONFUSED = 12
 _MOST_CANDIDATES = 20

@@ -23,8 +23,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bigkernel.disk import writing
+from bigkernel.monitor.words import MISSING as MISSING
 
-MISSING = "–"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STYLE = Path(__file__).with_name("page.css")
 

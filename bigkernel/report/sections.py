@@ -9,15 +9,21 @@ from collections.abc import Callable
 from typing import Any
 
 import bigkernel
+from bigkernel.monitor.words import duration, flops_rate, moment, percent, plainly, size
 from bigkernel.report import measured, outcome
 from bigkernel.report.attempts import Attempt
 from bigkernel.report.facts import Facts
 from bigkernel.report.page import MISSING, Column, Page, Table
-from bigkernel.report.units import clock, in_bytes, moment, per_second, plainly
 
 _log = logging.getLogger(__name__)
 _MOST_EVENTS = 200
-_MISHAPS = {"retry": "input/output", "worker": "worker lost", "repeat": "begun again", "damage": "damage"}
+_INCIDENTS = {
+    "resume": "taken over",
+    "retry": "input/output",
+    "worker": "worker lost",
+    "repeat": "begun again",
+    "damage": "damage",
+}
 
 
 def page_of(facts: Facts) -> Page:
@@ -70,7 +76,7 @@ def _seconds(facts: Facts) -> float:
 
 
 def _state(page: Page, facts: Facts) -> None:
-    count, took = len(facts.attempts), clock(_seconds(facts))
+    count, took = len(facts.attempts), duration(_seconds(facts))
     attempts = f" in {count} attempts" if count > 1 else ""
     done = sum(sweep.segments_done for sweep in facts.sweeps)
     planned = sum(sweep.segments for sweep in facts.sweeps)
@@ -105,14 +111,14 @@ def _tiles(page: Page, facts: Facts) -> None:
         tiles.append((f"{rows:,}", "rows"))
     longest = max(figures, key=lambda each: each["seconds"] or 0.0, default={})
     if _seconds(facts):
-        tiles.append((clock(_seconds(facts)), "at work, all attempts" if len(facts.attempts) > 1 else "at work"))
+        tiles.append((duration(_seconds(facts)), "at work, all attempts" if len(facts.attempts) > 1 else "at work"))
     if longest.get("flops_per_second"):
         share = longest["calibrated_flops_per_second"]
-        of = f", {longest['flops_per_second'] / share:.0%} of the calibrated rate" if share else ""
-        tiles.append((per_second(longest["flops_per_second"]), f"rate of the longest sweep{of}"))
+        of = f", {percent(longest['flops_per_second'], share)} of the calibrated rate" if share else ""
+        tiles.append((flops_rate(longest["flops_per_second"]), f"rate of the longest sweep{of}"))
     if longest.get("peak_bytes"):
-        of = f" of {in_bytes(longest['announced_bytes'])} announced" if longest["announced_bytes"] else ""
-        tiles.append((in_bytes(longest["peak_bytes"]), f"highest memory of a worker{of}"))
+        of = f" of {size(longest['announced_bytes'])} announced" if longest["announced_bytes"] else ""
+        tiles.append((size(longest["peak_bytes"]), f"highest memory of a worker{of}"))
     page.tiles(tiles)
 
 
@@ -179,7 +185,7 @@ def _work(facts: Facts, attempt: int) -> dict[str, int]:
 _ATTEMPTS = (
     Column("number", "attempt"),
     Column("started", "begun", lambda r: moment(r["started"]), left=True),
-    Column("elapsed_seconds", "lasted", lambda r: clock(r["elapsed_seconds"])),
+    Column("elapsed_seconds", "lasted", lambda r: duration(r["elapsed_seconds"])),
     Column("state", "ended", lambda r: "driver died" if r["lost"] else str(r["state"]), left=True),
     Column("computed", "segments computed", ","),
     Column("resumed", "taken over", ","),
@@ -194,7 +200,7 @@ def _incidents(page: Page, facts: Facts) -> None:
         {**event, "attempt": number}
         for number, attempt in enumerate(facts.attempts, 1)
         for event in attempt.job["events"]
-        if event["kind"] in _MISHAPS
+        if event["kind"] in _INCIDENTS
     ]
     told = {(record["kind"], record["text"]) for record in records}
     for sweep in facts.sweeps:
@@ -206,9 +212,9 @@ def _incidents(page: Page, facts: Facts) -> None:
                 records.append({"time": receipt.ended, "kind": "retry", "text": text, "attempt": number + 1})
     if not records:
         if facts.attempts:
-            page.heading("Retries and incidents").text("There were none.")
+            page.heading("Resumes, retries and incidents").text("There were none.")
         return
-    page.heading("Retries and incidents")
+    page.heading("Resumes, retries and incidents")
     records.sort(key=lambda record: record["time"])
     shown = records[-_MOST_EVENTS:]
     caption = f"The last {len(shown)} of {len(records):,}." if len(records) > len(shown) else ""
@@ -218,7 +224,7 @@ def _incidents(page: Page, facts: Facts) -> None:
 _EVENTS = (
     Column("time", "time", lambda r: moment(r["time"]), left=True),
     Column("attempt", "attempt"),
-    Column("kind", "kind", lambda r: _MISHAPS[r["kind"]], left=True),
+    Column("kind", "kind", lambda r: _INCIDENTS[r["kind"]], left=True),
     Column("text", "what happened", lambda r: str(r["text"]), left=True, long=True),
 )
 

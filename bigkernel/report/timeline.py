@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bigkernel.report.units import clock
+from bigkernel.monitor.words import duration
 
 COLOURS = 10
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short
@@ -179,7 +179,7 @@ def frame(axis: Axis, height: float) -> str:
     for left, right, seconds in axis.pauses():
         parts.append(
             f'<rect class="pause" x="{left:.2f}%" width="{right - left:.2f}%" y="0" height="{height}">'
-            f"<title>pause of {clock(seconds)}</title></rect>"
+            f"<title>pause of {duration(seconds)}</title></rect>"
         )
     return "".join(parts)
 

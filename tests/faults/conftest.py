@@ -6,11 +6,15 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from drivers import SEGMENTS, D, Driver, N
+from probes import Sums
 
+from bigkernel import arrays, sweep
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.rows import Rows, as_rows
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +31,26 @@ def fault_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     ) as writer:
         writer.append(x=X, y=y)
     return open_corpus(path)
+
+
+@pytest.fixture
+def fault_segments() -> Iterator[None]:
+    """Settings that cut the corpus into `SEGMENTS` segments of two chunks."""
+    chunk = N // (2 * SEGMENTS) * D * 4
+    with dask.config.set({"bigkernel.min-segments": SEGMENTS, "bigkernel.chunk-bytes": chunk}):
+        yield
+
+
+@pytest.fixture
+def rows(fault_corpus: Corpus) -> Rows:
+    """The rows of the corpus."""
+    return as_rows(fault_corpus)
+
+
+@pytest.fixture
+def clean(rows: Rows) -> str:
+    """The bits of the undisturbed sweep."""
+    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
 
 
 @pytest.fixture

@@ -24,29 +24,10 @@ from bigkernel import arrays, connect, executing, sweep
 from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.monitor.plugin import NAME, install, state_of
-from bigkernel.rows import as_rows
 from bigkernel.tree import leaf, merge_tree
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
-
-
-@pytest.fixture(autouse=True)
-def settings():
-    chunk = N // (2 * SEGMENTS) * D * 4
-    with dask.config.set({"bigkernel.min-segments": SEGMENTS, "bigkernel.chunk-bytes": chunk}):
-        yield
-
-
-@pytest.fixture
-def rows(fault_corpus):
-    return as_rows(fault_corpus)
-
-
-@pytest.fixture
-def clean(rows):
-    """The bits of the undisturbed sweep."""
-    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
 
 
 @pytest.fixture(scope="module")

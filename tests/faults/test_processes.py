@@ -24,7 +24,6 @@ from bigkernel import arrays, connect
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
 from bigkernel.execution import executing
 from bigkernel.locks import Lock, locked
-from bigkernel.rows import as_rows
 from bigkernel.runs import Run
 from bigkernel.survey import survey
 from bigkernel.sweep import plan_sweep, sweep
@@ -34,27 +33,10 @@ SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
 
 
 @pytest.fixture(autouse=True)
-def settings():
-    with dask.config.set(
-        {
-            "bigkernel.min-segments": SEGMENTS,
-            "bigkernel.worker-ttl-seconds": 4,
-            "bigkernel.stall-seconds": 30,
-            "bigkernel.chunk-bytes": N // (2 * SEGMENTS) * D * 4,
-        }
-    ):
+def patience(fault_segments):
+    """Waits that end soon."""
+    with dask.config.set({"bigkernel.worker-ttl-seconds": 4, "bigkernel.stall-seconds": 30}):
         yield
-
-
-@pytest.fixture
-def rows(fault_corpus):
-    return as_rows(fault_corpus)
-
-
-@pytest.fixture
-def clean(rows):
-    """The bits of the undisturbed sweep."""
-    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
 
 
 def pids(client):

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 
 from bigkernel.monitor import live
 from bigkernel.monitor.board import Board
-from bigkernel.monitor.words import flops_rate, percent, quantity, size, spell
+from bigkernel.monitor.words import flops_rate, quantity, spell
 
 
 def state_of(segments=2000, workers=100, *, seconds=1.0, **options):
@@ -31,51 +31,6 @@ def text_of(state, width=80):
 @pytest.fixture(scope="module")
 def half():
     return state_of()
-
-
-@pytest.mark.parametrize(
-    "seconds, text",
-    [
-        (-3, "0s"),
-        (0.4, "0s"),
-        (99.4, "99s"),
-        (100, "1m40s"),
-        (133, "2m13s"),
-        (5999, "99m59s"),
-        (6000, "1h40m"),
-        (3.0e5, "83h20m"),
-        (5e5, "5d18h"),
-    ],
-)
-def test_time_spans_are_short_and_name_their_units(seconds, text):
-    assert spell(seconds) == text
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        (0, "0"),
-        (950, "950"),
-        (999.7, "1.0k"),
-        (1000, "1k"),
-        (61_440, "61.4k"),
-        (999_600, "1.0M"),
-        (8.7e6, "8.7M"),
-        (121e9, "121G"),
-        (2e18, "2,000P"),
-    ],
-)
-def test_quantities_have_three_digits_and_a_power_of_a_thousand(value, text):
-    assert quantity(value) == text
-
-
-def test_rates_sizes_and_shares_have_units():
-    assert flops_rate(9.5e12) == "9.5 TFLOP/s"
-    assert flops_rate(12) == "12 FLOP/s"
-    assert size(550e6) == "550 MB"
-    assert size(0) == "0 B"
-    assert percent(1, 3) == "33 %"
-    assert percent(1, 0) == "–"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 160])

@@ -15,10 +15,9 @@ from bokeh.protocol import Protocol
 from simulated import messages
 
 from bigkernel.monitor import page as page_module
-from bigkernel.monitor import page_figures, progress
 from bigkernel.monitor.board import Board
 from bigkernel.monitor.page import Page
-from bigkernel.monitor.page_facts import chosen, compact, duration, eta, gflops, rate, size
+from bigkernel.monitor.page_facts import chosen, rate
 from bigkernel.monitor.page_figures import Memory, Rate, Stages
 from bigkernel.monitor.page_map import RowMap
 
@@ -195,15 +194,14 @@ def test_rate_stages_and_memory_are_those_of_the_snapshot():
     assert memory.root.y_range.end > memory._limit.location
 
 
-def test_the_rate_of_a_long_sweep_begins_where_its_history_does():
-    assert page_figures._LONGEST_HISTORY == progress._HISTORY
+def test_the_rate_of_a_long_sweep_is_drawn_from_its_start():
     simulated = Simulated(400, 1, finished=True)
     simulated.go_on()
     page, _ = opened(simulated)
-    first, last = (sweep_of(simulated)["rate_history"][k][0] / 60 for k in (0, -1))
-    assert first > 0.5
+    last = sweep_of(simulated)["rate_history"][-1][0] / 60
     shown = part(page, Rate)
-    assert (shown.root.x_range.start, shown.root.x_range.end) == (first, last)
+    assert (shown._source.data["time"][0], shown._source.data["time"][-1]) == (0, last)
+    assert (shown.root.x_range.start, shown.root.x_range.end) == (0, last)
     assert shown.root.xaxis.axis_label == "since the start of the sweep (min)"
 
 
@@ -359,46 +357,7 @@ def test_a_state_that_cannot_be_read_leaves_the_page_open(caplog):
 # -- numbers as people say them --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "seconds, text",
-    [
-        (-1e-9, "0 ms"),
-        (0.04, "40 ms"),
-        (0.0999, "0.1 s"),
-        (9.94, "9.9 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3599.7, "1 h 00 min"),
-        (7500, "2 h 05 min"),
-        (86399, "1 day 0 h"),
-        (273_600, "3 days 4 h"),
-    ],
-)
-def test_a_duration_is_said_in_two_units(seconds, text):
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    "left, text",
-    [
-        ((180, 120, 240), "about 3 min (2 to 4)"),
-        ((45, 40, 51), "about 45 s (40 to 51)"),
-        ((7000, 6900, 7100), "about 1.9 h (1.9 to 2)"),
-        ((300, 300, 300), "about 5 min"),
-        ((0, 0, 0), "about 0 s"),
-        ((260_000, 250_000, 280_000), "about 3 days (2.9 to 3.2)"),
-    ],
-)
-def test_the_time_left_is_said_with_its_range(left, text):
-    assert eta(dict(zip(("expected", "low", "high"), left, strict=True))) == text
-    assert eta(None) == ""
-
-
-def test_rates_and_sizes_have_their_units():
+def test_the_rate_is_held_against_the_calibrated_one():
     sweep = {"flops_per_second": 160e9, "calibrated_flops_per_second": 190e9}
     assert rate(sweep) == "160 GFLOP/s, 84 % of the calibrated 190 GFLOP/s"
     assert rate({**sweep, "calibrated_flops_per_second": 0.0}) == "160 GFLOP/s"
-    assert gflops(4.3174e9) == "4.32 GFLOP/s"
-    assert (size(630e6), size(2**31)) == ("630 MB", "2.15 GB")
-    assert [compact(value) for value in (0, 950, 65_536, 1_310_720, 2.5e9)] == ["0", "950", "65.5 k", "1.31 M", "2.5 G"]

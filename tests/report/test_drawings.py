@@ -18,7 +18,6 @@ from bigkernel.report import drawings
 from bigkernel.report.page import Column, Page, Table
 from bigkernel.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
 from bigkernel.report.timeline import Axis, Bar, lanes_of, short_names, timeline
-from bigkernel.report.units import clock
 
 CHANCE = np.random.default_rng(4)
 
@@ -86,15 +85,6 @@ def test_a_long_pause_is_short_and_told():
     assert [text for _, text in axis.ticks()] == ["0", "1 min", "2 min", "3 min"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.034, "0.034 s"), (9.9, "9.9 s"), (45, "45 s"), (125, "2 min 5 s"), (1234, "20 min"), (5400, "90 min")]
-    + [(9000, "2 h 30 min"), (280_000, "3 d 5 h")],
-)
-def test_durations_are_told_in_one_or_two_units(seconds, text):
-    assert clock(seconds) == text
-
-
 def test_work_of_one_worker_that_overlaps_stands_in_rows_of_its_own():
     bars = [Bar(0, 10, "a"), Bar(5, 12, "a"), Bar(10, 20, "a"), Bar(0, 1, "b")]
     lanes = dict(lanes_of(bars))
@@ -160,7 +150,9 @@ def test_a_confusion_matrix_has_numbers_while_they_can_be_read(classes, drawn):
 
 
 def test_a_confusion_matrix_without_an_error_is_drawn():
-    read(Page("").svg(drawings.confusion(np.diag([3.0, 4.0]), [0, 1])).html())
+    read(Page("").svg(drawing := drawings.confusion(np.diag([3.0, 4.0]), [0, 1])).html())
+    cells = re.findall(r'<td class="(\w+)" style="--v:([\d.]+)">(\d+)</td>', drawing)
+    assert cells == [("hit", "0.50", "3"), ("none", "0.00", "0"), ("none", "0.00", "0"), ("hit", "0.50", "4")]
 
 
 def test_residuals_are_drawn_in_proportion():
