@@ -24,6 +24,7 @@ INTERRUPTED = 75
 # in the order of work: "module", "one line of help"
 COMMANDS = {
     "ingest": ("data", "Read files into a chunked corpus."),
+    "deform": ("deform", "Make a large corpus of deformed copies of images."),
     "info": ("data", "Say what a corpus, model or prediction store is."),
     "check": ("data", "Read all of a store or run: every checksum, every value."),
     "plan": ("models", "Tell what a fit would cost. Nothing is run."),

@@ -1,0 +1,151 @@
+"""`bigkernel deform`: a corpus of images grows to any number of rows by deformed copies."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import zarr
+from zarr.storage import MemoryStore
+
+from bigkernel import arrays
+from bigkernel.cli.contact_sheet import contact_sheet
+from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options, show
+from bigkernel.corpus import open_corpus
+from bigkernel.digits import deform_corpus, deformation_of, deformed_rows
+from bigkernel.disk import free_bytes, require_free
+from bigkernel.errors import DataError
+from bigkernel.rows import Rows
+
+_TIMED_ROWS = 8192
+
+
+@click.command()
+@click.argument("source", type=click.Path())
+@click.argument("target", type=click.Path())
+@click.option("--rows", "n_rows", type=click.IntRange(1), required=True, help="Rows of the new corpus.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of all copies.")
+@click.option(
+    "--strength",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Standard deviation of the displacement, in pixels of an image 28 high.",
+)
+@click.option("--smoothness", type=float, metavar="PIXELS", help="Of the displacement, σ  [4/28 of the height].")
+@click.option(
+    "--shift", type=int, metavar="PIXELS", help="Most that a copy is moved by  [1/28 of the height, rounded]."
+)
+@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
+@click.option("--name", help="Name of the corpus [deformed …].")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False), metavar="FILE.png", help="Draw some originals and their copies."
+)
+@click.option("--dry-run", is_flag=True, help="Say how many bytes, chunks and seconds it takes, and stop.")
+@cluster_options
+@run_options
+@overwrite_option
+@json_option
+def deform(
+    source: str,
+    target: str,
+    n_rows: int,
+    seed: int,
+    strength: float,
+    smoothness: float | None,
+    shift: int | None,
+    chunk_rows: int | None,
+    name: str | None,
+    picture: str | None,
+    dry_run: bool,
+    where: Where,
+    run: str | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make a corpus of --rows rows at TARGET from the images of the corpus SOURCE.
+
+    Its first rows are the images as they are; row i after them is a smoothly distorted, shifted copy of image i mod n
+    (Loosli, Canu & Bottou's infinite MNIST). A row depends on the images, the options and its number alone: any cluster
+    makes the same bytes. Copies keep the label and share the `group` of their original, so that folds by group keep
+    them together.
+
+    \b
+    bigkernel ingest train-images-idx3-ubyte.gz mnist.corpus
+    bigkernel deform mnist.corpus mnist8m.corpus --rows 8100000 --dry-run
+    bigkernel deform mnist.corpus mnist8m.corpus --rows 8100000 \\
+        --cluster local --run mnist8m.run --picture copies.png
+    """
+    corpus = open_corpus(source)
+    deformation = deformation_of(corpus, seed=seed, strength=strength, smoothness=smoothness, shift=shift)
+    rows = deformed_rows(corpus, n_rows, deformation, chunk_rows=chunk_rows)
+    row_bytes = corpus.n_features * rows.dtype.itemsize + sum(column.dtype.itemsize for column in rows.columns.values())
+    figures: dict[str, Any] = {
+        "rows": n_rows,
+        "originals": corpus.n_rows,
+        "copies_of_each": round(max(0, n_rows - corpus.n_rows) / corpus.n_rows, 2),
+        "features": corpus.n_features,
+        "strength": deformation.strength,
+        "smoothness_pixels": deformation.smoothness,
+        "shift_pixels": deformation.shift,
+        "chunk_rows": rows.x.steps[1],
+        "chunks": len(rows.x.steps) - 1,
+        "raw_bytes": n_rows * row_bytes,
+    }
+    if picture is not None:
+        _write(Path(picture), contact_sheet(corpus, deformation))
+        figures["picture"] = picture
+    if dry_run:
+        require_free(target, n_rows * row_bytes, "the corpus")
+        show({**figures, **_estimate(rows, row_bytes), "free_bytes": free_bytes(target)}, as_json=as_json, title=target)
+        return
+    start = time.perf_counter()
+    with execution(where, run=run, resume=resume, quiet=as_json):
+        made = deform_corpus(
+            corpus,
+            target,
+            n_rows,
+            seed=seed,
+            strength=strength,
+            smoothness=smoothness,
+            shift=shift,
+            chunk_rows=chunk_rows,
+            name=name,
+            overwrite=overwrite,
+        )
+    seconds = time.perf_counter() - start
+    stored = sum(file.stat().st_size for file in Path(made.path).rglob("*") if file.is_file())
+    figures |= {"stored_bytes": stored, "stored_of_raw": stored / (n_rows * row_bytes), "seconds": seconds}
+    if not resume:  # then some of the rows were there before
+        figures |= {"rows_per_second": round(n_rows / seconds), "mb_per_second": n_rows * row_bytes / seconds / 1e6}
+    show(figures, as_json=as_json, title=target)
+
+
+def _estimate(rows: Rows, row_bytes: int) -> dict[str, Any]:
+    """Make and compress some rows in memory: what all of them would take on one processor."""
+    n_rows = len(rows)
+    count = min(_TIMED_ROWS, n_rows, rows.x.steps[1])
+    first = n_rows - count  # the last rows: copies, if there are any
+    rows.x.read(first, first + 1)  # the basis is made once a process
+    group = zarr.create_group(MemoryStore(), zarr_format=3)
+    array = arrays.create(group, "x", shape=(count, rows.shape[1]), chunks=(count, rows.shape[1]), dtype=rows.dtype)
+    start = time.process_time()
+    arrays.write(array, 0, rows.x.read(first, n_rows))
+    seconds = max(time.process_time() - start, 1e-9)
+    share = array.nbytes_stored() / (count * rows.shape[1] * rows.dtype.itemsize)
+    return {
+        "stored_bytes_expected": round(share * n_rows * row_bytes),
+        "rows_per_second_of_a_processor": round(count / seconds),
+        "seconds_on_one_processor": seconds * n_rows / count,
+    }
+
+
+def _write(path: Path, png: bytes) -> None:
+    try:
+        path.write_bytes(png)
+    except OSError as error:
+        raise DataError(f"{os.fspath(path)}: the picture cannot be written: {error.strerror}") from error
