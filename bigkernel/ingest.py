@@ -1,17 +1,18 @@
-"""From a source to a corpus: survey the labels, then stream the rows.
+"""From sources to a corpus: survey the labels, then stream the rows.
 
-The labels alone are read first (`survey`): they decide whether `y` holds classes (int64, −1 for unlabelled) or numbers
-(float64), and for text also how many rows there are. Then the rows go block by block through a `CorpusWriter`, which
-removes what it wrote when anything goes wrong, unless there is a run to go on with. Memory does not depend on n.
+The labels alone are read first (`labels`): they decide whether `y` holds classes (int64, −1 for unlabelled) or numbers
+(float64), and for text also how many rows there are. Then the rows go block by block through a `CorpusWriter`, one for
+each side of a split, which removes what it wrote when anything goes wrong, unless there is a run to go on with. Rows of
+several files follow one another, and the column `domain` numbers the files. Memory does not depend on n.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -26,129 +27,46 @@ from bigkernel.disk import token_of, writing
 from bigkernel.errors import DataError
 from bigkernel.identity import fingerprint
 from bigkernel.io.source import Source
+from bigkernel.labels import Labels, survey_all
+from bigkernel.partition import Split, split_path
 from bigkernel.runs import Receipt, Run
 
-AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
-MOST_CLASSES = 2**16
-_LARGEST_EXACT = 2**53
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What a pass over the labels found.
-
-    Attributes
-    ----------
-    classes : tuple of int or of str
-        The distinct labels in order, −1 apart; empty: `y` holds numbers.
-    n_rows : int
-    path : str
-        Of the file, for messages.
-    """
-
-    classes: tuple[int | str, ...]
-    n_rows: int
-    path: str
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the stored column: int64 for classes, float64 for numbers."""
-        return np.dtype(np.int64 if self.classes else np.float64)
-
-    def encode(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Labels of a block as they are stored: names become positions in `classes`."""
-        if not self.classes and y.dtype.kind != "U":
-            return y.astype(self.dtype)
-        known = np.array(self.classes)
-        if y.dtype.kind == "U" and known.dtype.kind == "U":
-            positions = np.searchsorted(known, y).clip(max=len(known) - 1)
-            if (known[positions] == y).all():
-                return positions.astype(self.dtype)
-        elif y.dtype.kind != "U" and known.dtype.kind != "U" and np.isin(y, (-1, *known)).all():
-            return y.astype(self.dtype)
-        raise DataError(f"{self.path}: other labels than in the first pass over them; the file was changed meanwhile")
-
-
-def survey(blocks: Iterable[NDArray[Any]], *, path: str, classes: Literal["auto"] | bool = "auto") -> Labels:
-    """Decide what the labels are, from one pass over them.
-
-    Names are always classes. Integers are classes when `classes` is True, or "auto" and at most 1,000 are distinct; −1
-    among them means unlabelled. Anything else is numbers, of which NaN means unlabelled.
-
-    Parameters
-    ----------
-    blocks : iterable of arrays (k,)
-    path : str
-        For messages.
-    classes : "auto" or bool
-
-    Raises
-    ------
-    DataError
-        Infinite labels; classes asked for where labels are not integers; too many names; or −1 beside fewer than two
-        classes, where it may be a class itself, unless `classes` is True.
-    """
-    distinct: set[Any] = set()
-    names, integral, n_rows = False, classes is not False, 0
-    for y in blocks:
-        names = y.dtype.kind == "U"
-        if names and classes is False:
-            raise DataError(
-                f"{path}: row {n_rows}: the label {str(y[0])!r} is a name, but classes=False asks for numbers"
-            )
-        if not names:
-            odd = ~_is_integral(y)
-            if y.dtype.kind == "f" and np.isinf(y).any():
-                raise DataError(f"{path}: row {n_rows + int(np.argmax(np.isinf(y)))}: the label is infinite")
-            if classes is True and odd.any():
-                row = int(np.argmax(odd))
-                raise DataError(f"{path}: row {n_rows + row}: {y[row]} is no class, but classes=True asks for classes")
-            integral = integral and not odd.any()
-        n_rows += len(y)
-        if names:
-            distinct.update(np.unique(y).tolist())
-        elif integral and (classes is True or len(distinct) <= AUTO_CLASSES + 1):  # + 1: perhaps −1 is one of them
-            distinct.update(int(value) for value in np.unique(y))
-        if len(distinct - {-1}) > MOST_CLASSES and (names or classes is True):
-            raise DataError(f"{path}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
-    found = tuple(sorted(distinct - {-1}))
-    if n_rows == 0 or not (names or classes is True or (integral and len(found) <= AUTO_CLASSES)):
-        return Labels((), n_rows, path)
-    if -1 in distinct and len(found) < (1 if classes is True else 2):
-        raise DataError(
-            f"{path}: its labels are {', '.join(map(str, (-1, *found)))}, and −1 among classes means unlabelled; if it "
-            "is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled; classes=False: as a "
-            "number"
-        )
-    return Labels(found, n_rows, path)
+_ENDINGS = {
+    *(".csv", ".tsv", ".txt", ".dat", ".data", ".mat", ".npy", ".npz", ".idx"),
+    *(".parquet", ".parq", ".pq", ".zarr", ".libsvm", ".svm", ".svmlight", ".corpus"),
+}
 
 
 def ingest(
-    source: Source,
+    source: Source | Sequence[Source],
     target_path: str | os.PathLike[str],
     *,
     name: str | None = None,
     overwrite: bool = False,
     classes: Literal["auto"] | bool = "auto",
+    split: Split | None = None,
     chunk_rows: int | None = None,
     progress: Callable[[int, int | None], None] | None = None,
     run: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> Corpus:
-    """Write the rows and labels of a source as a corpus.
+    """Write the rows and labels of a source, or of several, as a corpus.
 
     Parameters
     ----------
-    source : Source
-        From `bigkernel.io.open_source`.
+    source : Source, or a sequence of them
+        From `bigkernel.io.open_source`, or `labels.relabelled`. Several must agree in features, dtype and images; their
+        classes are joined, and the column `domain` is 0, 1, … by file.
     target_path : path
-        Must not exist, unless `overwrite`.
+        Must not exist, unless `overwrite`; nor may the corpora beside it that a split makes.
     name : str or None
-        Of the corpus; None: the file's.
+        Of the corpus; None: the first file's.
     overwrite : bool
         Replace a corpus at `target_path`; anything else there is left alone.
     classes : "auto" or bool
         Whether integer labels are classes; see `survey`. Numbers are stored as float64.
+    split : Split or None
+        Named shares of the rows that go to corpora of their own, in the same pass: train.corpus and train-test.corpus.
     chunk_rows : int or None
         None: `chunk_rows_for`.
     progress : callable or None
@@ -162,13 +80,15 @@ def ingest(
     Returns
     -------
     Corpus
-        Opened for reading. Its `source` is each file's name and sha256.
+        Opened for reading: of a split, what stays. Its `source` is each file's name and sha256, in the order of the
+        domains.
 
     Raises
     ------
     DataError
-        Anything wrong with the file, no rows, values that are not finite (names the first rows), or a target that
-        exists or cannot be written. Nothing new is left at `target_path` then.
+        Anything wrong with a file, no rows, values that are not finite (names the first rows), files that do not agree
+        (names the first and both values), a share without rows, or a target that exists or cannot be written. Nothing
+        new is left at `target_path` then.
     ResumeMismatch, RunLocked
         `run` belongs to another job (names what differs), or to a process that is at work.
 
@@ -184,89 +104,193 @@ def ingest(
     ((2, 2), ('setosa', 'virginica'), array([1, 0]))
     >>> folder.cleanup()
     """
-    if os.path.lexists(target_path) and not overwrite:
-        raise DataError(f"{os.fspath(target_path)}: already exists; choose another path or ask to overwrite it")
-    labels = None if source.targets is None else survey(source.targets(), path=source.path, classes=classes)
-    n_rows = source.n_rows if labels is None else labels.n_rows
+    sources = [source] if isinstance(source, Source) else list(source)
+    shares = ["", *(split.shares if split else ())]
+    targets = [split_path(target_path, share) for share in shares]
+    for target in targets:
+        if os.path.lexists(target) and not overwrite:
+            raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+    _require_alike(sources)
+    first = sources[0]
+    if split is not None and split.by == "group" and first.groups is None:
+        raise DataError(
+            f"{first.path}: a split by group, but the rows have no groups; name their column, or split by row"
+        )
+    labels = survey_all(sources, classes=classes)
+    counts = [part.n_rows for part in sources]
+    n_rows = labels.n_rows if labels else None if None in counts else sum(count or 0 for count in counts)
     if n_rows == 0:
-        raise DataError(f"{source.path}: no rows")
+        raise DataError(f"{first.path}: no rows")
     if labels is None and classes is True:
-        raise DataError(f"{source.path}: classes=True, but the rows carry no labels")
+        raise DataError(f"{first.path}: classes=True, but the rows carry no labels")
     info = CorpusInfo(
-        name=name or _name(source.path),
-        source=", ".join(f"{os.path.basename(path)} sha256:{_sha256(path)}" for path in source.files),
+        name=name or _name(first.path),
+        source=_origin(sources),
         classes=labels.classes if labels else (),
-        image_shape=source.image_shape,
-        scale=source.scale,
+        image_shape=first.image_shape,
+        scale=first.scale,
     )
-    chunk_rows = chunk_rows or chunk_rows_for(source.n_features, source.dtype.itemsize, n_rows)
+    expected = [None if n_rows is None else max(1, round(n_rows * (split.share_of(s) if split else 1))) for s in shares]
+    steps = [chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, count) for count in expected]
+    columns: dict[str, Any] = {"y": labels.dtype} if labels else {}
+    columns |= {"domain": np.int64} if len(sources) > 1 else {}
+    columns |= {"group": np.int64} if first.groups else {}
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     with ExitStack() as stack:
         if store is not None:
             resume = resume and (store.root / "manifest.json").exists()
-            job = _identity(source, labels, info, chunk_rows)
+            job = _identity(sources, labels, info, steps, split)
             stack.enter_context(store.held(job, resume=resume, plan={"segments": 1, "rows": n_rows or 0}))
         stack.enter_context(writing(target_path, passing=False))
-        writer = CorpusWriter(
-            target_path,
-            n_features=source.n_features,
-            dtype=source.dtype,
-            columns={"y": labels.dtype} if labels else {},
-            info=info,
-            chunk_rows=chunk_rows,
-            overwrite=overwrite,
-            keep=keep,
-            resume=resume,
-        )
-        with writer:
-            done = _fill(writer, source, labels, n_rows, progress)
+        with ExitStack() as writing_all:
+            writers = [
+                writing_all.enter_context(
+                    CorpusWriter(
+                        target,
+                        n_features=first.n_features,
+                        dtype=first.dtype,
+                        columns=columns,
+                        info=_info_of(info, share, split),
+                        chunk_rows=step,
+                        overwrite=overwrite,
+                        keep=keep,
+                        resume=resume,
+                    )
+                )
+                for target, share, step in zip(targets, shares, steps, strict=True)
+            ]
+            done = _fill(writers, sources, labels, split, n_rows, progress)
         if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
             store.publish(Receipt("0-0", 0, n_rows or 0), {"rows": np.array([float(done)])})
     return open_corpus(target_path)
 
 
 def _fill(
-    writer: CorpusWriter,
-    source: Source,
+    writers: Sequence[CorpusWriter],
+    sources: Sequence[Source],
     labels: Labels | None,
+    split: Split | None,
     n_rows: int | None,
     progress: Callable[[int, int | None], None] | None,
 ) -> int:
     """Append all rows; how many there were."""
-    done = 0
-    for x, y in source.blocks():
-        _require_finite(source.path, done, x)
-        writer.append(x=x, **({"y": labels.encode(y)} if labels and y is not None else {}))
-        done += len(x)
-        if progress is not None:
-            progress(done, n_rows)
-    if done == 0:
-        raise DataError(f"{source.path}: no rows")
+    done, written = 0, [0] * len(writers)
+    for file, source in enumerate(sources):
+        start, groups = 0, None if source.groups is None else _Recut(source.groups(), source.path)
+        for x, y in source.blocks():
+            _require_finite(source.path, start, x)
+            rows: dict[str, NDArray[Any]] = {"x": x}
+            if labels is not None and y is not None:
+                rows["y"] = labels.encode(y)
+            if len(sources) > 1:
+                rows["domain"] = np.full(len(x), file, np.int64)
+            if groups is not None:
+                rows["group"] = groups.take(len(x))
+            sides = None if split is None else split.sides(start, len(x), file=file, group=rows.get("group"))
+            for side, writer in enumerate(writers):
+                part = rows if sides is None else {key: values[sides == side] for key, values in rows.items()}
+                if len(part["x"]):
+                    writer.append(**part)
+                written[side] += len(part["x"])
+            start += len(x)
+            done += len(x)
+            if progress is not None:
+                progress(done, n_rows)
+        if start == 0:
+            raise DataError(f"{source.path}: no rows")
+        if source.n_rows is not None and start != source.n_rows:
+            raise DataError(f"{source.path}: {start} rows, expected {source.n_rows}")
     if n_rows is not None and done != n_rows:
-        raise DataError(f"{source.path}: {done} rows, expected {n_rows}")
+        raise DataError(f"{sources[0].path}: {done} rows, expected {n_rows}")
+    for writer, count in zip(writers, written, strict=True):
+        if count == 0:
+            raise DataError(
+                f"{writer.target}: none of {done} rows falls into it ({split}); choose other shares or seed"
+            )
     return done
 
 
-def _identity(source: Source, labels: Labels | None, info: CorpusInfo, chunk_rows: int) -> dict[str, str]:
+class _Recut:
+    """A stream of groups, handed out in the portions of the rows."""
+
+    def __init__(self, blocks: Iterator[NDArray[Any]], path: str) -> None:
+        self._blocks, self._path = blocks, path
+        self._held = np.empty(0, np.int64)
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The next `count` groups."""
+        while len(self._held) < count:
+            block = next(self._blocks, None)
+            if block is None:
+                raise DataError(f"{self._path}: fewer groups than rows; the file was changed meanwhile")
+            self._held = np.concatenate([self._held, block])
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken
+
+
+def _require_alike(sources: Sequence[Source]) -> None:
+    """Refuse sources that do not make one corpus, by the first property that differs."""
+    if not sources:
+        raise DataError("no source to ingest; give one at least")
+    first, stated = sources[0], dict[str, Any]()
+    for source in sources:
+        found = {
+            "features": source.n_features,
+            "image shape": source.image_shape,
+            "dtype": str(source.dtype),
+            "scale": source.scale,
+            "labels": "labels" if source.labelled else "no labels",
+            "groups": "groups" if source.groups else "no groups",
+        }
+        stated = stated or found
+        for key, value in found.items():
+            if value != stated[key]:
+                advice = {"dtype": "; say which dtype to store", "labels": "; give its label file, or read none"}
+                raise DataError(
+                    f"{source.path}: {key}: {value}, but {first.path} has {stated[key]}; the files of a corpus "
+                    f"agree{advice.get(key, '')}"
+                )
+
+
+def _origin(sources: Sequence[Source]) -> str:
+    """What was read, with digests, in the order of the domains."""
+    texts = [
+        source.origin()
+        if source.origin
+        else ", ".join(f"{os.path.basename(p)} sha256:{_sha256(p)}" for p in source.files)
+        for source in sources
+    ]
+    return texts[0] if len(texts) == 1 else ", ".join(f"domain {file}: {text}" for file, text in enumerate(texts))
+
+
+def _info_of(info: CorpusInfo, share: str, split: Split | None) -> CorpusInfo:
+    if split is None:
+        return info
+    what = f"share {share} of a split" if share else "what stays of a split"
+    return replace(info, name=f"{info.name} {share}".strip(), source=f"{info.source}, {what} {split}")
+
+
+def _identity(
+    sources: Sequence[Source], labels: Labels | None, info: CorpusInfo, steps: Sequence[int], split: Split | None
+) -> dict[str, str]:
     """Every field that changes a byte of the corpus, each as a short text."""
-    x, y = next(source.blocks(), (np.empty(0), None))
+    starts = []
+    for source in sources:
+        x, y = next(source.blocks(), (np.empty(0), None))
+        # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
+        starts.append(fingerprint((x, "" if y is None else y.tolist()))[:16])
     return {
-        "format": source.format,
+        "format": ", ".join(source.format for source in sources),
         **{name: str(value) for name, value in asdict(info).items() if name not in ("classes", "complete", "format")},
         "classes": fingerprint(info.classes)[:16],
         "labels": "none" if labels is None else str(labels.dtype),
-        "rows": f"{source.dtype} of {source.n_features}",
-        # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
-        "start_of_rows": fingerprint((x, "" if y is None else y.tolist()))[:16],
-        "chunk_rows": str(chunk_rows),
+        "rows": f"{sources[0].dtype} of {sources[0].n_features}",
+        "start_of_rows": ", ".join(starts),
+        "chunk_rows": ", ".join(map(str, steps)),
+        **({"split": str(split)} if split else {}),
+        **({"groups": fingerprint(next(sources[0].groups()))[:16]} if sources[0].groups else {}),
         "versions": f"bigkernel {bigkernel.__version__}, zarr {zarr.__version__}, numcodecs {version('numcodecs')}",
     }
-
-
-def _is_integral(y: NDArray[Any]) -> NDArray[np.bool_]:
-    values = y.astype(np.float64)
-    whole: NDArray[np.bool_] = (np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values))  # NaN: neither
-    return whole
 
 
 def _require_finite(path: str, start: int, x: NDArray[Any]) -> None:
@@ -278,8 +302,8 @@ def _require_finite(path: str, start: int, x: NDArray[Any]) -> None:
 
 
 def _name(path: str) -> str:
-    stem, ending = os.path.splitext(os.path.basename(path).removesuffix(".gz"))
-    return stem if ending in {".csv", ".tsv", ".txt", ".mat", ".npy", ".npz", ".idx"} else stem + ending
+    stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).removesuffix(".gz"))
+    return stem if ending in _ENDINGS else stem + ending
 
 
 def _sha256(path: str) -> str:

@@ -35,7 +35,7 @@ LAYERS = {
     },
     "storage": {
         *("arrays", "seals", "disk", "identity", "locks", "survey", "soundness", "corpus", "runs", "io", "ingest"),
-        *("predictions", "checks"),
+        *("predictions", "checks", "labels", "partition", "fetch"),
     },
     "execution": {
         *("sources", "rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
@@ -52,7 +52,7 @@ RANK = {module: rank for rank, names in enumerate(LAYERS.values()) for module in
 OUTSIDE = {
     "base": {"dask.config", "yaml"},
     "numerics": {"numpy", "scipy"},
-    "storage": {"zarr", "psutil"},
+    "storage": {"zarr", "psutil", "PIL", "aiohttp", "fsspec", "pooch", "pyarrow", "requests"},
     "execution": {
         *("dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography", "tornado"),
         "prometheus_client",

@@ -1,26 +1,30 @@
 """Reading other people's files: one reader a format, found in one table.
 
-`open_source` looks at the head of a file and returns a `Source`; `bigkernel.ingest.ingest` streams a source into a
-corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and whatever is wrong with
-a file is a `DataError` that names the path and the byte or line.
+`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `bigkernel.ingest.ingest` streams
+sources into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is
+wrong with a file is a `DataError` that names the path and the byte, line or row.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io import idx, mat, npy, text
+from bigkernel.io import idx, libsvm, mat, npy, parquet, png, remote, text
 from bigkernel.io.source import Block, Source, open_stream, require_file
 
-__all__ = ["FORMATS", "Source", "open_source"]
+__all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
 
 _HEAD_BYTES = 2**16
+
+
+def _never(found: bytes | Sequence[str]) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,8 @@ class _Reader:
     recognises: Callable[[bytes], bool]
     endings: tuple[str, ...]
     options: tuple[str, ...]
-
-
-def _never(head: bytes) -> bool:
-    return False
+    recognises_folder: Callable[[Sequence[str]], bool] = _never
+    files: bool = True  # whether a plain file may be of this format
 
 
 # The order is the order in which `auto` asks.
@@ -42,18 +44,48 @@ _READERS: dict[str, _Reader] = {
     "npz": _Reader("NumPy archive of x and y", npy.read_npz, npy.recognises_npz, (".npz",), ("x", "y")),
     "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, mat.recognises, (".mat",), ("x", "y")),
     "idx": _Reader("IDX images as of MNIST", idx.read, idx.recognises, (".idx", "-ubyte"), ("labels",)),
+    "parquet": _Reader(
+        "Parquet file, or folder of parts",
+        parquet.read,
+        parquet.recognises,
+        parquet.ENDINGS,
+        ("target", "group"),
+        parquet.recognises_folder,
+    ),
+    "zarr": _Reader(
+        "zarr array or group, folder or URL",
+        remote.read,
+        _never,
+        (),
+        ("x", "y"),
+        remote.recognises_folder,
+        files=False,
+    ),
+    "png": _Reader(
+        "folder of images: LABEL/*.png or *.png", png.read, _never, (), ("grey",), png.recognises_folder, files=False
+    ),
     "usps": _Reader('USPS "zip code" digits, text', text.read_usps, text.recognises_usps, (), ()),
+    "libsvm": _Reader(
+        "text: label index:value …, sparse",
+        libsvm.read,
+        libsvm.recognises,
+        (".libsvm", ".svm", ".svmlight"),
+        ("features", "zero_based"),
+    ),
     "csv": _Reader(
         "table in text: , ; tab or blank",
         text.read_csv,
         _never,
         (".csv", ".tsv", ".txt", ".dat", ".data"),
-        ("target", "delimiter", "header"),
+        ("target", "group", "delimiter", "header"),
     ),
 }
 
 FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
 """Format name -> one line that describes it, for the command line's help."""
+
+OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in _READERS.items()}
+"""Format name -> the options of `open_source` that it takes."""
 
 
 def open_source(
@@ -66,26 +98,39 @@ def open_source(
     header: bool | str = "auto",
     x: str | None = None,
     y: str | None = None,
+    group: str | int | None = None,
+    features: int | None = None,
+    zero_based: bool = False,
+    grey: bool = False,
     dtype: Any = None,
 ) -> Source:
-    """Look at the head of a file and say what it holds.
+    """Look at the head of a file, folder or store and say what it holds.
 
     Parameters
     ----------
     path : path
-        Plain or gzip.
+        A file, plain or gzip; a folder of PNG images or of Parquet parts; a zarr store, also by URL (http, https, s3,
+        memory).
     format : str
         A key of `FORMATS`, or "auto": by the first bytes, then by the file's name.
     labels : path, "none" or None
         idx, npy: the file of the labels. None: for idx the one that the MNIST naming convention gives, where it exists.
     target : str, int or None
-        csv: the labels' column by name or position (−1: the last); None: the last; "none": no labels.
+        csv, parquet: the labels' column by name or position (−1: the last); None: the last; "none": no labels.
     delimiter : str or None
         csv: "," ";" "tab" or "blank"; None: sniffed.
     header : bool or "auto"
         csv: whether line 1 names the columns.
     x, y : str or None
-        mat, npz: names of the arrays; y="none": no labels.
+        mat, npz, zarr: names of the arrays; y="none": no labels.
+    group : str, int or None
+        csv, parquet: column of the groups, rows that belong together: whole numbers, or names (see `source.group_ids`).
+    features : int or None
+        libsvm: number of features; None: the largest index.
+    zero_based : bool
+        libsvm: indices begin at 0.
+    grey : bool
+        png: convert what is not 8-bit grey.
     dtype : dtype or None
         Of the rows as stored; None: the file's own (text: float64, USPS: float32). A conversion that would lose a row's
         value to an integer dtype, or to infinity, is refused when the row is read.
@@ -97,7 +142,7 @@ def open_source(
     Raises
     ------
     DataError
-        No such file, not a file, unknown format (lists the formats), or a head that does not make sense.
+        No such file or store, unknown format (lists the formats), or a head that does not make sense.
     ConfigError
         An option that the format does not take, or with an impossible value.
 
@@ -115,11 +160,11 @@ def open_source(
     >>> folder.cleanup()
     """
     name = os.fspath(path)
-    require_file(name)
     found = _detect(name) if format == "auto" else format
     if found not in _READERS:
-        raise DataError(f"{name}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
+        raise DataError(f"{remote.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
     reader = _READERS[found]
+    _require_kind(name, found, reader)
     given: dict[str, Any] = {
         "labels": None if labels is None else os.fspath(labels),
         "target": target,
@@ -127,6 +172,10 @@ def open_source(
         "header": None if header == "auto" else header,
         "x": x,
         "y": y,
+        "group": group,
+        "features": features,
+        "zero_based": zero_based or None,
+        "grey": grey or None,
     }
     options = {key: value for key, value in given.items() if value is not None}
     foreign = sorted(set(options) - set(reader.options))
@@ -137,7 +186,24 @@ def open_source(
     return source if dtype is None else _stored_as(source, dtype)
 
 
+def _require_kind(path: str, name: str, reader: _Reader) -> None:
+    """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
+    if remote.is_url(path):
+        if name != "zarr":
+            raise DataError(f"{remote.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
+    elif reader.files and not (os.path.isdir(path) and reader.recognises_folder is not _never):
+        require_file(path)
+    elif not os.path.isdir(path):
+        found = "a file" if os.path.exists(path) else "nothing"
+        raise DataError(f"{path}: expected a folder for format {name!r}, found {found}")
+
+
 def _detect(path: str) -> str:
+    if remote.is_url(path):
+        return "zarr"
+    if os.path.isdir(path):
+        return _detect_folder(path)
+    require_file(path)
     with open_stream(path) as stream:
         head = _readable_head(stream.read, path)
     for name, reader in _READERS.items():
@@ -150,6 +216,21 @@ def _detect(path: str) -> str:
     raise DataError(
         f"{path}: unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
         f"the formats are {', '.join(FORMATS)}; give format=NAME"
+    )
+
+
+def _detect_folder(path: str) -> str:
+    try:
+        names = sorted(os.listdir(path))
+        within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
+        names += [] if within is None else os.listdir(os.path.join(path, within))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
+    for name, reader in _READERS.items():
+        if reader.recognises_folder(names):
+            return name
+    raise DataError(
+        f"{path}: expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
     )
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import os
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +30,8 @@ MOST_FEATURES = 2**24
 GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_RATIO = 1100  # deflate expands at most 1032-fold
 _PIECE_BYTES = 2**16
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_DIGITS = re.compile(r"([0-9]+)")
 
 Block = tuple[NDArray[Any], NDArray[Any] | None]
 
@@ -39,7 +43,7 @@ class Source:
     Attributes
     ----------
     format : str
-        "idx", "csv", "usps", "mat", "npy" or "npz".
+        A key of `bigkernel.io.FORMATS`.
     path : str
     n_rows : int or None
         None: not known before the end (text).
@@ -55,6 +59,10 @@ class Source:
         Each call starts a new stream of y alone, (k,); None: the rows carry no labels.
     files : tuple of str
         Every file that is read, for the digest.
+    groups : callable or None
+        Each call starts a new stream of the rows' groups (k,), int64, cut in any way; None: the rows have none.
+    origin : callable or None
+        Says in one text what was read and its digest, where that is not one file or two: a folder, a store.
     """
 
     format: str
@@ -67,6 +75,8 @@ class Source:
     blocks: Callable[[], Iterator[Block]]
     targets: Callable[[], Iterator[NDArray[Any]]] | None
     files: tuple[str, ...]
+    groups: Callable[[], Iterator[NDArray[Any]]] | None = None
+    origin: Callable[[], str] | None = None
 
     @property
     def labelled(self) -> bool:
@@ -133,6 +143,34 @@ class Stream:
             raise DataError(
                 f"{self.name}: trailing bytes: by its header the content ends at byte {end}, but it goes on"
             )
+
+
+def group_ids(values: Iterable[Any]) -> NDArray[np.int64]:
+    """Groups as numbers (k,), each from itself alone: whole numbers stay, names become 63 bits of their BLAKE2b."""
+    return np.array([_group_id(value) for value in values], np.int64)
+
+
+def _group_id(value: Any) -> int:
+    text = str(value)
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def natural(name: str) -> tuple[tuple[int, str | int], ...]:
+    """A key that sorts names as people do: img2 before img10."""
+    pieces = _DIGITS.split(name)
+    return tuple((1, int(piece)) if place % 2 else (0, piece) for place, piece in enumerate(pieces))
+
+
+def folder_origin(path: str, names: Iterable[str]) -> str:
+    """What a folder's files `names` are: the folder's name, their number and a SHA-256 over names and contents."""
+    total, count = hashlib.sha256(), 0
+    for name in names:
+        with open(os.path.join(path, name), "rb") as handle:
+            total.update(f"{name}\0{hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+        count += 1
+    return f"{os.path.basename(os.path.abspath(path))} ({count} files) sha256:{total.hexdigest()}"
 
 
 def require_file(path: str) -> None:

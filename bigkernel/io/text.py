@@ -21,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.source import Block, Source, open_stream, require_features
+from bigkernel.io.lines import lines_of, number_in
+from bigkernel.io.source import Block, Source, group_ids, require_features
 
 USPS_FEATURES = 256
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": None, "blank": None}
-_READ_BYTES = 2**18
-_MOST_LINE_BYTES = 2**26
 _LOOK_LINES = 50
 
 
 @dataclass(frozen=True)
 class _Table:
-    """How to read the lines of one file. `delimiter` None: runs of blanks; `target` None: no such column."""
+    """How to read the lines of one file. `delimiter` None: runs of blanks; `target`, `group` None: no such
+    column."""
 
     path: str
     delimiter: str | None
@@ -40,15 +40,16 @@ class _Table:
     columns: tuple[str, ...]  # what messages call them
     target: int | None
     dtype: np.dtype[Any]
+    group: int | None = None
 
     @property
     def features(self) -> list[int]:
-        return [column for column in range(len(self.columns)) if column != self.target]
+        return [column for column in range(len(self.columns)) if column not in (self.target, self.group)]
 
     def blocks(self) -> Iterator[Block]:
         named: bool | None = None
         features = self.features
-        for number, lines in _lines(self.path, skip=self.header):
+        for number, lines in lines_of(self.path, skip=self.header):
             cells = self._cells(number, lines)
             try:
                 x = np.loadtxt(
@@ -66,10 +67,18 @@ class _Table:
 
     def targets(self) -> Iterator[NDArray[Any]]:
         named: bool | None = None
-        for number, lines in _lines(self.path, skip=self.header):
+        for number, lines in lines_of(self.path, skip=self.header):
             y = self._target(number, self._cells(number, lines), named)
             named = y.dtype.kind == "U"
             yield y
+
+    def groups(self) -> Iterator[NDArray[Any]]:
+        assert self.group is not None
+        for number, lines in lines_of(self.path, skip=self.header):
+            texts = [row[self.group] for row in self._cells(number, lines)]
+            if "" in texts:
+                raise self._fault(number + texts.index(""), self.group, "")
+            yield group_ids(texts)
 
     def _cells(self, number: int, lines: Sequence[str]) -> list[list[str]]:
         cells = [split(line, self.delimiter) for line in lines]
@@ -98,7 +107,7 @@ class _Table:
         except ValueError:
             pass
         for line, text in enumerate(texts, number):
-            value = _number(text)
+            value = number_in(text)
             if not text or (value is not None and not math.isfinite(value)):
                 raise self._fault(line, self.target, text)
             if named is None:
@@ -114,7 +123,7 @@ class _Table:
     def _first_fault(self, number: int, cells: list[list[str]], reason: str) -> DataError:
         for line, row in enumerate(cells, number):
             for column in self.features:
-                value = _number(row[column])
+                value = number_in(row[column])
                 if value is None or not math.isfinite(value):
                     return self._fault(line, column, row[column])
         return DataError(
@@ -124,11 +133,11 @@ class _Table:
     def _fault(self, line: int, column: int, text: str) -> DataError:
         found = f"found {text!r}" if text else "the cell is empty"
         advice = "fill in or leave out the row"
-        if _number(text) is None and text:
+        if number_in(text) is None and text:
             advice = "leave out the column, or write it as numbers"
             if line == 1 and not self.header:
                 advice += "; if line 1 is a header, say header=True"
-            elif "," in text and _number(text.replace(",", ".")) is not None:
+            elif "," in text and number_in(text.replace(",", ".")) is not None:
                 advice = "write decimals with a point"
         return DataError(
             f"{self.path}: line {line}, {self.columns[column]}: expected a finite number, {found}; {advice}"
@@ -141,6 +150,7 @@ def read_csv(
     target: str | int | None = None,
     delimiter: str | None = None,
     header: bool | str = "auto",
+    group: str | int | None = None,
 ) -> Source:
     """Open a table in text, gzip or plain, UTF-8.
 
@@ -151,6 +161,8 @@ def read_csv(
         Column of the labels by name or by position from 0 (−1: the last); None: the last; "none": no labels.
     delimiter : "," ";" "tab" "blank" or None
         None: sniffed from the first lines.
+    group : str, int or None
+        Column of the groups, by name or position; see `source.group_ids`.
     header : bool or "auto"
         "auto": line 1 is a header when it holds no number, or only quoted ones while line 2 is not quoted throughout.
 
@@ -172,8 +184,14 @@ def read_csv(
     columns = tuple(
         f"column {number} ({name!r})" if headed and name else f"column {number}" for number, name in enumerate(first)
     )
-    position = _find_target(path, target, first if headed else None, len(first))
-    return _source("csv", _Table(path, separator, headed, columns, position, np.dtype(np.float64)), None)
+    names = first if headed else None
+    position = _find_target(path, target, names, len(first))
+    grouped = None if group is None else find_column(path, group, names, len(first), "the groups")
+    if grouped is not None and grouped == position:
+        raise DataError(
+            f"{path}: {columns[grouped]} is the target and the group; name the target, or say target='none'"
+        )
+    return _source("csv", _Table(path, separator, headed, columns, position, np.dtype(np.float64), grouped), None)
 
 
 def read_usps(path: str) -> Source:
@@ -198,7 +216,7 @@ def recognises_usps(head: bytes) -> bool:
     cells = head.split(b"\n", 1)[0].decode("latin-1").split()
     if len(cells) != USPS_FEATURES + 1:
         return False
-    values = [_number(cell) for cell in cells]
+    values = [number_in(cell) for cell in cells]
     return None not in values and bool(values[0] == round(values[0] or 0.0))
 
 
@@ -227,61 +245,9 @@ def _source(kind: str, table: _Table, image_shape: tuple[int, int] | None) -> So
         scale=1.0,
         blocks=table.blocks,
         targets=None if table.target is None else table.targets,
+        groups=None if table.group is None else table.groups,
         files=(table.path,),
     )
-
-
-def _number(text: str) -> float | None:
-    """A decimal number as C writes it (nan and inf included), else None."""
-    try:
-        return float(text) if text.isascii() and "_" not in text else None
-    except ValueError:
-        return None
-
-
-def _lines(path: str, *, skip: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first line, lines) a quarter of a megabyte at a time; empty lines are allowed at the end only."""
-    number, rest, empty = 1, b"", 0
-    with open_stream(path) as stream:
-        while True:
-            piece = stream.read(_READ_BYTES)
-            cut = piece.rfind(b"\n") + 1
-            if piece and not cut:
-                rest += piece
-                if len(rest) > _MOST_LINE_BYTES:
-                    raise DataError(f"{path}: line {number}: longer than {_MOST_LINE_BYTES:,} bytes; is this text?")
-                continue
-            raw, rest = (rest + piece[:cut], piece[cut:]) if piece else (rest, b"")
-            rows = _decoded(path, number, raw)
-            first, number = number, number + len(rows)
-            while rows and not rows[-1].strip():
-                rows.pop()
-            if rows:
-                empty = empty or next((at for at, line in enumerate(rows, first) if not line.strip()), 0)
-                if empty:
-                    raise DataError(f"{path}: line {empty}: an empty line between rows; remove it")
-            if first + len(rows) < number:
-                empty = empty or first + len(rows)
-            if skip and rows:
-                first, rows, skip = first + 1, rows[1:], False
-            if rows:
-                yield first, rows
-            if not piece:
-                return
-
-
-def _decoded(path: str, number: int, raw: bytes) -> list[str]:
-    try:
-        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        line = number + raw.count(b"\n", 0, error.start)
-        raise DataError(
-            f"{path}: line {line}: byte {raw[error.start]:#04x} is not UTF-8 text; convert the file to UTF-8"
-        ) from None
-    if "\0" in text:
-        line = number + text.count("\n", 0, text.index("\0"))
-        raise DataError(f"{path}: line {line}: a NUL character; this is not text in UTF-8")
-    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n") if text else []
 
 
 def _require_closed(path: str, number: int, line: str) -> None:
@@ -290,7 +256,7 @@ def _require_closed(path: str, number: int, line: str) -> None:
 
 
 def _first_lines(path: str) -> list[str]:
-    for _, lines in _lines(path):
+    for _, lines in lines_of(path):
         return lines[:_LOOK_LINES]
     raise DataError(f"{path}: no rows: the file is empty")
 
@@ -304,14 +270,14 @@ def _sniff(lines: list[str]) -> str | None:
         if width < 2:
             return 0.0, 0.0
         body = [cell for row in cells[1:] or cells for cell in row]
-        return sum(_number(cell) is not None for cell in body) / len(body), agreeing / len(cells)
+        return sum(number_in(cell) is not None for cell in body) / len(body), agreeing / len(cells)
 
     return max((",", ";", "\t", None), key=score)
 
 
 def _has_header(lines: list[str], delimiter: str | None) -> bool:
     def numbers(cells: list[str]) -> bool:
-        return any(_number(cell) is not None for cell in cells)
+        return any(number_in(cell) is not None for cell in cells)
 
     def bare(line: str) -> list[str]:  # cells with their quotation marks, which hide a number
         return line.split() if delimiter is None else line.split(delimiter)
@@ -328,18 +294,23 @@ def _find_target(path: str, target: str | int | None, names: list[str] | None, w
         if width == 1:
             raise DataError(f"{path}: line 1: a single column, which cannot be row and target; say target='none'")
         return width - 1
+    return find_column(path, target, names, width, "the target")
+
+
+def find_column(path: str, wanted: str | int, names: list[str] | None, width: int, role: str) -> int:
+    """The position of a column of `width` by its name or position; raises DataError that names `role` otherwise."""
     known = names or []
-    if isinstance(target, str) and known.count(target) == 1:
-        return known.index(target)
-    if isinstance(target, str) and target in known:
+    if isinstance(wanted, str) and known.count(wanted) == 1:
+        return known.index(wanted)
+    if isinstance(wanted, str) and wanted in known:
         raise DataError(
-            f"{path}: line 1: {known.count(target)} columns are named {target!r}; give the target's position"
+            f"{path}: line 1: {known.count(wanted)} columns are named {wanted!r}; give the position of {role}"
         )
     try:
-        position = int(target)
+        position = int(wanted)
     except ValueError:
         there = f"its columns are {', '.join(map(repr, known))}" if known else "it has no header"
-        raise DataError(f"{path}: no column {target!r} for the target; {there}") from None
+        raise DataError(f"{path}: no column {wanted!r} for {role}; {there}") from None
     if not -width <= position < width:
-        raise DataError(f"{path}: no column {position} for the target; its columns are 0 to {width - 1}")
+        raise DataError(f"{path}: no column {position} for {role}; its columns are 0 to {width - 1}")
     return position % width

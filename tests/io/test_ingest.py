@@ -13,8 +13,9 @@ import scipy.io
 
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.ingest import ingest, survey
+from bigkernel.ingest import ingest
 from bigkernel.io import FORMATS, open_source
+from bigkernel.labels import survey
 
 X = np.random.default_rng(0).normal(size=(30, 4))
 
@@ -50,7 +51,7 @@ def test_the_first_bytes_decide_whatever_the_name(tmp_path):
 
 
 def test_every_format_has_a_line_of_description():
-    assert set(FORMATS) == {"idx", "csv", "usps", "mat", "npy", "npz"}
+    assert set(FORMATS) == {"idx", "csv", "usps", "mat", "npy", "npz", "libsvm", "png", "parquet", "zarr"}
     assert all(description and "\n" not in description for description in FORMATS.values())
 
 
@@ -59,7 +60,7 @@ def test_what_cannot_be_opened_is_refused_by_path(tmp_path):
     listing = ", ".join(FORMATS)
     for path, options, expected in [
         (tmp_path / "absent", {}, "no such file"),
-        (tmp_path, {}, "expected a file, found a directory"),
+        (tmp_path, {}, "expected a file, or a folder of PNG images"),
         (tmp_path / "notes.xyz", {}, f"unknown format: .*7f 45 4c 46.*{listing}"),
         (tmp_path / "notes.xyz", {"format": "xls"}, f"unknown format 'xls'; the formats are {listing}"),
     ]:

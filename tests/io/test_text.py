@@ -162,7 +162,7 @@ def test_empty_lines_at_the_end_are_no_rows(table, load):
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(table, monkeypatch):
-    monkeypatch.setattr("bigkernel.io.text._MOST_LINE_BYTES", 10**6)
+    monkeypatch.setattr("bigkernel.io.lines._MOST_LINE_BYTES", 10**6)
     with pytest.raises(DataError, match="line 2: longer than 1,000,000 bytes"):
         list(open_source(table(gzip.compress(b"1,2\n" + b"1" * 10**7)), target="none").blocks())
 

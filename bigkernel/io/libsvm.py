@@ -1,0 +1,186 @@
+"""LIBSVM text: a label a line, then index:value pairs of what is not zero.
+
+Rows are stored dense as float32 (k, d). d is the largest index of the file, found in a pass when the source is opened,
+unless it is given. Lines are read strictly: what is not "number index:number …" with rising indices is an error that
+names path and line. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.io.lines import lines_of, number_in
+from bigkernel.io.source import MOST_FEATURES, Block, Source, block_rows
+
+_LINE = re.compile(r"[^\s:#]+(?:[ \t]+[0-9]{1,15}:[^\s:#]+)*[ \t]*")
+_PAIR = re.compile(r"([^\s:]*):(\S*)")
+_HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:#.*)?")
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """How to read the lines of one file: indices from `first` on, d features."""
+
+    path: str
+    first: int
+    n_features: int
+
+    def blocks(self) -> Iterator[Block]:
+        step = block_rows(4 * self.n_features)
+        for numbers, rows in _rows(self.path):
+            for start in range(0, len(rows), step):
+                yield self._dense(numbers[start : start + step], rows[start : start + step])
+
+    def targets(self) -> Iterator[NDArray[Any]]:
+        for numbers, rows in _rows(self.path):
+            texts = [row.split(None, 1)[0] for row in rows]
+            values = [number_in(text) for text in texts]
+            for number, text, value in zip(numbers, texts, values, strict=True):
+                if value is None or not math.isfinite(value):
+                    raise DataError(f"{self.path}: line {number}: expected a number as the label, found {text!r}")
+            yield np.array(values, np.float64)
+
+    def _dense(self, numbers: list[int], rows: list[str]) -> Block:
+        """Rows (k, d) and labels (k,) of lines without comments."""
+        cells = [row.replace(":", " ").split() for row in rows]
+        joined = "".join(rows)
+        try:
+            if "_" in joined or not joined.isascii() or not all(map(_LINE.fullmatch, rows)):
+                raise ValueError
+            flat = np.array([float(cell) for row in cells for cell in row])
+            if not np.isfinite(flat).all():
+                raise ValueError
+        except ValueError:
+            raise self._first_fault(numbers, rows) from None
+        lengths = np.array([len(row) for row in cells])
+        labels = np.zeros(len(flat), bool)
+        labels[np.cumsum(lengths) - lengths] = True
+        pairs = flat[~labels].reshape(-1, 2)
+        row = np.repeat(np.arange(len(rows)), lengths // 2)
+        column = pairs[:, 0].astype(np.int64) - self.first
+        falls = np.flatnonzero((np.diff(column) <= 0) & (np.diff(row) == 0))
+        if falls.size or (column.size and (column.min() < 0 or column.max() >= self.n_features)):
+            raise self._first_fault(numbers, rows)
+        x = np.zeros((len(rows), self.n_features), np.float32)
+        with np.errstate(over="ignore"):
+            x[row, column] = pairs[:, 1]
+        if not np.isfinite(x).all():
+            bad = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
+            raise DataError(f"{self.path}: line {numbers[bad]}: a value that float32 cannot hold")
+        return x, flat[labels]
+
+    def _first_fault(self, numbers: list[int], rows: list[str]) -> DataError:
+        for number, row in zip(numbers, rows, strict=True):
+            fault = self._fault(row)
+            if fault:
+                return DataError(f"{self.path}: line {number}: {fault}")
+        return DataError(f"{self.path}: lines {numbers[0]} to {numbers[-1]} cannot be read as index:value pairs")
+
+    def _fault(self, row: str) -> str:
+        label, *pairs = row.split()
+        value = number_in(label)
+        if value is None or not math.isfinite(value):
+            return f"expected a number as the label, found {label!r}"
+        before = None
+        for place, text in enumerate(pairs):
+            pair = _PAIR.fullmatch(text)
+            if place == 0 and text.startswith("qid:"):
+                return f"found {text!r}: rankings by query are not read; take the qid out"
+            if not pair or not pair[1].isascii() or not pair[1].isdigit() or len(pair[1]) > 15:
+                return f"expected index:value, found {text!r}"
+            value, index = number_in(pair[2]), int(pair[1])
+            if value is None or not math.isfinite(value):
+                return f"index {index}: expected a finite number, found {pair[2]!r}"
+            if index < self.first:
+                return "index 0 in a file whose indices begin at 1; if they begin at 0, say zero_based (--zero-based)"
+            if before is not None and index <= before:
+                return f"index {index} after {before}; the indices of a row rise, each once"
+            if index - self.first >= self.n_features:
+                return f"index {index}, but rows have {self.n_features} features; give more, or leave them to be found"
+            before = index
+        return ""
+
+
+def recognises(head: bytes) -> bool:
+    """Whether the first line with anything in it is a number and index:value pairs."""
+    for line in head.split(b"\n")[:100]:
+        text = line.strip()
+        if text and not text.startswith(b"#"):
+            return _HEAD.fullmatch(text) is not None
+    return False
+
+
+def read(path: str, *, features: int | None = None, zero_based: bool = False) -> Source:
+    """Open LIBSVM (svmlight) text, gzip or plain.
+
+    Parameters
+    ----------
+    path : str
+    features : int or None
+        d; None: the largest index, for which the whole file is read once.
+    zero_based : bool
+        Indices begin at 0, not at 1.
+
+    Raises
+    ------
+    DataError
+        Names path and line: text where a number belongs, indices that repeat, fall or exceed d (at most 2²⁴), index 0
+        in a file from 1 on, `qid:`, a last line without its end (it may have been cut).
+    """
+    if features is not None and not 1 <= features <= MOST_FEATURES:
+        raise ConfigError(f"features: expected 1 to {MOST_FEATURES:,}, found {features}")
+    first = 0 if zero_based else 1
+    n_rows, largest = _measured(path, first)
+    if n_rows == 0:
+        raise DataError(f"{path}: no rows: the file has no line with a label")
+    if features is None and largest < first:
+        raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
+    pairs = _Pairs(path, first, features or largest - first + 1)
+    return Source(
+        format="libsvm",
+        path=path,
+        n_rows=n_rows,
+        n_features=pairs.n_features,
+        dtype=np.dtype(np.float32),
+        image_shape=None,
+        scale=1.0,
+        blocks=pairs.blocks,
+        targets=pairs.targets,
+        files=(path,),
+    )
+
+
+def _measured(path: str, first: int) -> tuple[int, int]:
+    """Rows, and the largest of their last indices; the rest of a row is looked at when it is read."""
+    n_rows, largest = 0, first - 1
+    for numbers, rows in _rows(path):
+        n_rows += len(rows)
+        for number, row in zip(numbers, rows, strict=True):
+            before, colon, _ = row.rpartition(":")
+            index = before[max(before.rfind(" "), before.rfind("\t")) + 1 :]
+            if not colon or not (index.isascii() and index.isdigit()):
+                continue
+            if len(index) > 15 or int(index) - first >= MOST_FEATURES:
+                raise DataError(
+                    f"{path}: line {number}: index {index[:20]}, but rows are stored dense and have at most "
+                    f"{MOST_FEATURES:,} features; number the features anew"
+                )
+            largest = max(largest, int(index))
+    return n_rows, largest
+
+
+def _rows(path: str) -> Iterator[tuple[list[int], list[str]]]:
+    """Line numbers and lines, without comments and lines of nothing else."""
+    for start, lines in lines_of(path, closed=True):
+        kept = [(start + place, line.partition("#")[0].strip()) for place, line in enumerate(lines)]
+        kept = [(number, line) for number, line in kept if line]
+        if kept:
+            yield [number for number, _ in kept], [line for _, line in kept]
