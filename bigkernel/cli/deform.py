@@ -103,8 +103,8 @@ def deform(
         require_free(target, n_rows * row_bytes, "the corpus")
         show({**figures, **_estimate(rows, row_bytes), "free_bytes": free_bytes(target)}, as_json=as_json, title=target)
         return
-    start = time.perf_counter()
     with execution(where, run=run, resume=resume, quiet=as_json):
+        start = time.perf_counter()
         made = deform_corpus(
             corpus,
             target,
@@ -117,11 +117,14 @@ def deform(
             name=name,
             overwrite=overwrite,
         )
-    seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start
     stored = sum(file.stat().st_size for file in Path(made.path).rglob("*") if file.is_file())
     figures |= {"stored_bytes": stored, "stored_of_raw": stored / (n_rows * row_bytes), "seconds": seconds}
     if not resume:  # then some of the rows were there before
-        figures |= {"rows_per_second": round(n_rows / seconds), "mb_per_second": n_rows * row_bytes / seconds / 1e6}
+        figures |= {
+            "rows_per_second": round(n_rows / seconds),
+            "raw_bytes_per_second": round(n_rows * row_bytes / seconds),
+        }
     show(figures, as_json=as_json, title=target)
 
 
