@@ -1,4 +1,4 @@
-"""`bigkernel ingest | info | check`: files become corpora; what a corpus or model is; whether all of it is sound."""
+"""`bigkernel info | check`: what a corpus or model is; whether all of it is sound."""
 
 from __future__ import annotations
 
@@ -7,92 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from bigkernel import arrays
 from bigkernel.checks import STORES, kind_at, protections, walk
-from bigkernel.cli.options import json_option, overwrite_option, run_options, show
+from bigkernel.cli.options import json_option, show
 from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import DataError, ModelRejected
-from bigkernel.ingest import ingest as ingest_source
-from bigkernel.io import FORMATS, open_source
 from bigkernel.model import load_model
 from bigkernel.monitor.terminal import bar
 
-_CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "zarr store", "partial": "partial result"}
-_FORMATS = "\n".join(f"  {name:<5} {text}" for name, text in FORMATS.items())
-
-
-@click.command(epilog=f"\b\nFormats:\n{_FORMATS}")
-@click.argument("source", type=click.Path())
-@click.argument("corpus", type=click.Path())
-@click.option("--format", "format_", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
-@click.option("--labels", type=click.Path(), help="Label file of idx and npy [found beside by its name].")
-@click.option("--target", help="Label column of a csv: name, number from 0, or none [the last].")
-@click.option("--delimiter", help="Of a csv [found out].")
-@click.option("--x", help="Name of the matrix in a mat or npz file [the largest].")
-@click.option("--y", help="Name of the labels in a mat or npz file.")
-@click.option("--dtype", help="Store rows as this dtype [as in the source].")
-@click.option(
-    "--labels-are",
-    type=click.Choice(["auto", "classes", "numbers"]),
-    default="auto",
-    show_default=True,
-    help="auto: integers and text are classes, other numbers are numbers.",
-)
-@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
-@click.option("--name", help="Name of the corpus [that of the file].")
-@run_options
-@overwrite_option
-@json_option
-def ingest(
-    source: str,
-    corpus: str,
-    format_: str,
-    labels: str | None,
-    target: str | None,
-    delimiter: str | None,
-    x: str | None,
-    y: str | None,
-    dtype: str | None,
-    labels_are: str,
-    chunk_rows: int | None,
-    name: str | None,
-    run: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
-    """Read SOURCE into a chunked corpus at CORPUS.
-
-    Rows stream through: memory does not depend on the size of the file. A damaged source ends in an error that names
-    the byte or the line, and leaves no corpus. With --run DIR an interrupted ingest keeps its chunks, and --resume
-    writes the rest.
-    """
-    if resume and not run:
-        raise click.UsageError("--resume needs --run DIR")
-    start = time.perf_counter()
-    opened = open_source(
-        source, format=format_, labels=labels, target=target, delimiter=delimiter, x=x, y=y, dtype=dtype
-    )
-    classes = _CLASSES[labels_are]
-    with bar(f"ingest {os.path.basename(source)}", enabled=not as_json) as update:
-        made = ingest_source(
-            opened,
-            corpus,
-            name=name,
-            overwrite=overwrite,
-            classes=classes,
-            chunk_rows=chunk_rows,
-            progress=update,
-            run=run,
-            resume=resume,
-        )
-    figures = {"format": opened.format, **_describe(made), "seconds": time.perf_counter() - start}
-    show(figures, as_json=as_json, title=corpus)
 
 
 @click.command()
@@ -102,7 +29,7 @@ def info(path: str, as_json: bool) -> None:
     """Say what the corpus, model or prediction store at PATH is."""
     kind = kind_at(path)
     if kind == "corpus":
-        show(_describe(open_corpus(path)), as_json=as_json, title=path)
+        show(describe(open_corpus(path)), as_json=as_json, title=path)
         return
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
@@ -176,7 +103,8 @@ def _rejecting(kind: str) -> Iterator[None]:
         raise
 
 
-def _describe(corpus: Corpus) -> dict[str, Any]:
+def describe(corpus: Corpus) -> dict[str, Any]:
+    """The figures of a corpus that `info` and `ingest` print."""
     figures = {
         "kind": "corpus",
         "rows": corpus.n_rows,

@@ -1,0 +1,167 @@
+"""`bigkernel ingest`: files, folders and stores become corpora."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Literal
+
+import click
+
+from bigkernel.cli.data import describe
+from bigkernel.cli.options import json_option, overwrite_option, run_options, show
+from bigkernel.corpus import open_corpus
+from bigkernel.errors import ConfigError
+from bigkernel.ingest import ingest as ingest_sources
+from bigkernel.io import FORMATS, Source, open_source
+from bigkernel.labels import label_map as read_label_map
+from bigkernel.labels import relabelled
+from bigkernel.monitor.terminal import bar
+from bigkernel.partition import Split, split_path
+
+_CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
+_FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
+_EPILOG = f"""\b
+Formats (auto: by the first bytes, then by the name; text may be gzip):
+{_FORMATS}
+
+\b
+Examples:
+  bigkernel ingest train-images-idx3-ubyte.gz train.corpus
+  bigkernel ingest usps.npz mnist.npz both.corpus        domain 0 and 1
+  bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
+  bigkernel ingest https://host/store.zarr c.corpus --x data --y none
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("sources", type=click.Path(), nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("corpus", type=click.Path())
+@click.option("--format", "format_", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
+@click.option(
+    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one a source; or none [found beside]."
+)
+@click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
+@click.option("--group-column", help="csv, parquet: column of the groups, rows that belong together.")
+@click.option("--delimiter", help="csv: , ; tab or blank [found out].")
+@click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
+@click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
+@click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
+@click.option("--zero-based", is_flag=True, help="libsvm: indices begin at 0.")
+@click.option("--grey", is_flag=True, help="png: convert colour to 8-bit grey.")
+@click.option("--dtype", help="Store rows as this dtype [as in the source].")
+@click.option(
+    "--labels-are",
+    type=click.Choice(["auto", "classes", "numbers"]),
+    default="auto",
+    show_default=True,
+    help="auto: integers and text are classes, other numbers are numbers.",
+)
+@click.option(
+    "--label-map", metavar="FILE|PAIRS", help="New labels: a:0,b:1,other:-1, or a csv of two columns; -1: unlabelled."
+)
+@click.option(
+    "--split",
+    multiple=True,
+    metavar="NAME=SHARE",
+    help="Put a share of the rows, chosen by a hash, into CORPUS-NAME; may be repeated.",
+)
+@click.option("--split-by", type=click.Choice(["row", "group"]), default="row", show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split.")
+@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of a chunk [about 8 MB of rows].")
+@click.option("--name", help="Name of the corpus [that of the first source].")
+@run_options
+@overwrite_option
+@json_option
+def ingest(
+    sources: tuple[str, ...],
+    corpus: str,
+    format_: str,
+    labels: tuple[str, ...],
+    target: str | None,
+    group_column: str | None,
+    delimiter: str | None,
+    x: str | None,
+    y: str | None,
+    features: int | None,
+    zero_based: bool,
+    grey: bool,
+    dtype: str | None,
+    labels_are: str,
+    label_map: str | None,
+    split: tuple[str, ...],
+    split_by: Literal["row", "group"],
+    seed: int,
+    chunk_rows: int | None,
+    name: str | None,
+    run: str | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
+
+    Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
+    the byte, line or row, and leaves no corpus. Several sources must agree in features and dtype; the column `domain`
+    numbers them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
+    """
+    if resume and not run:
+        raise click.UsageError("--resume needs --run DIR")
+    if len(labels) not in (0, len(sources)) and labels != ("none",):
+        raise click.UsageError(f"--labels: {len(labels)} files for {len(sources)} sources; give one for each, or none")
+    if split_by == "group" and not split:
+        raise click.UsageError("--split-by needs --split NAME=SHARE")
+    start = time.perf_counter()
+    shares = Split(_shares(split), split_by, seed) if split else None
+    mapping = read_label_map(label_map) if label_map else None
+    each_labels = labels if len(labels) == len(sources) else (labels * len(sources) or (None,) * len(sources))
+    opened: list[Source] = []
+    for path, label_file in zip(sources, each_labels, strict=True):
+        source = open_source(
+            path,
+            format=format_,
+            labels=label_file,
+            target=target,
+            group=group_column,
+            delimiter=delimiter,
+            x=x,
+            y=y,
+            features=features,
+            zero_based=zero_based,
+            grey=grey,
+            dtype=dtype,
+        )
+        opened.append(source if mapping is None else relabelled(source, mapping))
+    what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
+    with bar(f"ingest {what}", enabled=not as_json) as update:
+        made = ingest_sources(
+            opened,
+            corpus,
+            name=name,
+            overwrite=overwrite,
+            classes=_CLASSES[labels_are],
+            split=shares,
+            chunk_rows=chunk_rows,
+            progress=update,
+            run=run,
+            resume=resume,
+        )
+    figures: dict[str, Any] = {"format": ", ".join(dict.fromkeys(source.format for source in opened)), **describe(made)}
+    for share in shares.shares if shares else ():
+        place = split_path(corpus, share)
+        figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
+    show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
+
+
+def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for pair in pairs:
+        name, _, share = pair.partition("=")
+        try:
+            number = float(share)
+        except ValueError:
+            raise ConfigError(f"split: {pair!r}; expected NAME=SHARE, such as test=0.1") from None
+        if name in found:
+            raise ConfigError(f"split: {name!r} is there twice")
+        found[name] = number
+    return found
