@@ -40,7 +40,7 @@ LAYERS = {
     "execution": {
         *("sources", "rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
         *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
-        *("cluster_files", "ssh", "hosted", "slurm", "digits"),
+        *("cluster_files", "dask_settings", "ssh", "hosted", "slurm", "digits"),
     },
     "estimators": {"estimators", "search", "model"},
     "front": {"cli", "__main__", "__init__"},

@@ -23,6 +23,7 @@ from bigkernel.interrupts import terminable
 INTERRUPTED = 75
 # in the order of work: "module", "one line of help"
 COMMANDS = {
+    "fetch": ("fetch", "Fetch a public data set: mnist, usps or wine."),
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
     "deform": ("deform", "Make a large corpus of deformed copies of images."),
     "info": ("data", "Say what a corpus, model or prediction store is."),

@@ -1,0 +1,57 @@
+"""`bigkernel fetch`: public data sets, from the first mirror that has the right content."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+
+from bigkernel.cli.options import json_option, show
+from bigkernel.fetch import DATASETS, fetch_file, is_there
+from bigkernel.monitor.terminal import bar
+
+_EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for name, one in DATASETS.items())
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("dataset", type=click.Choice(list(DATASETS)))
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--dry-run", is_flag=True, help="Say what would be fetched, and from where. Nothing is changed.")
+@json_option
+def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
+    """Fetch a public data set into DIRECTORY.
+
+    Each file is taken from the first mirror that sends it with the right SHA-256, which is that of its content after
+    gzip; some mirrors serve without encryption, and the digest is why that does no harm. What is there already with the
+    right content stays; nothing else is ever replaced.
+    """
+    chosen = DATASETS[dataset]
+    following = [command.format(dir=shlex.quote(directory)) for command in chosen.next_commands]
+    figures: dict[str, Any] = {"data_set": chosen.description}
+    files: list[dict[str, Any]] = []
+    for file in chosen.files:
+        stated = {"name": file.name, "content_bytes": file.content_bytes, "sha256": file.sha256}
+        if dry_run:
+            there = is_there(file, directory)
+            files.append({**stated, "there": there, "mirrors": list(file.mirrors)})
+            continue
+        with bar(f"fetch {file.name}", enabled=not as_json, unit="bytes") as update:
+            fetched = fetch_file(file, directory, progress=update)
+        files.append({**stated, "mirror": fetched.mirror, "failures": list(fetched.failures)})
+    if as_json:
+        show({**figures, "files": files, "next": following}, as_json=True)
+        return
+    for entry in files:
+        if dry_run:
+            figures[entry["name"]] = (
+                "is there"
+                if entry["there"]
+                else f"{entry['content_bytes']:,} bytes from " + ", ".join(entry["mirrors"])
+            )
+        else:
+            figures[entry["name"]] = f"from {entry['mirror']}" if entry["mirror"] else "was there"
+    show(figures, as_json=False, title=directory)
+    click.echo("next:" if not dry_run else "then:")
+    for command in following:
+        click.echo(f"  {command}")
