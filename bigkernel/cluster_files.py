@@ -57,8 +57,9 @@ _OF_KIND = {
 }
 _NEEDED = {"local": (), "address": ("address",), "ssh": ("hosts",), "slurm": ("walltime",)}
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
-# what ends up in lines of a batch script: no blank, quote, backslash, $, ; or line end
-_WORD = re.compile(r"[A-Za-z0-9_.,:@&|*/+\[\]()-]{1,200}")
+# of an option of sbatch, which reads such lines itself; and of a path, which a shell reads
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@&|*/+\[\]()-]{0,199}")
+_SHELL_PATH = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_.,:@+/=-]{0,4095}")
 _PATH = re.compile(r"[^\x00-\x1f\x7f]{1,4096}")
 _WALLTIME = re.compile(r"(\d{1,2}-)?\d{1,3}:[0-5]\d:[0-5]\d")
 
@@ -184,11 +185,11 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
         if key in given:
             given[key] = directory / Path(given[key]).expanduser()
     values = {key.replace("-", "_"): value for key, value in given.items()}
+    require_sizes(values, at)
     if kind == "local":
         return LocalFile(**values)
     if kind == "address":
         return AddressFile(**values)
-    _require_sizes(given, at)
     return _ssh(values, at) if kind == "ssh" else _slurm(values, at)
 
 
@@ -244,7 +245,7 @@ def _slurm(values: dict[str, Any], at: str) -> SlurmFile:
     for name in ("partition", "account", "qos", "constraint", "reservation", "exclude", "interface"):
         _require(values, name, _WORD, "a word without blanks or quotes", at)
     for name in ("python", "directory", "logs"):
-        _require(values, name, _WORD, "a path without blanks or quotes", at)
+        _require(values, name, _SHELL_PATH, "a path without blanks or quotes", at)
     if "host" in values:
         _require_host(values["host"], f"{at}.host")
     if "host" in values and "interface" in values:
@@ -255,13 +256,21 @@ def _slurm(values: dict[str, Any], at: str) -> SlurmFile:
     return SlurmFile(seconds=total, workers=values.pop("workers", 1), options=options, **values)
 
 
-def _require_sizes(given: Mapping[str, Any], at: str) -> None:
-    if not 1 <= given.get("workers", 1) <= MOST_WORKERS:
-        raise ConfigError(f"{at}.workers: expected from 1 to {MOST_WORKERS}, found {given['workers']}")
-    if not 0 <= given.get("dashboard", 0) <= 65535:
-        raise ConfigError(f"{at}.dashboard: expected a port from 0 to 65535, found {given['dashboard']}")
-    if "memory-limit" in given:
-        memory_bytes(given["memory-limit"])
+def require_sizes(values: Mapping[str, Any], at: str = "") -> None:
+    """Refuse `workers`, `dashboard` and `memory_limit` (None: not given) that no cluster can have.
+
+    Raises
+    ------
+    ConfigError
+    """
+    workers, dashboard, memory = (values.get(name) for name in ("workers", "dashboard", "memory_limit"))
+    at = f"{at}." if at else ""
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"{at}workers: expected from 1 to {MOST_WORKERS}, found {workers}")
+    if dashboard is not None and not 0 <= dashboard <= 65535:
+        raise ConfigError(f"{at}dashboard: expected a port from 0 to 65535, found {dashboard}")
+    if memory is not None:
+        memory_bytes(memory)
 
 
 def _require(values: Mapping[str, Any], name: str, pattern: re.Pattern[str], what: str, at: str) -> None:

@@ -5,51 +5,46 @@ only the part under `bigkernel:` is read: Dask's own configuration can load code
 
     bigkernel:
       cluster:
-        kind: local             # or: address
+        kind: local             # or: address, ssh, slurm; cluster/*.yaml shows the keys of each
         workers: 2              # processes, one task each; default: one a processor
         memory-limit: 2GiB      # of each worker
         directory: /scratch     # where workers spill; default: a temporary directory
         dashboard: 8787         # port on 127.0.0.1; 0: any free one
-        # host: 10.0.0.4        # (kind: local) listen beyond loopback; needs tls
-        # tls: certificates     # made by `bigkernel certs`; a relative path starts at this file
-        # address: tls://host:8786    (kind: address)
-        # insecure: true        # (kind: address) go unencrypted to another machine, with a warning
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import socket
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
 
-from bigkernel.attach import PATIENT, attach, security_of
-from bigkernel.cluster_files import MOST_WORKERS, AddressFile, ClusterFile, LocalFile, memory_bytes, read_file
+from bigkernel.attach import attach, security_of
+from bigkernel.cluster_files import AddressFile, ClusterFile, LocalFile, SshFile, memory_bytes, read_file, require_sizes
 from bigkernel.config import settings
 from bigkernel.credentials import ROLES
+from bigkernel.dask_settings import (
+    START_SECONDS,
+    configuration,
+    dashboard_port,
+    first_cause,
+    one_blas_thread,
+    pages_load,
+)
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import is_loopback, processors
 from bigkernel.monitor.plugin import install
+from bigkernel.slurm import slurm_cluster
+from bigkernel.ssh import ssh_cluster
 from bigkernel.worker import Undisturbed
 
-# Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time
-_QUIET = {
-    "distributed.worker.profile.interval": "100ms",
-    "distributed.admin.tick.interval": "200ms",
-    "distributed.admin.system-monitor.interval": "2s",
-}
-# read by BLAS libraries when they load, that is before any code of ours runs in a worker
-_BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_START_SECONDS = 30  # a worker process may take so long to start, however small stall-seconds is
 _log = logging.getLogger(__name__)
 
 
@@ -70,10 +65,10 @@ def connect(
     ----------
     cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, or what `cluster_files.cluster_of` gives
     workers : int or None
-        Processes of a local cluster; None: one a processor.
+        Processes of a local cluster, of each host by SSH, or jobs of SLURM; None: one a processor, one job.
     memory_limit : bytes, text such as "2GiB", or None (`bigkernel.memory-limit-bytes`)
-        Of each local worker.
-    directory : where local workers spill; None: a temporary directory
+        Of each worker.
+    directory : where workers spill; None: a temporary directory
     dashboard : port of the dashboard on 127.0.0.1; another free one is taken where it is in use
     host : address that a local cluster listens on; None: 127.0.0.1. Any that other machines reach needs `tls`, and is
         logged as a warning. The dashboard, which nothing protects, stays on 127.0.0.1.
@@ -83,33 +78,39 @@ def connect(
     ------
     ConfigError
         The file has an unknown key or a value that does not fit; a certificate or key is missing, expired, or open to
-        others; an address beyond this machine without encryption; or certificates that the scheduler does not accept.
+        others; an address beyond this machine without encryption; certificates that the scheduler does not accept; or
+        what `ssh` and `slurm` refuse.
     Stalled
-        No scheduler answers at the address.
+        No scheduler answers at the address, or a host or SLURM does not.
 
     Examples
     --------
     >>> with connect("local", workers=1) as client:  # doctest: +SKIP
     ...     KernelRidge(n_landmarks=1000).fit(open_corpus("digits.corpus"))
     """
-    certificates = None if tls is None else Path(tls)
-    found = _described(cluster)
+    own: dict[str, Any] = {"workers": workers, "memory_limit": memory_limit, "directory": directory, "host": host}
+    own["tls"] = None if tls is None else Path(tls)
+    found = _with(_described(cluster), own, dashboard)
     if isinstance(found, LocalFile):
-        with _local(
-            workers or found.workers,
-            memory_limit or found.memory_limit,
-            directory or found.directory,
-            dashboard if found.dashboard is None else found.dashboard,
-            host or found.host or "127.0.0.1",
-            certificates or found.tls,
-        ) as client:
+        with _local(found) as client:
             yield client
     elif isinstance(found, AddressFile):
-        with attach(found.address, certificates or found.tls, insecure=found.insecure) as client:
-            install(client, shown=settings().monitor)
+        with _attached(found.address, found.tls, insecure=found.insecure) as client:
+            yield client
+    elif isinstance(found, SshFile):
+        with ssh_cluster(found) as (address, certificates), _attached(address, certificates) as client:
             yield client
     else:
-        raise ConfigError(f"kind: {found.kind} cannot be started from here")
+        with slurm_cluster(found) as running, Client(running) as client:
+            install(client, shown=settings().monitor)
+            yield client
+
+
+@contextmanager
+def _attached(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
+    with attach(address, tls, insecure=insecure) as client:
+        install(client, shown=settings().monitor)
+        yield client
 
 
 def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
@@ -122,21 +123,20 @@ def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
     return AddressFile(text) if "://" in text else read_file(Path(text))
 
 
+def _with(found: ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
+    """What a file says, with the arguments on top that were given and that have a meaning for its kind."""
+    chosen = {name: value for name, value in own.items() if value is not None and hasattr(found, name)}
+    if not isinstance(found, AddressFile):
+        if found.dashboard is None:
+            chosen["dashboard"] = dashboard
+        require_sizes(vars(found) | chosen)
+    return replace(found, **chosen)
+
+
 @contextmanager
-def _local(
-    workers: int | None,
-    memory_limit: str | int | None,
-    directory: str | None,
-    dashboard: int,
-    host: str,
-    tls: Path | None,
-) -> Iterator[Client]:
-    limit = settings().memory_limit_bytes if memory_limit is None else memory_bytes(memory_limit)
-    count = processors() if workers is None else workers
-    if not 1 <= count <= MOST_WORKERS:
-        raise ConfigError(f"workers: expected from 1 to {MOST_WORKERS}, found {count}")
-    if not 0 <= dashboard <= 65535:
-        raise ConfigError(f"dashboard: expected a port from 0 to 65535, found {dashboard}")
+def _local(file: LocalFile) -> Iterator[Client]:
+    limit = settings().memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit)
+    host, directory, tls = file.host or "127.0.0.1", file.directory, file.tls
     if directory is not None:
         try:
             os.makedirs(directory, exist_ok=True)
@@ -151,12 +151,12 @@ def _local(
                 "make certificates (bigkernel certs DIR) and name them (tls: DIR)"
             )
         _log.warning("the cluster listens on %s, beyond this machine; it lets in who holds a key of %s", host, tls)
-    port, pages = _dashboard_port(dashboard), _pages_load()
-    seconds = max(_START_SECONDS, settings().stall_seconds)
-    with dask.config.set(_configuration(port, pages=pages)), _one_blas_thread():
+    port, pages = dashboard_port(file.dashboard or 0), pages_load()
+    seconds = max(START_SECONDS, settings().stall_seconds)
+    with dask.config.set(configuration(port, pages=pages)), one_blas_thread():
         try:
             cluster = LocalCluster(
-                n_workers=count,
+                n_workers=file.workers or processors(),
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=limit,
@@ -171,66 +171,13 @@ def _local(
             )
         except (RuntimeError, OSError) as error:
             raise Stalled(
-                f"the local cluster did not start ({_first_cause(error)}; it has {seconds} s); its log is above; and a "
+                f"the local cluster did not start ({first_cause(error)}; it has {seconds} s); its log is above; and a "
                 "script that calls connect does so under `if __name__ == '__main__':`, because workers import it"
             ) from error
         with cluster, Client(cluster) as client:
             client.register_plugin(Undisturbed())
             install(client, shown=settings().monitor)
             yield client
-
-
-def _first_cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error) or type(error).__name__
-
-
-def _configuration(port: int, *, pages: bool) -> dict[str, Any]:
-    """Dask's configuration of a local cluster: bounded waits, and no route that shows logs, code or other ports."""
-    wanted = settings()
-    page = "bigkernel" if pages and wanted.monitor else "status"
-    metrics = find_spec("prometheus_client") is not None
-    scheduler = ["distributed.http.health", "distributed.http.statics"]
-    worker = ["distributed.http.health"]
-    if metrics:
-        scheduler.append("distributed.http.scheduler.prometheus")
-        worker.append("distributed.http.worker.prometheus")
-    if not pages:
-        scheduler.append("distributed.http.scheduler.missing_bokeh")
-    return {
-        **_QUIET,
-        **PATIENT,
-        "distributed.scheduler.worker-ttl": f"{wanted.worker_ttl_seconds}s",
-        "distributed.scheduler.allowed-failures": wanted.allowed_failures,
-        # its timer would close the nanny of a worker that happens to be starting again when it fires
-        "distributed.deploy.lost-worker-timeout": "3650d",
-        "distributed.scheduler.no-workers-timeout": f"{wanted.stall_seconds}s",
-        "distributed.scheduler.http.routes": scheduler,
-        "distributed.worker.http.routes": worker,
-        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
-            f"localhost:{port}",
-            f"127.0.0.1:{port}",
-        ],
-        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{page}",
-    }
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Give worker processes one BLAS thread by their environment, and this process its own environment back."""
-    # nannies leave what they give their workers in the environment of this process
-    left = {*_BLAS, *dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED"}
-    before = {name: os.environ.get(name) for name in left}
-    os.environ.update(dict.fromkeys(_BLAS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _require_bindable(host: str) -> None:
@@ -240,29 +187,3 @@ def _require_bindable(host: str) -> None:
             probe.bind(place)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"host: expected an address of this machine, found {host!r}: {error}") from error
-
-
-def _pages_load() -> bool:
-    """Whether the dashboard's pages can be served; a warning where they cannot."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            importlib.import_module("distributed.dashboard.scheduler")
-    except Exception as error:  # whatever it is, the job is worth more than its dashboard
-        _log.warning("no dashboard: it cannot be loaded (%s: %s)", type(error).__name__, error)
-        return False
-    return True
-
-
-def _dashboard_port(wanted: int) -> int:
-    """`wanted` if it is free on loopback, else another, with a warning; for 0 any."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    if wanted not in (0, port):
-        _log.warning("port %d is in use: the dashboard is at http://127.0.0.1:%d/bigkernel", wanted, port)
-    return port
