@@ -15,7 +15,9 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "representer": ("pipelines.representer:representer", "Seed 003: seven points, polynomials, a kernel and its band."),
     "mercer": ("pipelines.mercer:mercer", "Definition 1: which of the seeds' kernels are positive definite on digits."),
     "tune": ("pipelines.tune:tune", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
+    "corpus": ("pipelines.corpus:corpus", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
     "chaos": ("pipelines.chaos:chaos", "Faults: workers and drivers killed and frozen at random; the model identical."),
+    "scaling": ("pipelines.scaling:scaling", "Scaling: one and two workers measured, up to 1,000 by a model."),
     "bench": ("pipelines.bench:bench", "Benchmarks: ratios to other ways of doing the same, in one run."),
 }
 

@@ -1,0 +1,261 @@
+"""What a segment costs whatever its rows cost: sweeps of segments that do next to nothing, on hundreds of workers.
+
+Scheduler, driver and workers are processes of their own, joined by TCP on loopback as on a cluster; hundreds of Dask
+workers share one process, for memory. The processor's time of each process tells what part is whose; the scheduler's is
+the serial resource that bounds how many workers are of use. What a sweep costs whatever its segments (examining the
+workers, planning) is taken off by a line fitted to two or three numbers of segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import Client, Scheduler, Worker
+from numpy.typing import NDArray
+
+from bigkernel.chunks import Chunk
+from bigkernel.errors import Stalled
+from bigkernel.plan import Footprint
+from bigkernel.rows import Rows, Source
+from bigkernel.statistics import Accumulator, add
+from bigkernel.sweep import sweep
+
+START_SECONDS = 120.0  # most that processes may take to start
+ROLES = ("driver", "scheduler", "workers")
+_QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "200ms",
+    "distributed.admin.system-monitor.interval": "60s",
+    "distributed.scheduler.http.routes": ["distributed.http.health"],
+    "distributed.worker.http.routes": [],
+}
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A matrix (n, 1) of zeros that is nowhere, one row a step, with the cost of reading none."""
+
+    n_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, 1)."""
+        return (self.n_rows, 1)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """8-bit integers."""
+        return np.dtype(np.uint8)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Every row."""
+        return tuple(range(self.n_rows + 1))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Zeros."""
+        return np.zeros((stop - start, 1), np.uint8)
+
+    def part(self, start: int, stop: int) -> Source:
+        """Itself."""
+        return self
+
+    def fingerprint(self) -> str:
+        """Its number of rows."""
+        return f"blank {self.n_rows}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """A statistic of eight bytes: how many rows there are."""
+
+    def zero(self) -> Accumulator:
+        """Of no rows."""
+        return {"rows": np.zeros(1)}
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """Add those of a chunk."""
+        total["rows"] += len(chunk)
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """a + b."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """Next to nothing."""
+        return Footprint(1.0, 8, 8)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one sweep.
+
+    Attributes
+    ----------
+    segments : how many it had
+    seconds : by the clock
+    processor : seconds of the processor by role, "driver", "scheduler" and "workers"
+    """
+
+    segments: int
+    seconds: float
+    processor: dict[str, float]
+
+
+def count_rows(client: Client, segments: int, *, run: Path | None, watched: bool) -> Cost:
+    """Sweep so many segments of one row each."""
+    with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1, "bigkernel.monitor": watched}):
+        before, start = processor_seconds(client), time.perf_counter()
+        swept = sweep(Rows(Blank(segments)), Count(), client=client, run=run, what="count")
+        seconds, after = time.perf_counter() - start, processor_seconds(client)
+    if len(swept.receipts) != segments or swept.total["rows"][0] != segments:
+        raise RuntimeError(f"a sweep of {segments} segments counted {swept.total['rows'][0]} rows")
+    return Cost(segments, seconds, {role: after[role] - before[role] for role in ROLES})
+
+
+def processor_seconds(client: Client) -> dict[str, float]:
+    """Of the processor, that driver, scheduler and workers have had."""
+    first = min(client.scheduler_info(n_workers=-1)["workers"])
+    return {
+        "driver": time.process_time(),
+        "scheduler": float(client.run_on_scheduler(time.process_time)),
+        "workers": float(client.run(time.process_time, workers=[first])[first]),
+    }
+
+
+@contextmanager
+def crowd(workers: int) -> Iterator[Client]:
+    """A client of a scheduler in a process of its own and of so many workers, one task each, in another."""
+    context = multiprocessing.get_context("spawn")
+    with (
+        _process(context, _scheduler) as address,
+        _process(context, _workers, address, workers),
+        Client(address, timeout=START_SECONDS) as client,
+    ):
+        client.wait_for_workers(workers, timeout=START_SECONDS)
+        yield client
+
+
+@contextmanager
+def _process(context: Any, function: Callable[..., None], *args: Any) -> Iterator[str]:
+    """A process that runs `function(connection, …)`; what it says when it is ready. It ends when the block does."""
+    ours, theirs = context.Pipe()
+    process = context.Process(target=function, args=(theirs, *args), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(START_SECONDS):
+            raise Stalled(f"{function.__name__.strip('_')}: not started within {START_SECONDS:.0f} s")
+        yield str(ours.recv())
+    finally:
+        ours.close()  # which ends it
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _scheduler(told: Connection) -> None:
+    """A scheduler on loopback."""
+
+    async def serve() -> None:
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+            told.send(scheduler.address)
+            await _closed(told)
+
+    _run(serve())
+
+
+def _workers(told: Connection, address: str, count: int) -> None:
+    """Workers in one process, which share its interpreter."""
+
+    async def serve() -> None:
+        with tempfile.TemporaryDirectory(prefix="bigkernel-crowd-") as scratch:
+            made = [Worker(address, nthreads=1, memory_limit=0, local_directory=scratch) for _ in range(count)]
+            await asyncio.gather(*made)
+            told.send("ready")
+            await _closed(told)
+            await asyncio.gather(*(worker.close() for worker in made))
+
+    _run(serve())
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    # a line for each of hundreds of workers is none that anybody reads
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    with dask.config.set(_QUIET):
+        asyncio.run(serving)
+
+
+async def _closed(told: Connection) -> None:
+    """Until the other end of the pipe is closed."""
+    await asyncio.to_thread(_wait, told)
+
+
+def _wait(told: Connection) -> None:
+    try:
+        told.recv()
+    except (EOFError, OSError):
+        return
+
+
+def line(costs: Sequence[Cost]) -> dict[str, float]:
+    """Seconds a segment by least squares over the sweeps: `seconds` and those of each role; `fixed` whatever the size.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two numbers of segments.
+    """
+    counts = np.array([cost.segments for cost in costs], np.float64)
+    if len(set(counts)) < 2:
+        raise ValueError(f"a line: expected at least two numbers of segments, found {sorted(set(counts))}")
+    found = {"seconds": [cost.seconds for cost in costs]}
+    found |= {role: [cost.processor[role] for cost in costs] for role in ROLES}
+    slopes = {name: np.polyfit(counts, np.array(values), 1) for name, values in found.items()}
+    return {**{name: float(slope) for name, (slope, _) in slopes.items()}, "fixed": float(slopes["seconds"][1])}
+
+
+def measure(
+    workers: int, counts: Sequence[int], *, out: Path, update: Callable[[int, int | None], None]
+) -> list[dict[str, Any]]:
+    """The cost of a segment on so many workers, with and without monitoring and a run directory: a record each.
+
+    A record has `monitor` and `run` (whether), `segments` and `wall` (of its sweeps), and what `line` gives.
+    """
+    cases = [(watched, published) for published in (False, True) for watched in (True, False)]
+    total, done = len(cases) * len(counts), 0
+    found: dict[tuple[bool, bool], list[Cost]] = {case: [] for case in cases}
+    with crowd(workers) as client:
+        # workers know one another, and have imported everything
+        count_rows(client, workers, run=None, watched=True)
+        # every round meets all cases, so that a slow minute does too
+        for count in counts:
+            for watched, published in cases:
+                with tempfile.TemporaryDirectory(dir=out) as scratch:
+                    run = Path(scratch, "run") if published else None
+                    found[watched, published].append(count_rows(client, count, run=run, watched=watched))
+                done += 1
+                update(done, total)
+    return [
+        {
+            "monitor": watched,
+            "run": published,
+            "segments": [cost.segments for cost in costs],
+            "wall": [cost.seconds for cost in costs],
+            **line(costs),
+        }
+        for (watched, published), costs in found.items()
+    ]

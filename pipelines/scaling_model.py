@@ -1,0 +1,206 @@
+"""A model of a fit's time over workers and rows, and the largest m that time and memory permit.
+
+n rows of d features, m landmarks, S segments, W workers of one task each; a partial result has P bytes. What a process
+does in a second is a calibration of this machine (`bigkernel.forecast.Rates`). On top of it, once for the whole
+cluster: the scheduler, which spends c seconds on every segment, one after the other, and storage, which gives all
+workers together no more than its ceiling. With t the seconds of a segment and its merge on a worker,
+
+    seconds = start + max(⌈S/W⌉·t, S·c, stored bytes / ceiling) + ⌈log₂ min(W, S)⌉·(moved + merged) + home + solve
+
+where the start is that landmarks are drawn and brought to every worker. Pure functions of plain data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bigkernel.features import LandmarkMap
+from bigkernel.forecast import Rates, fresh_bytes, row_seconds
+from bigkernel.kernels import Gaussian
+from bigkernel.plan import Footprint
+from bigkernel.statistics import GRAM_ROWS, MomentStatistic, Targets
+
+SEGMENT_ROWS = 65_536  # most rows of a segment, as the plan cuts them
+CHUNK_ROWS = 10_000  # of a corpus of digits
+LEAST_SEGMENTS = 4
+CLASSES = 10
+BLOCK_ROWS = 2048
+BASE_BYTES = 330_000_000  # of a worker process before its first row
+MOST_LANDMARKS = 1_000_000  # that `largest` looks at
+BOUNDS = ("workers", "scheduler", "storage", "merges", "start", "solve")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a fit has to work with.
+
+    Attributes
+    ----------
+    rates : of one busy process of a worker, and of the driver
+    scheduler_seconds : c, of the scheduler for every segment
+    storage_bytes : a second, that storage gives all workers together
+    stored_share : bytes stored over bytes decoded, of the rows
+    correction : measured seconds of a segment over those that `rates` tell
+    """
+
+    rates: Rates
+    scheduler_seconds: float
+    storage_bytes: float
+    stored_share: float = 1.0
+    correction: float = 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Kernel ridge regression with m Gaussian landmarks: n rows of d 8-bit features, ten classes, float32 blocks."""
+
+    rows: int
+    landmarks: int
+    features: int = 784
+
+    @property
+    def chunks(self) -> int:
+        """Of the corpus."""
+        return -(-self.rows // CHUNK_ROWS)
+
+    @property
+    def segments(self) -> int:
+        """S: as `bigkernel.plan` cuts a corpus."""
+        return min(self.chunks, max(LEAST_SEGMENTS, -(-self.chunks // (SEGMENT_ROWS // CHUNK_ROWS))))
+
+    @property
+    def segment_rows(self) -> float:
+        """Rows of a segment, the mean."""
+        return self.rows / self.segments
+
+    @property
+    def footprint(self) -> Footprint:
+        """Of its statistic."""
+        landmarks = np.broadcast_to(np.zeros(1), (self.landmarks, self.features))  # none is looked at
+        features = LandmarkMap(Gaussian(1.0), landmarks, np.dtype(np.float32), np.zeros(self.landmarks))
+        return MomentStatistic(features, Targets(CLASSES, np.arange(CLASSES))).footprint(BLOCK_ROWS)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Announced peak of a worker process (`Plan.worker_bytes`)."""
+        footprint, chunk = self.footprint, min(CHUNK_ROWS, self.rows) * (self.features + 8)
+        levels = math.ceil(math.log2(max(2, self.segments)))
+        return BASE_BYTES + 4 * chunk + footprint.work_bytes + (3 + levels) * footprint.partial_bytes
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a fit on so many workers, by what they are spent on; `tasks`, `scheduler` and `storage` overlap.
+
+    Attributes
+    ----------
+    start : until the first segment: landmarks are drawn and brought to every worker
+    tasks : of the workers on segments and on merges within a worker
+    scheduler, storage : at least, whatever the number of workers
+    merges : after the last segment, across workers and home to the driver
+    solve : in the driver
+    """
+
+    start: float
+    tasks: float
+    scheduler: float
+    storage: float
+    merges: float
+    solve: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the fit."""
+        return self.start + max(self.tasks, self.scheduler, self.storage) + self.merges + self.solve
+
+    @property
+    def bound(self) -> str:
+        """What most of the time is spent on, one of `BOUNDS`."""
+        streaming = {"workers": self.tasks, "scheduler": self.scheduler, "storage": self.storage}
+        first = max(streaming, key=streaming.__getitem__)
+        parts = {first: streaming[first], "merges": self.merges, "start": self.start, "solve": self.solve}
+        return max(parts, key=parts.__getitem__)
+
+
+def segment_seconds(fit: Fit, cluster: Cluster) -> float:
+    """t: of one worker for a segment and a merge of what it has."""
+    rates, m, d = cluster.rates, fit.landmarks, fit.features
+    stages = rates.stages["float32"]
+    per_row = row_seconds(stages, m, d, "gaussian")
+    assert per_row is not None
+    rows = d / rates.decode + math.fsum(per_row.values()) + m**2 / stages.flush(m) / GRAM_ROWS
+    fixed = rates.task_seconds + fresh_bytes(m, d, BLOCK_ROWS, "float32") / stages.fresh(m)
+    return cluster.correction * (fit.segment_rows * rows + fixed) + fit.footprint.partial_bytes / rates.merge
+
+
+def solve_seconds(fit: Fit, cluster: Cluster) -> float:
+    """Of the driver, k(Z, Z) included."""
+    m, rates = fit.landmarks, cluster.rates
+    return m**2 * (rates.core[0] + rates.core[1] * fit.features) + m**3 / rates.solve(m)
+
+
+def times(fit: Fit, cluster: Cluster, workers: int) -> Times:
+    """Seconds of the fit on so many workers.
+
+    Raises
+    ------
+    ValueError
+        Fewer than one worker.
+    """
+    if workers < 1:
+        raise ValueError(f"workers: expected at least 1, found {workers}")
+    rates, m, d, partial = cluster.rates, fit.landmarks, fit.features, fit.footprint.partial_bytes
+    # m draws leave a chunk out with the probability (1 − 1/chunks)ᵐ
+    drawn = fit.rows * d * (1 - (1 - 1 / fit.chunks) ** m) / rates.take
+    # landmarks go from worker to worker, twice as many have them after every round
+    shipped = (1 + math.log2(workers)) * 8 * m * d / rates.transfer + 3 * m * d / rates.prepare
+    levels = math.ceil(math.log2(min(workers, fit.segments)))
+    return Times(
+        start=rates.sweep_seconds + drawn + shipped,
+        tasks=math.ceil(fit.segments / workers) * segment_seconds(fit, cluster),
+        scheduler=fit.segments * cluster.scheduler_seconds,
+        storage=fit.rows * d * cluster.stored_share / cluster.storage_bytes,
+        merges=levels * (partial / rates.transfer + partial / rates.merge) + partial / rates.home,
+        solve=solve_seconds(fit, cluster),
+    )
+
+
+def most_workers(fit: Fit, cluster: Cluster) -> float:
+    """How many workers the scheduler keeps busy, t/c: beyond them it is the bound, however many rows there are."""
+    return segment_seconds(fit, cluster) / cluster.scheduler_seconds
+
+
+def largest(
+    rows: int, cluster: Cluster, *, workers: int, hours: float, memory_bytes: float, features: int = 784
+) -> tuple[int, str]:
+    """The largest m of a fit within the hours and the memory of a worker, to three digits; and what it is bound by.
+
+    "memory", "time" or "rows" (m is at most their number, and `MOST_LANDMARKS`); 0 where one landmark is too many.
+    """
+
+    def limit(m: int) -> str:
+        fit = Fit(rows, m, features)
+        if fit.worker_bytes > memory_bytes:
+            return "memory"
+        return "time" if times(fit, cluster, workers).total > 3600 * hours else ""
+
+    low, high = 0, min(rows, MOST_LANDMARKS)
+    if not limit(high):
+        return high, "rows"
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if limit(middle) else (middle, high)
+    digits = max(0, len(str(low)) - 3)
+    return low // 10**digits * 10**digits, limit(high)
+
+
+def corrected(cluster: Cluster, fit: Fit, seconds: float) -> Cluster:
+    """The cluster with the correction that makes one worker spend so many seconds on the segments of a fit."""
+    plain = replace(cluster, correction=1.0)
+    merge = fit.footprint.partial_bytes / cluster.rates.merge
+    told = segment_seconds(fit, plain) - merge
+    left = seconds - times(fit, plain, 1).merges - fit.segments * merge - cluster.rates.sweep_seconds
+    return replace(cluster, correction=max(left / (fit.segments * told), 1e-3))
