@@ -120,7 +120,7 @@ def _workers(order: Mapping[str, Any]) -> list[Nanny]:
             memory_limit=order["memory_bytes"],
             local_directory=order["directory"],
             dashboard_address=dashboard,
-            death_timeout=max(START_SECONDS, order["settings"]["stall-seconds"]),
+            death_timeout=max(START_SECONDS, order["settings"]["stall_seconds"]),
         )
         for i in range(order["workers"] or processors())
     ]

@@ -93,7 +93,7 @@ class _Start:
             "role": role,
             "name": host,
             "host": address,
-            "settings": {key.replace("_", "-"): value for key, value in asdict(self.wanted).items()},
+            "settings": asdict(self.wanted),
             "silence_seconds": self.wanted.stall_seconds,
             "tls": {name: Path(path).read_text(encoding="ascii") for name, path in files.items()},
             **more,

@@ -1,0 +1,55 @@
+"""What the tests of several hosts share: a corpus, what a fit of it must give to the last bit, and daemons that end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from machines import CUT, Daemon, fit
+
+from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+
+N, D = 4_000, 16
+
+
+@pytest.fixture(autouse=True)
+def cut() -> Iterator[None]:
+    """Settings that cut the corpus into eight segments."""
+    with dask.config.set(CUT):
+        yield
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """4,000 rows of 16 features with a target, 16 chunks."""
+    rng = np.random.default_rng(22)
+    X = rng.normal(size=(N, D)).astype(np.float32)
+    path = tmp_path_factory.mktemp("hosts") / "train.corpus"
+    columns, info = {"y": np.dtype(np.float64)}, CorpusInfo("hosts")
+    with CorpusWriter(path, n_features=D, dtype=X.dtype, columns=columns, info=info, chunk_rows=250) as writer:
+        writer.append(x=X, y=np.sin(X[:, 0].astype(np.float64)) + 0.1 * rng.normal(size=N))
+    return open_corpus(path)
+
+
+@pytest.fixture(scope="session")
+def wanted(rows: Corpus) -> str:
+    """The digest that every cluster must give: that of one process, serially."""
+    with dask.config.set(CUT):
+        return fit(rows, "serial")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons that end with the module, the last one first."""
+    place, started = tmp_path_factory.mktemp("logs"), []
+
+    def start(*words: object, **options: Any) -> Daemon:
+        started.append(Daemon(words, place / f"{len(started)}.log", **options))
+        return started[-1]
+
+    yield start
+    for one in reversed(started):
+        one.end()
