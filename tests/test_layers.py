@@ -52,7 +52,7 @@ RANK = {module: rank for rank, names in enumerate(LAYERS.values()) for module in
 OUTSIDE = {
     "base": {"dask.config", "yaml"},
     "numerics": {"numpy", "scipy"},
-    "storage": {"zarr", "psutil", "PIL", "aiohttp", "fsspec", "pooch", "pyarrow", "requests"},
+    "storage": {"zarr", "psutil", "PIL", "aiohttp", "fsspec", "pooch", "pyarrow"},
     "execution": {
         *("dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography", "tornado"),
         "prometheus_client",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -44,13 +45,10 @@ def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
         return
     for entry in files:
         if dry_run:
-            figures[entry["name"]] = (
-                "is there"
-                if entry["there"]
-                else f"{entry['content_bytes']:,} bytes from " + ", ".join(entry["mirrors"])
-            )
+            hosts = ", ".join(urlsplit(url).netloc for url in entry["mirrors"])
+            figures[entry["name"]] = "is there" if entry["there"] else f"{entry['content_bytes']:,} bytes from {hosts}"
         else:
-            figures[entry["name"]] = f"from {entry['mirror']}" if entry["mirror"] else "was there"
+            figures[entry["name"]] = f"from {urlsplit(entry['mirror']).netloc}" if entry["mirror"] else "was there"
     show(figures, as_json=False, title=directory)
     click.echo("next:" if not dry_run else "then:")
     for command in following:
