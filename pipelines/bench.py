@@ -16,10 +16,10 @@ import click
 import numpy as np
 
 from bigkernel import connect
-from bigkernel.cli.models import gemm_flops_per_second
 from bigkernel.config import settings
 from bigkernel.execution import processors
 from bigkernel.kernels import Gaussian
+from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor.terminal import bar, progress
 from bigkernel.sweep import sweep
 from pipelines.bench_jobs import FEATURES, SIGMA, digits_corpus, moments_job, shared, table

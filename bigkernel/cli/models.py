@@ -10,7 +10,6 @@ import click
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
-from threadpoolctl import threadpool_limits
 
 from bigkernel import calibration, measuring
 from bigkernel.cli import planning
@@ -29,6 +28,7 @@ from bigkernel.config import settings
 from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.execution import forget, processors
+from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.terminal import progress
@@ -115,19 +115,6 @@ def plan(
     if figures["sweep_seconds"] is not None:
         planning.echo_stages(stages)
     planning.echo_origin(found)
-
-
-def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
-    """Rate of the single-threaded float32 matrix product of this machine."""
-    a = np.ones((size, size), np.float32)
-    out = np.empty_like(a)
-    with threadpool_limits(limits=1, user_api="blas"):
-        np.matmul(a, a, out=out)
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
-            np.matmul(a, a, out=out)
-            count += 1
-        return 2.0 * size**3 * count / (time.perf_counter() - start)
 
 
 INCIDENTS = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")  # where there were any

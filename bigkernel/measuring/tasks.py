@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from bigkernel.certify import Certificates
 from bigkernel.chunks import Chunk, UnitNorm, Workspace
@@ -43,6 +44,19 @@ class _Processor(Workspace):
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.thread_time() - start
+
+
+def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
+    """Rate of the single-threaded float32 matrix product of this machine."""
+    a = np.ones((size, size), np.float32)
+    out = np.empty_like(a)
+    with threadpool_limits(limits=1, user_api="blas"):
+        np.matmul(a, a, out=out)
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            np.matmul(a, a, out=out)
+            count += 1
+        return 2.0 * size**3 * count / (time.perf_counter() - start)
 
 
 @cache

@@ -1,0 +1,207 @@
+"""The batch job `corpus`: from originals to errors, gone on with to the same bits, and told by a YAML file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose
+
+from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
+from bigkernel.arrays import digest
+from bigkernel.statistics import MomentStatistic
+from pipelines.__main__ import main
+from pipelines.corpus_job import growing
+
+SMALL = ("corpus", "--rows", "3000", "--landmarks", "60", "--steps", "3")
+
+
+def call(*arguments, code=0):
+    """The result of `python -m pipelines …`."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=True)
+    if code == 0 and result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def bits(run):
+    model = load_model(Path(run) / "model")[-1]
+    return digest({"coef": model.dual_coef_, **model.statistics_})
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished job, and what it printed."""
+    run = tmp_path_factory.mktemp("job") / "run"
+    return run, json.loads(call(*SMALL, "--run", run, "--json").stdout)
+
+
+def test_the_last_fit_is_that_of_all_rows_at_once(done):
+    run, results = done
+    train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
+    assert (len(train), train.columns) == (3000, ("y", "group"))
+    normalizer = UnitNormalizer().fit(train)
+    model = load_model(run / "model")[-1]
+    wanted = KernelRidgeClassifier(Gaussian(0.35), model.alpha_, landmarks=model.landmarks_)
+    wanted.fit(normalizer.transform(train))
+    values = np.asarray(wanted.decision_function(normalizer.transform(test)))
+    assert_allclose(np.asarray(model.decision_function(normalizer.transform(test))), values, rtol=1e-4, atol=1e-4)
+    error = 100 * np.mean(np.asarray(wanted.predict(normalizer.transform(test))) != test.column("y"))
+    assert results["errors"][-1]["error_60"] == pytest.approx(error)
+    assert model.alpha == "gcv"
+
+
+def test_errors_of_fewer_rows_and_landmarks_are_those_of_fits_of_their_own(done):
+    run, results = done
+    train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
+    landmarks = load_model(run / "model")[-1].landmarks_
+    normalizer = UnitNormalizer().fit(train)
+    X = train.array("x")[:]
+    for record in results["all_errors"]:
+        model = KernelRidgeClassifier(Gaussian(0.35), record["alpha"], landmarks=landmarks[: record["landmarks"]])
+        model.fit(normalizer.transform(X[: record["rows"]]), train.column("y")[: record["rows"]])
+        wrong = np.mean(np.asarray(model.predict(normalizer.transform(test))) != test.column("y"))
+        # of 597 digits one may fall on the other side by rounding
+        assert record["error"] == pytest.approx(100 * wrong, abs=0.2)
+    assert [line["rows"] for line in results["fits"]] == [1200, 1897, 3000]
+
+
+def test_pictures_tables_and_pages_are_left(done):
+    run, results = done
+    for name in ("rows.png", "landmarks.png", "confusion.png", "errors.csv", "fits.csv", "report.html"):
+        assert (run / "results" / name).stat().st_size > 200
+    assert "error on test digits" not in (run / "results" / "errors.csv").read_text()
+    assert (run / "report.html").is_file()
+    assert results["share_of_gemm"] > 0
+    assert np.sum(results["confusion"]) == 597
+
+
+def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch):
+    run, updated, update = tmp_path / "run", [], MomentStatistic.update
+
+    def failing(self, total, chunk):
+        updated.append(chunk.start)
+        if len(updated) == 3:
+            raise KeyboardInterrupt
+        update(self, total, chunk)
+
+    monkeypatch.setattr(MomentStatistic, "update", failing)
+    call(*SMALL, "--run", run, "--json", "--resume", code=75)
+    monkeypatch.undo()
+    assert not (run / "model").exists()
+    results = json.loads(call(*SMALL, "--run", run, "--json", "--resume").stdout)
+    assert sum(fit["resumed_segments"] for fit in results["fits"]) > 0
+    assert bits(run) == bits(done[0])
+    again = json.loads(call(*SMALL, "--run", run, "--json", "--resume").stdout)
+    assert all(fit["resumed_segments"] == fit["segments"] for fit in again["fits"])
+    assert bits(run) == bits(done[0])
+
+
+def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_another_job(done):
+    run, _ = done
+    assert "holds a run already; resume it" in call(*SMALL, "--run", run, code=3).stderr
+    other = call(*SMALL, "--run", run, "--resume", "--sigma", "0.5", code=5)
+    assert "another job" in other.stderr
+
+
+def test_semi_supervised_learning_hides_labels_and_runs(tmp_path):
+    given = (*SMALL, "--method", "sssl", "--components", "30", "--labelled-per-class", "5", "--run", tmp_path / "r")
+    results = json.loads(call(*given, "--json").stdout)
+    model = load_model(tmp_path / "r" / "model")[-1]
+    assert model.statistics_["rows"].tolist() == [2950, 50]
+    assert 0 < results["errors"][-1]["error_60"] < 50
+
+
+def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
+    run, _ = done
+    own = ("--corpus", run / "train.corpus", "--test", run / "originals" / "test.corpus")
+    results = json.loads(call("corpus", *own, "--landmarks", "40", "--run", tmp_path / "r", "--json").stdout)
+    assert results["fits"][-1]["rows"] == 3000
+    assert not (tmp_path / "r" / "train.corpus").exists()
+    assert "fitted as it is" in call("corpus", *own, "--rows", "2000", "--run", tmp_path / "s", code=8).stderr
+    assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
+
+
+def test_a_dry_run_tells_and_makes_nothing(tmp_path):
+    told = json.loads(call("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run", "--json").stdout)
+    assert (told["rows"], told["originals"]) == (8_100_000, 1200)
+    assert told["worker_bytes"] > told["task_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_file_is_the_options_and_the_command_line_counts_more(tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "bigkernel:\n  job: {rows: 2500, landmarks: 40, alpha: 0.1, steps: 1, run: run}\n"
+        "  cluster: {kind: local, workers: 1, memory-limit: 1GiB}\n"
+    )
+    results = json.loads(call("corpus", "--job", file, "--landmarks", "30", "--cluster", "threads", "--json").stdout)
+    assert results["fits"][-1]["rows"] == 2500
+    assert len(load_model(tmp_path / "run" / "model")[-1].landmarks_) == 30
+    assert load_model(tmp_path / "run" / "model")[-1].alpha == 0.1
+
+
+@pytest.mark.cluster
+def test_a_job_file_may_describe_its_cluster(tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "bigkernel:\n  job: {rows: 2500, landmarks: 40, steps: 1, run: run}\n"
+        "  cluster: {kind: local, workers: 1, memory-limit: 1GiB, dashboard: 0}\n"
+    )
+    results = json.loads(call("corpus", "--job", file, "--json").stdout)
+    assert results["facts"]["workers"] == 1
+    call("corpus", "--job", file, "--run", tmp_path / "other", "--cluster", "threads", "--json")
+    assert bits(tmp_path / "run") == bits(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("rows: many", "bigkernel.job.rows: expected int, found many"),
+        ("rows: 7", "bigkernel.job.rows: 7 is not in the range x>=100"),
+        ("row: 700", "bigkernel.job.row: unknown; the keys are"),
+        ("alpha: best", "bigkernel.job.alpha: expected gcv or a number"),
+        ("method: svm", "bigkernel.job.method: 'svm' is not one of"),
+        ("resume: 1", "bigkernel.job.resume: expected bool"),
+    ],
+)
+def test_what_is_wrong_in_a_job_file_is_named_by_its_key(tmp_path, text, message):
+    file = tmp_path / "job.yaml"
+    file.write_text(f"bigkernel:\n  job:\n    {text}\n")
+    assert message in call("corpus", "--job", file, "--run", tmp_path / "r", code=8).stderr
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("jobs: {}", "bigkernel.jobs: unknown"),
+        ("cluster: {kind: local, worker: 3}", "bigkernel.cluster.worker: unknown"),
+        ("cluster: local", "bigkernel.cluster: expected dict"),
+    ],
+)
+def test_what_else_is_wrong_in_a_job_file_is_named_too(tmp_path, text, message):
+    file = tmp_path / "job.yaml"
+    file.write_text(f"bigkernel:\n  {text}\n")
+    assert message in call("corpus", "--job", file, "--run", tmp_path / "r", code=8).stderr
+
+
+def test_the_example_of_a_job_file_is_sound(tmp_path):
+    example = Path(__file__).parents[2] / "cluster" / "job.yaml"
+    assert json.loads(call("corpus", "--job", example, "--dry-run", "--json").stdout)["rows"] == 200_000
+
+
+def test_no_run_directory_and_no_corpora_are_said_before_anything_is_done(tmp_path):
+    assert "--run DIR is missing" in call("corpus", code=2).stderr
+    gone = call("corpus", "--data", tmp_path, "--run", tmp_path / "r", code=3)
+    assert "train-images-idx3-ubyte.gz" in gone.stderr
+
+
+def test_steps_rise_from_the_first_to_the_last():
+    assert growing(10, 1000, 3) == [10, 100, 1000]
+    assert growing(10, 1000, 1) == [1000]
+    assert growing(50, 20, 4) == [20]
+    assert growing(3, 5, 20) == [3, 4, 5]
