@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from bigkernel.worker import (
     run_segment,
 )
 
+BATCH = 512  # most tasks of one message to the scheduler
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 
 
@@ -92,8 +93,8 @@ class _Sweep:
         """
         if self._job.run:
             return
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
-            self._shared = shared = self._submit(_given, "job", "all", self._job, priority=3)
+        (shared,) = self._submit(_given, "job", ["all"], [self._job], priority=3)
+        self._shared = shared
         with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
             self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
@@ -107,34 +108,58 @@ class _Sweep:
         for receipt in self._collected:
             self._tell_done(receipt)
         nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
-        shared = self._shared
-        for segment in spread(self._steps.segments, len(self._client.ncores())):
-            node, ancestors = leaf(segment.index), above.get(leaf(segment.index), ())
-            if covered(node, finished, above):
-                continue
-            piece = rows.part(segment.start, segment.stop)
-            if rows.persisted:
-                plain, names, held = _held(piece, self._client)
-                task = self._submit(run_held, "segment", node, shared, plain, segment, ancestors, names, *held)
-            else:
-                task = self._submit(run_segment, "segment", node, shared, piece, segment, ancestors)
-            nodes[node] = task
-            self._segments[task] = node
+        left = [
+            segment
+            for segment in spread(self._steps.segments, len(self._client.ncores()))
+            if not covered(leaf(segment.index), finished, above)
+        ]
+        names = [leaf(segment.index) for segment in left]
+        tasks = self._begin_segments(rows, left, [above.get(node, ()) for node in names])
+        nodes.update(zip(names, tasks, strict=True))
+        self._segments = dict(zip(tasks, names, strict=True))
+        for task in tasks:
             watch.expect(task)
-            if not job.run:  # with a run the result is the receipt
-                self._receipts[self._submit(receipt_of, "receipt", node, task, priority=2)] = node
-        for node, left, right in self._merges:
-            if covered(node, finished, above):
-                continue
-            # merges go first, so that few partials wait; inputs are let go, and so forgotten when merged
-            nodes[node] = self._submit(
-                *(merge, "merge", node, shared, node, nodes.pop(left), nodes.pop(right), above.get(node, ())),
-                priority=1,
+        if not job.run:  # with a run the result is the receipt
+            self._receipts = dict(
+                zip(self._submit(receipt_of, "receipt", names, tasks, priority=2), names, strict=True)
             )
+        level: list[tuple[str, str, str]] = []
+        for node, first, second in (*self._merges, (None, "", "")):
+            # a merge of what is not there yet begins another level of the tree
+            if level and (node is None or first not in nodes or second not in nodes):
+                self._begin_merges(level, nodes, above)
+                level = []
+            if node is not None and not covered(node, finished, above):
+                level.append((node, first, second))
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):
             if isinstance(future, Future) and future not in self._segments:
                 watch.expect(future)
+
+    def _begin_segments(
+        self, rows: Rows, segments: Sequence[Segment], ancestors: list[tuple[str, ...]]
+    ) -> list[Future]:
+        names = [leaf(segment.index) for segment in segments]
+        pieces = [rows.part(segment.start, segment.stop) for segment in segments]
+        shared = [self._shared] * len(segments)
+        if not rows.persisted or not segments:
+            return self._submit(run_segment, "segment", names, shared, pieces, segments, ancestors)
+        plain, lazy, held = zip(*(_held(piece, self._client) for piece in pieces), strict=True)
+        columns = shared, plain, segments, ancestors, lazy, *zip(*held, strict=True)
+        return self._submit(run_held, "segment", names, *columns)
+
+    def _begin_merges(
+        self,
+        merges: list[tuple[str, str, str]],
+        nodes: dict[str, Future | Partial],
+        above: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        """Submit merges none of which waits for another; the inputs leave `nodes`, and so are forgotten when merged."""
+        names = [node for node, _, _ in merges]
+        left, right = [nodes.pop(left) for _, left, _ in merges], [nodes.pop(right) for _, _, right in merges]
+        columns = [self._shared] * len(names), names, left, right, [above.get(node, ()) for node in names]
+        # before other segments, so that few partials wait
+        nodes.update(zip(names, self._submit(merge, "merge", names, *columns, priority=1), strict=True))
 
     def finish(self, watch: Watch) -> tuple[Partial, list[Receipt]]:
         """Wait for all of it; the last merge, which ends early where any task has failed, is waited for meanwhile."""
@@ -142,7 +167,9 @@ class _Sweep:
         partial = None if isinstance(self._last, Future) else self._last
         while self._segments or self._receipts or top is not None:
             what = "a segment" if self._segments else self.name_of(self._top) if top is not None else "a receipt"
-            for future in watch.first_done(what):
+            done = watch.first_done(what)
+            come = watch.results({future: self._receipts[future] for future in done if future in self._receipts})
+            for future in done:
                 node = self._segments.get(future) or self._receipts.get(future, self._top)
                 if future.status in ("error", "cancelled"):
                     watch.result(future, node, self._job.run)
@@ -155,9 +182,9 @@ class _Sweep:
                     self._tell_done(segment)
                 elif future in self._receipts:
                     # it comes when its worker has a moment
-                    receipt = watch.result(future, self._receipts.pop(future))
-                    self._collect(receipt)
-                    emit(Receipted(receipt))
+                    del self._receipts[future]
+                    self._collect(come[future])
+                    emit(Receipted(come[future]))
                 if future is top:
                     partial, top = self._published(node, future, watch), None
         assert partial is not None
@@ -172,9 +199,18 @@ class _Sweep:
             if isinstance(future, Future):
                 future.release()
 
-    def _submit(self, function: Callable[..., Any], kind: str, node: str, *args: Any, priority: int = 0) -> Future:
-        key = f"bigkernel-{kind}-{self.token}-{node}"
-        return self._client.submit(function, *args, key=key, pure=False, priority=priority)
+    def _submit(
+        self, function: Callable[..., Any], kind: str, nodes: Sequence[str], *columns: Sequence[Any], priority: int = 0
+    ) -> list[Future]:
+        """A task a node, with its values of the columns; many in one message, for each message costs the scheduler."""
+        if not nodes:
+            return []
+        keys = [f"bigkernel-{kind}-{self.token}-{node}" for node in nodes]
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
+            futures: list[Future] = self._client.map(
+                function, *columns, key=keys, pure=False, priority=priority, batch_size=BATCH
+            )
+        return futures
 
     def _published(self, node: str, future: Future, watch: Watch) -> Partial:
         # a run knows it, even when the worker that did it has died since

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import distributed
@@ -189,6 +190,15 @@ class Watch:
             raise Stalled(f"{what}: the cluster was lost ({error}); start it again and resume") from error
         except OSError as error:
             raise DataError(f"{what}: a worker could not read or write: {error}") from error
+
+    def results(self, nodes: Mapping[Future, str]) -> dict[Future, Any]:
+        """What the finished tasks of these nodes returned, brought in one message; or a named error."""
+        futures = list(nodes)
+        if len(futures) > 1:
+            with suppress(Exception):  # one by one then, which names the task and what is wrong
+                fetch = partial(self._client.gather, futures, asynchronous=True)
+                return dict(zip(futures, self._client.sync(fetch, callback_timeout=2 * SLICE_SECONDS), strict=True))
+        return {future: self.result(future, node) for future, node in nodes.items()}
 
     def _abandoned(self, error: KilledWorker, run: Run | None) -> TaskAbandoned:
         """The scheduler blames every task that a dying worker had taken; who died most often, began it most often."""
