@@ -186,9 +186,10 @@ def scaling(
         stored_share=_stored_share(whole),
     )
     one = found["strong"]["one_seconds"]
-    cluster = corrected(plain, Fit(effort.rows, effort.landmarks), one)
+    fit = Fit(effort.rows, effort.landmarks, chunk_rows=effort.chunk_rows)
+    cluster = corrected(plain, fit, one)
     points = [(1, one), (2, found["strong"]["two_seconds"])]
-    scaling_page.model(report, cluster, landmarks=effort.landmarks, rows=effort.rows, points=points)
+    scaling_page.model(report, cluster, fit, points)
     scaling_page.widest(report, cluster, memory_bytes=memory_bytes)
     correction = f"segments take {cluster.correction:.2f} of the calibrated time, as the sweep on one worker did"
     report.page.heading("Assumptions").facts(

@@ -55,21 +55,25 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Fit:
-    """Kernel ridge regression with m Gaussian landmarks: n rows of d 8-bit features, ten classes, float32 blocks."""
+    """Kernel ridge regression with m Gaussian landmarks: n rows of d 8-bit features, ten classes, float32 blocks.
+
+    The rows are a corpus in chunks of `chunk_rows`.
+    """
 
     rows: int
     landmarks: int
     features: int = 784
+    chunk_rows: int = CHUNK_ROWS
 
     @property
     def chunks(self) -> int:
         """Of the corpus."""
-        return -(-self.rows // CHUNK_ROWS)
+        return -(-self.rows // self.chunk_rows)
 
     @property
     def segments(self) -> int:
         """S: as `bigkernel.plan` cuts a corpus."""
-        return min(self.chunks, max(LEAST_SEGMENTS, -(-self.chunks // (SEGMENT_ROWS // CHUNK_ROWS))))
+        return min(self.chunks, max(LEAST_SEGMENTS, -(-self.chunks // max(1, SEGMENT_ROWS // self.chunk_rows))))
 
     @property
     def segment_rows(self) -> float:
@@ -86,7 +90,7 @@ class Fit:
     @property
     def worker_bytes(self) -> int:
         """Announced peak of a worker process (`Plan.worker_bytes`)."""
-        footprint, chunk = self.footprint, min(CHUNK_ROWS, self.rows) * (self.features + 8)
+        footprint, chunk = self.footprint, min(self.chunk_rows, self.rows) * (self.features + 8)
         levels = math.ceil(math.log2(max(2, self.segments)))
         return BASE_BYTES + 4 * chunk + footprint.work_bytes + (3 + levels) * footprint.partial_bytes
 

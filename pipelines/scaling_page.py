@@ -15,7 +15,7 @@ import numpy as np
 from bigkernel.report.page import Column, Table
 from pipelines.charts import COLOURS
 from pipelines.experiments import Report
-from pipelines.pictures import LIGHT, WRONG, Paper, bare, drawing
+from pipelines.pictures import LIGHT, Paper, bare, drawing
 from pipelines.scaling_model import SEGMENT_ROWS, Cluster, Fit, largest, most_workers, segment_seconds, times
 
 Record = dict[str, Any]
@@ -118,13 +118,14 @@ def segments(report: Report, records: Sequence[Record], *, workers: int) -> None
     tell(
         report,
         f"With the monitor on a segment takes {1e3 * main['seconds']:.2f} ms by the clock (target",
-        f"{1e3 * SEGMENT_TARGET:.0f} ms: {verdict}), and {1e3 * main['scheduler']:.2f} ms of the scheduler's processor; its",
-        "tasks are a segment, a receipt and a merge. The scheduler's part is the serial one on a cluster.",
+        f"{1e3 * SEGMENT_TARGET:.0f} ms: {verdict}) and {1e3 * main['scheduler']:.2f} ms of the scheduler, which is",
+        "the serial part on a cluster.",
     )
 
 
-def model(report: Report, cluster: Cluster, *, landmarks: int, rows: int, points: Sequence[tuple[int, float]]) -> None:
-    """Hours over workers and rows as table and pictures; `points` are (workers, seconds) measured on `rows` rows."""
+def model(report: Report, cluster: Cluster, measured: Fit, points: Sequence[tuple[int, float]]) -> None:
+    """Hours over workers and rows as table and pictures; `points` are (workers, seconds) of the sweep of a fit."""
+    landmarks = measured.landmarks
     records = [_told(Fit(n, landmarks), cluster, workers) for n in ROWS for workers in WORKERS]
     report.table(
         "hours",
@@ -148,8 +149,8 @@ def model(report: Report, cluster: Cluster, *, landmarks: int, rows: int, points
             hours_picture,
             cluster,
             m,
-            rows=rows,
-            points=points if m == landmarks else (),
+            measured if m == landmarks else None,
+            points,
             caption=f"Hours of a fit with {m:,} landmarks over workers; dashed: ideal, the time of one worker shared "
             "out." + (" Dots: measured sweeps." if m == landmarks else ""),
         )
@@ -223,27 +224,35 @@ def short(count: float) -> str:
 
 
 def hours_picture(
-    cluster: Cluster, landmarks: int, *, rows: int, points: Sequence[tuple[int, float]], paper: Paper = LIGHT
+    cluster: Cluster,
+    landmarks: int,
+    measured: Fit | None = None,
+    points: Sequence[tuple[int, float]] = (),
+    *,
+    paper: Paper = LIGHT,
 ) -> bytes:
-    """Hours over workers, a line for each number of rows, the ideal dashed, measured points, bounds named."""
+    """Hours over workers, a line for each number of rows, the ideal dashed, bounds named.
+
+    `measured` is a fit that has a line too, on which `points` (workers, seconds) were measured.
+    """
     workers = sorted({round(w) for w in np.geomspace(1, WORKERS[-1], 61)})
     with drawing(6.4, 4.4, paper) as (figure, png):
         ax = figure.subplots()
-        for number, n in enumerate((*((rows,) if points else ()), *ROWS)):
-            colour, fit = COLOURS[number % len(COLOURS)], Fit(n, landmarks)
+        least = float("inf")
+        for number, fit in enumerate((*((measured,) if measured else ()), *(Fit(n, landmarks) for n in ROWS))):
+            colour = COLOURS[number % len(COLOURS)]
             told = [times(fit, cluster, w) for w in workers]
             hours = [one.total / 3600 for one in told]
+            least = min(least, *hours)
             ax.plot(workers, [hours[0] / w for w in workers], color=colour, linewidth=1, linestyle=(0, (4, 3)))
-            ax.plot(workers, hours, color=colour, linewidth=1.8, label=f"{short(n)} rows")
-            before = "workers"
-            for w, one, hour in zip(workers, told, hours, strict=True):
-                if one.bound != before:
-                    ax.plot(w, hour, marker="|", markersize=9, color=paper.ink)
-                    ax.annotate(one.bound, (w, hour), (3, 5), textcoords="offset points", color=paper.ink, fontsize=8)
-                    before = one.bound
-        if points:
+            ax.plot(workers, hours, color=colour, linewidth=1.8, label=f"{short(fit.rows)} rows")
+            _name_bounds(ax, list(zip(workers, hours, [one.bound for one in told], strict=True)), paper)
+        if measured:
             x, seconds = zip(*points, strict=True)
-            ax.plot(x, np.array(seconds) / 3600, "o", color=WRONG, markersize=6, label="measured", zorder=4)
+            y, style = np.array(seconds) / 3600, {"color": paper.ink, "markeredgecolor": paper.ground}
+            least = min(least, *y)
+            ax.plot(x, y, "o", markersize=7, label="measured", zorder=4, **style)
+        ax.set_ylim(bottom=least / 3)
         ax.set(xscale="log", yscale="log", xlabel="workers (processes of one task each)", ylabel="hours")
         ax.set_xticks(WORKERS, [f"{tick:,}" for tick in WORKERS])
         ax.minorticks_off()
@@ -252,6 +261,17 @@ def hours_picture(
         ax.grid(axis="y", color=paper.line, linewidth=0.8)
         figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=2, columnspacing=1.2)
     return png.getvalue()
+
+
+def _name_bounds(ax: Any, line: Sequence[tuple[int, float, str]], paper: Paper) -> None:
+    """Mark where on a line of (workers, hours, bound) another bound than the workers begins."""
+    before = "workers"
+    for workers, hours, bound in line:
+        if bound != before:
+            ax.plot(workers, hours, marker="|", markersize=9, color=paper.ink)
+            style = {"color": paper.ink, "fontsize": 8, "ha": "left" if workers < WORKERS[-1] / 2 else "right"}
+            ax.annotate(bound, (workers, hours), (0, 6), textcoords="offset points", **style)
+            before = bound
 
 
 def assumptions(cluster: Cluster, *, memory_bytes: int, calibration: str, correction: str) -> dict[str, str]:
