@@ -95,14 +95,14 @@ def write_page(
 def _training_digits(page: Page, train: Corpus, labelled: Array, originals: Any) -> None:
     y = train.column("y")
     if originals is not None:
-        # one original a class, and the first copies of it that the corpus has
+        # one original a class, which are the first rows, and the first copies of it that the corpus has
         first = np.array([int(np.argmax(y == label)) for label in train.info.classes])
-        rounds = [first + len(originals) * k for k in range(3) if first.max() + len(originals) * k < len(train)]
-        sheet = np.concatenate([originals[first % len(originals)][None], _images(train, np.stack(rounds))])
-        titles = ["original", *(f"copy {k + 1}" for k in range(len(rounds)))]
+        rounds = [first + len(originals) * k for k in range(4) if first.max() + len(originals) * k < len(train)]
+        sheet = _images(train, np.stack(rounds))
+        titles = ["original", *(f"copy {k + 1}" for k in range(len(rounds) - 1))]
         page.figure(
             *pictures.both(pictures.contact_sheet, sheet, titles),
-            caption="Training originals, and rows of the corpus made from them by shift, rotation and noise. Test "
+            caption="Training originals, and rows of the corpus made from them by smooth random distortions. Test "
             "digits are originals that were held out before.",
         )
     columns = np.stack([labelled[y[labelled] == label] for label in train.info.classes], axis=1)[:8]

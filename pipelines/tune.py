@@ -24,7 +24,7 @@ from bigkernel.landmarks import require_count
 from bigkernel.monitor import Step, emit
 from bigkernel.monitor.terminal import bar, progress
 from pipelines import digit_corpora, tune_page
-from pipelines.digit_corpora import MNIST_FILES, Deformed, Digits
+from pipelines.digit_corpora import MNIST_FILES, Digits
 from pipelines.experiments import Report, options
 from pipelines.tune_page import Record
 
@@ -124,8 +124,8 @@ def compare(train: Corpus, *, landmarks: int, seed: int, repeats: int) -> list[R
                 for key, value in ((name, cell["error"]), (f"{name}_se", cell["error_se"])):
                     record[key] = record.get(key, 0.0) + value / repeats
     _, _, images, labels = digit_corpora.bundled_originals(seed)
-    count = TEST_COPIES * len(images)
-    copies = Deformed(images, count, count, seed + 1).read(0, count)
+    shown = np.tile(images.reshape(len(images), -1), (TEST_COPIES, 1))
+    copies = digit_corpora.deformation(train, seed + 1).copies(shown, 0)
     for number, (sigma, alpha) in enumerate(judged):
         if alpha == COPY_ALPHAS[0]:
             model = pipeline(landmarks, seed, sigma=sigma).fit(train)

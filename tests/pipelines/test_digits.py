@@ -1,4 +1,4 @@
-"""The digits pipeline: rows are a pure function of seed and index, test digits were held out, the table is right."""
+"""The digits pipeline: its corpora are what they should be, test digits were held out, the table is right."""
 
 from __future__ import annotations
 
@@ -13,55 +13,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from scipy.ndimage import map_coordinates
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import normalize
 
 from bigkernel import executing, open_corpus
 from bigkernel.errors import DataError
 from bigkernel.report.page import Column, Page, Table
-from pipelines import digit_corpora
 from pipelines.__main__ import main
-from pipelines.digit_corpora import Deformed, _bilinear, bundled, bundled_originals
+from pipelines.digit_corpora import bundled, bundled_originals, deformation, originals
 from pipelines.digits import choose_labelled
 from pipelines.digits_page import COLUMNS
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def source() -> Deformed:
-    return Deformed(bundled_originals(0)[0], n_rows=6000, chunk_rows=1000, seed=7)
-
-
-def test_a_deformed_row_depends_on_seed_and_row_alone(source: Deformed) -> None:
-    whole = source.read(0, 6000)
-    for start, stop in ((0, 1), (1199, 1203), (4095, 4098), (5999, 6000)):
-        np.testing.assert_array_equal(source.read(start, stop), whole[start:stop])
-    other = Deformed(source.originals, 6000, 1000, seed=8)
-    assert (other.read(0, 100) != whole[:100]).any(axis=1).all()
-
-
-def test_a_row_is_a_noisy_copy_of_its_original(source: Deformed, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SHIFT_PIXELS", "ROTATION_DEGREES"):
-        monkeypatch.setattr(digit_corpora, name, 0.0)
-    grey = Deformed(np.full((3, 8, 8), 128, np.uint8), 900, 900)
-    assert grey.read(0, 900).std() == pytest.approx(digit_corpora.NOISE, rel=0.02)
-    monkeypatch.setattr(digit_corpora, "NOISE", 0.0)
-    np.testing.assert_array_equal(
-        source.read(1000, 1400), source.originals.reshape(1200, 64)[np.arange(1000, 1400) % 1200]
-    )
-
-
-def test_bilinear_equals_scipy_and_looks_at_one_image_a_row(rng: np.random.Generator) -> None:
-    images = rng.integers(0, 256, (5, 8, 7)).astype(np.uint8)
-    which, v, h = rng.integers(0, 5, 40), rng.uniform(-3, 10, (40, 6)), rng.uniform(-3, 9, (40, 6))
-    found = _bilinear(images, which, v, h)
-    for i in range(40):
-        expected = map_coordinates(images[which[i]].astype(float), [v[i], h[i]], order=1, mode="grid-constant")
-        np.testing.assert_allclose(found[i], expected, atol=1e-3)
-    order = rng.permutation(40)
-    np.testing.assert_array_equal(_bilinear(images, which[order], v[order], h[order]), found[order])
 
 
 def test_test_digits_are_originals_held_out_in_proportion() -> None:
@@ -76,21 +39,43 @@ def test_test_digits_are_originals_held_out_in_proportion() -> None:
     assert np.abs(np.bincount(test_labels) / 597 - np.bincount(train_labels) / 1200).max() < 0.002
 
 
-def test_the_corpus_is_the_source_with_labels_and_groups_and_is_kept(tmp_path: Path) -> None:
+def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(tmp_path: Path) -> None:
     images, labels, test_images, test_labels = bundled_originals(3)
     with executing("serial"):
         made = bundled(tmp_path, 2500, 3, keep=True)
         again = bundled(tmp_path, 2500, 3, keep=True)
         fresh = bundled(tmp_path, 2500, 3, keep=False)
         other = bundled(tmp_path, 2600, 3, keep=True)
-    assert [pair.kept for pair in (made, again, fresh, other)] == [False, True, False, False]
+        reseeded = bundled(tmp_path, 2600, 4, keep=True)
+        bundled(tmp_path, 2600, 3, keep=False)
+    assert [pair.kept for pair in (made, again, fresh, other, reseeded)] == [False, True, False, False, False]
     corpus = open_corpus(tmp_path / "train.corpus")
-    group = np.arange(2600) % 1200
-    np.testing.assert_array_equal(corpus.column("x"), Deformed(images, 2600, 2600, 3).read(0, 2600))
+    group, x = np.arange(2600) % 1200, corpus.column("x")
+    images = images.reshape(1200, 64)
+    np.testing.assert_array_equal(x[:1200], images)
+    np.testing.assert_array_equal(x[1200:], deformation(made.train, 3).copies(images[group[1200:]], 1200))
     np.testing.assert_array_equal(corpus.column("group"), group)
     np.testing.assert_array_equal(corpus.column("y"), labels[group])
     np.testing.assert_array_equal(other.test.column("x"), test_images.reshape(597, 64))
     np.testing.assert_array_equal(other.test.column("y"), test_labels)
+
+
+def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(tmp_path: Path) -> None:
+    found = originals(tmp_path, 0, keep=False)
+    images, labels = found.train.column("x"), found.train.column("y")
+    copies = deformation(found.train, 0).copies(images, 1200)
+    assert np.abs(copies - images.astype(float)).mean() > 8  # of 255
+    x, z = normalize(images.astype(float)), normalize(copies.astype(float))
+    likeness = z @ x.T
+    np.fill_diagonal(likeness, 0)  # another digit than the original
+    assert np.mean(labels[likeness.argmax(axis=1)] == labels) > 0.9
+
+
+def test_originals_are_kept_where_they_are_whole(tmp_path: Path) -> None:
+    made, again, other = (originals(tmp_path, seed, keep=True) for seed in (0, 0, 1))
+    assert [found.kept for found in (made, again, other)] == [False, True, False]
+    assert (len(other.train), len(other.test)) == (1200, 597)
+    assert other.train.info.image_shape == (8, 8)
 
 
 def test_labelled_rows_are_of_distinct_originals(rng: np.random.Generator) -> None:

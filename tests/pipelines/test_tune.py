@@ -122,8 +122,7 @@ def test_true_errors_count_copies_of_held_out_digits() -> None:
 def test_folds_of_rows_are_optimistic_where_copies_are_nearly_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("SHIFT_PIXELS", 0.05), ("ROTATION_DEGREES", 1.0), ("NOISE", 2.0)):
-        monkeypatch.setattr(digit_corpora, name, value)
+    monkeypatch.setattr(digit_corpora, "STRENGTH", 0.2)
     monkeypatch.setattr(tune, "COPY_SIGMAS", (0.3, 0.4))
     monkeypatch.setattr(tune, "COPY_ALPHAS", (0.3, 1.0))
     train = bundled(tmp_path, 3600, 0, keep=False).train
