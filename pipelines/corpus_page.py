@@ -26,6 +26,7 @@ FITS = [
     Column("share", "of GEMM", lambda r: f"{r['share']:.2f}" if r["share"] else MISSING),
     Column("peak_bytes", "peak MB", lambda r: f"{r['peak_bytes'] / 1e6:,.0f}" if r["peak_bytes"] else MISSING),
     Column("resumed_segments", "resumed", lambda r: f"{r['resumed_segments']} of {r['segments']}"),
+    Column("segments", "segments", hidden=True),
     Column("sweep_seconds", "sweep s", hidden=True),
 ]
 
