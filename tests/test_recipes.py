@@ -1,0 +1,373 @@
+"""The recipes for Kubernetes and Docker: valid for the operator, of one piece, closed to others, and they run a job."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from dask.utils import parse_bytes
+from distributed.cli.dask_scheduler import main as dask_scheduler
+from distributed.cli.dask_worker import main as dask_worker
+
+import bigkernel
+from bigkernel import errors
+from bigkernel.certificates import make_certificates
+from bigkernel.cli import main
+from bigkernel.cluster_files import AddressFile, read_file
+from bigkernel.config import settings
+from bigkernel.credentials import check_credentials
+from bigkernel.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+CLUSTER = ROOT / "cluster"
+OPERATOR = "dask-kubernetes==2026.3.0"  # whose wheel holds the schemas of DaskCluster and DaskJob
+WHEEL_SHA256 = "5cf138e03cb1851063b82b74e9fd4679251238e3867fcae1e3682aada6410728"
+ROLES = ("scheduler", "worker", "client")
+TLS = "DASK_DISTRIBUTED__COMM__TLS__"
+
+DOCUMENTS = {
+    (path.stem, document["kind"], document["metadata"]["name"]): document
+    for path in sorted((CLUSTER / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+}
+DASK_CLUSTER = DOCUMENTS["cluster", "DaskCluster", "bigkernel"]["spec"]
+DASK_JOB = DOCUMENTS["daskjob", "DaskJob", "bigkernel"]["spec"]
+JOB = DOCUMENTS["job", "Job", "bigkernel-fit"]["spec"]
+SHELL = DOCUMENTS["shell", "Pod", "shell"]["spec"]
+PODS = {
+    "scheduler": DASK_CLUSTER["scheduler"]["spec"],
+    "worker": DASK_CLUSTER["worker"]["spec"],
+    "job": JOB["template"]["spec"],
+    "daskjob": DASK_JOB["job"]["spec"],
+    "shell": SHELL,
+}
+DRIVERS = ("job", "daskjob", "shell")
+# as the operator labels its pods, and as the other two say
+LABELS = {
+    "scheduler": {"dask.org/cluster-name": "bigkernel", "dask.org/component": "scheduler"},
+    "worker": {"dask.org/cluster-name": "bigkernel", "dask.org/component": "worker"},
+    "daskjob": {"dask.org/cluster-name": "bigkernel", "dask.org/component": "job-runner"},
+    "job": JOB["template"]["metadata"]["labels"],
+    "shell": DOCUMENTS["shell", "Pod", "shell"]["metadata"]["labels"],
+}
+COMPOSE = yaml.safe_load((CLUSTER / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES = COMPOSE["services"]
+
+
+def parts(found: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping within."""
+    if isinstance(found, dict):
+        yield found
+    for value in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from parts(value)
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in container.get("env", ())}
+
+
+def option(arguments: list[str], name: str) -> str:
+    (found,) = (argument.partition("=")[2] for argument in arguments if argument.startswith(f"{name}="))
+    return found
+
+
+# -- the schemas of the operator -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def schemas(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """By kind, with every key refused that they do not name: Kubernetes would drop it without a word."""
+    place = request.config.cache.mkdir("recipes")
+    wheel = place / "dask_kubernetes-2026.3.0-py3-none-any.whl"
+    if not wheel.exists():
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--timeout=10", "--retries=1", "--dest", str(place), OPERATOR]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            pytest.skip(f"the schemas of the operator cannot be had: {done.stderr.strip()[-200:]}")
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == WHEEL_SHA256, f"{wheel} is not {OPERATOR}"
+    found = {}
+    with zipfile.ZipFile(wheel) as opened:
+        for name in opened.namelist():
+            if "/crds/" in name and name.endswith(".yaml"):
+                definition = yaml.load(opened.read(name), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+                (version,) = definition["spec"]["versions"]
+                found[definition["spec"]["names"]["kind"]] = strict(version["schema"]["openAPIV3Schema"])
+    for schema in found.values():
+        schema["properties"] |= {"apiVersion": {"const": "kubernetes.dask.org/v1"}, "kind": {}, "metadata": {}}
+    return found
+
+
+def strict(schema: Any) -> Any:
+    """A schema that refuses what it does not name."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not found.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+@pytest.mark.parametrize("name", [key for key in DOCUMENTS if key[1].startswith("Dask")], ids=str)
+def test_the_operator_accepts_every_key_of_its_documents(schemas, name):
+    jsonschema.Draft7Validator(schemas[name[1]]).validate(DOCUMENTS[name])
+
+
+@pytest.mark.parametrize("name", ["job", "shell"])
+def test_other_pods_are_pods_by_the_same_schema(schemas, name):
+    spec = schemas["DaskJob"]["properties"]["spec"]["properties"]["job"]["properties"]["spec"]
+    jsonschema.Draft7Validator(spec).validate(PODS[name])
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("spec", "worker", "spec", "containers", 0, "resource"), {}),
+        (("spec", "worker", "spec", "containers", 0, "env", 0, "valu"), "1"),
+        (("spec", "scheduler", "spec", "securityContext", "runAsNonRoot"), "yes"),
+        (("spec", "worker", "replicas"), "four"),
+        (("spec", "schedulers"), {}),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_slip_in_a_document_is_found(schemas, path, value):
+    document = copy.deepcopy(DOCUMENTS["cluster", "DaskCluster", "bigkernel"])
+    target = document
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schemas["DaskCluster"]).validate(document)
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
+    pod = PODS[name]
+    labels = DOCUMENTS["base", "Namespace", "bigkernel"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("bigkernel", False)
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"]
+    assert min(context["runAsUser"], context["runAsGroup"]) >= 1000
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= {
+        *("secret", "emptyDir", "configMap", "persistentVolumeClaim"),
+    }
+    for container in containers(pod):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert set(container["resources"]["limits"]) == {"cpu", "memory", "ephemeral-storage"}
+        assert container["image"].endswith(f"/bigkernel:{bigkernel.__version__}")
+
+
+def test_no_account_has_a_token():
+    assert DOCUMENTS["base", "ServiceAccount", "bigkernel"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
+    pod = PODS[name]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounted = {mount["name"] for container in containers(pod) for mount in container["volumeMounts"]}
+    assert mounted == set(volumes)
+    role = name if name in ROLES else "client"
+    assert [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume] == [
+        f"bigkernel-{role}-tls"
+    ]
+    for container in containers(pod):
+        for mount in container["volumeMounts"]:
+            assert mount.get("readOnly", False) == (
+                "secret" in volumes[mount["name"]]
+                or "configMap" in volumes[mount["name"]]
+                or (mount["name"] == "certificates" and container in pod["containers"])
+            )
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes.values() if "persistentVolumeClaim" in one]
+    assert claims == ([] if name == "scheduler" else ["bigkernel-data"])
+    (data,) = ([m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == "data"],)
+    assert data == ([] if name == "scheduler" else ["/data"])
+    assert DOCUMENTS["base", "PersistentVolumeClaim", "bigkernel-data"]["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_the_page_makes_every_secret_that_is_mounted():
+    commands = (CLUSTER / "README.md").read_text(encoding="utf-8")
+    for role in ROLES:
+        assert f"secret generic bigkernel-{role}-tls" in commands
+        assert f"--from-file=certificates/{role}.pem" in commands
+    assert "--from-file=certificates/ca-key.pem" not in commands
+
+
+def policies_of(name: str) -> Iterator[dict[str, Any]]:
+    """The specifications of the network policies that hold for a pod."""
+    for key, document in DOCUMENTS.items():
+        if key[1] == "NetworkPolicy" and document["spec"]["podSelector"]["matchLabels"].items() <= LABELS[name].items():
+            yield document["spec"]
+
+
+def allowed(rules: list[dict[str, Any]], side: str, other: str) -> set[int]:
+    """Ports that rules open between a pod and another of ours."""
+    return {
+        port["port"]
+        for rule in rules
+        for peer in rule[side]
+        if set(peer) == {"podSelector"} and peer["podSelector"]["matchLabels"].items() <= LABELS[other].items()
+        for port in rule["ports"]
+    }
+
+
+def ports(pod: dict[str, Any]) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in pod["containers"][0].get("ports", ())}
+
+
+def test_only_pods_of_the_cluster_reach_it_and_only_where_it_listens():
+    scheduler, worker = ports(PODS["scheduler"]), ports(PODS["worker"])
+    opened = {"scheduler": set(scheduler.values()), "worker": {worker["worker"], worker["nanny"]}}
+    assert opened["scheduler"] == {8786, 8787}
+    for name in PODS:
+        found = list(policies_of(name))
+        assert any({"Ingress", "Egress"} <= set(policy["policyTypes"]) for policy in found)
+        incoming = [rule for policy in found for rule in policy.get("ingress", ())]
+        outgoing = [rule for policy in found for rule in policy.get("egress", ())]
+        assert all(set(peer) == {"podSelector"} for rule in incoming for peer in rule["from"])
+        for other in PODS:
+            assert allowed(incoming, "from", other) == opened.get(name, set())
+            assert allowed(outgoing, "to", other) == opened["scheduler"] | opened["worker"]
+        (beyond,) = (rule for rule in outgoing if any(set(peer) != {"podSelector"} for peer in rule["to"]))
+        assert {port["port"] for port in beyond["ports"]} == {53}
+
+
+def test_service_budget_and_probes_meet_the_pods_that_they_are_for():
+    service = DASK_CLUSTER["scheduler"]["service"]
+    assert service["type"] == "ClusterIP"
+    assert service["selector"] == LABELS["scheduler"]
+    named = ports(PODS["scheduler"])
+    assert {port["targetPort"]: port["port"] for port in service["ports"]} == named
+    budget = DOCUMENTS["base", "PodDisruptionBudget", "bigkernel-scheduler"]["spec"]
+    assert (budget["selector"]["matchLabels"], budget["maxUnavailable"]) == (LABELS["scheduler"], 0)
+    for name in ("scheduler", "worker"):
+        (container,) = PODS[name]["containers"]
+        for probe in ("readinessProbe", "livenessProbe"):
+            found = container[probe]["httpGet"]
+            assert (found["path"], found["port"] in ports(PODS[name])) == ("/health", True)
+    assert "distributed.http.health" in dask_defaults()["distributed"]["scheduler"]["http"]["routes"]
+    assert "distributed.http.health" in dask_defaults()["distributed"]["worker"]["http"]["routes"]
+
+
+def dask_defaults() -> Any:
+    return yaml.safe_load((CLUSTER / "dask.yaml").read_text(encoding="utf-8"))
+
+
+def test_a_worker_keeps_within_its_pod():
+    (worker,) = PODS["worker"]["containers"]
+    limit = parse_bytes(option(worker["args"], "--memory-limit"))
+    pod = parse_bytes(worker["resources"]["limits"]["memory"])
+    assert 0.8 * pod < limit < pod - 2**28  # the nanny has its part
+    assert (option(worker["args"], "--nthreads"), option(worker["args"], "--nworkers")) == ("1", "1")
+    assert environment(worker)["OPENBLAS_NUM_THREADS"] == "1"
+    spill = parse_bytes(dask_defaults()["distributed"]["worker"]["memory"]["max-spill"])
+    scratch = next(volume["emptyDir"] for volume in PODS["worker"]["volumes"] if volume["name"] == "scratch")
+    assert spill < parse_bytes(scratch["sizeLimit"])
+    assert parse_bytes(scratch["sizeLimit"]) < parse_bytes(worker["resources"]["limits"]["ephemeral-storage"])
+    assert option(worker["args"], "--local-directory") == "/scratch"
+
+
+def test_every_connection_is_encrypted_under_one_name(tmp_path):
+    (tmp_path / "cluster.yaml").write_text(DOCUMENTS["base", "ConfigMap", "bigkernel-cluster"]["data"]["cluster.yaml"])
+    found = read_file(tmp_path / "cluster.yaml")
+    assert isinstance(found, AddressFile)
+    assert (str(found.tls), found.insecure) == ("/run/certificates/client", False)
+    worker, scheduler = PODS["worker"]["containers"][0], PODS["scheduler"]["containers"][0]
+    assert found.address in worker["args"]
+    assert environment(worker)["DASK_SCHEDULER_ADDRESS"] == found.address  # else the operator says tcp://
+    for role, container in (("worker", worker), ("scheduler", scheduler)):
+        assert (
+            environment(container).items()
+            >= {
+                "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
+                f"{TLS}CA_FILE": "/certificates/ca.pem",
+                f"{TLS}MIN_VERSION": "1.3",
+                f"{TLS}{role.upper()}__CERT": f"/certificates/{role}.pem",
+            }.items()
+        )
+    assert not [part for document in DOCUMENTS.values() for part in parts(document) if "tcp://" in str(part.values())]
+
+
+def test_the_init_container_leaves_certificates_that_a_client_accepts(tmp_path):
+    make_certificates(tmp_path / "made")
+    secret, run = tmp_path / "secret", tmp_path / "run"
+    secret.mkdir()
+    run.mkdir(mode=0o2777)
+    for name in ("ca.pem", "client.pem"):
+        (secret / name).write_bytes((tmp_path / "made" / name).read_bytes())
+        (secret / name).chmod(0o440)
+    with pytest.raises(ConfigError, match="can be read by other users"):
+        check_credentials(secret, ("client",))
+    (init,) = PODS["job"]["initContainers"]
+    words = [
+        word.replace("/secret", str(secret)).replace("/run/", f"{run}/") for word in init["command"] + init["args"]
+    ]
+    subprocess.run(words, check=True, timeout=10)
+    assert set(check_credentials(run / "certificates" / "client", ("client",))) == {"ca", "client"}
+
+
+def test_a_daskjob_has_the_cluster_and_the_driver_of_the_other_documents():
+    assert DASK_JOB["cluster"]["spec"] == DASK_CLUSTER
+    (driver,), (other,) = PODS["daskjob"]["containers"], PODS["job"]["containers"]
+    assert driver == other
+    assert PODS["daskjob"]["initContainers"] == PODS["job"]["initContainers"] == PODS["shell"]["initContainers"]
+
+
+def test_a_driver_that_is_taken_away_is_replaced_and_an_error_that_stays_ends_the_job():
+    assert (PODS["job"]["restartPolicy"], PODS["daskjob"]["restartPolicy"]) == ("Never", "OnFailure")
+    disrupted, lasting = JOB["podFailurePolicy"]["rules"]
+    assert (disrupted["action"], disrupted["onPodConditions"]) == (
+        "Ignore",
+        [{"type": "DisruptionTarget", "status": "True"}],
+    )
+    assert (lasting["action"], lasting["onExitCodes"]["containerName"]) == (
+        "FailJob",
+        PODS["job"]["containers"][0]["name"],
+    )
+    passing = {errors.Stalled.exit_code, errors.RunLocked.exit_code, errors.BigKernelError.exit_code}
+    known = {one.exit_code for one in vars(errors).values() if hasattr(one, "exit_code")}
+    assert set(lasting["onExitCodes"]["values"]) == {2, *known} - passing
+    for name in ("job", "daskjob"):
+        assert PODS[name]["terminationGracePeriodSeconds"] > settings().grace_seconds + 15
+
+
+@pytest.mark.parametrize("name", ["job", "daskjob", "compose"])
+def test_the_driver_can_be_started_again_at_any_time(name):
+    words = SERVICES["driver"]["command"] if name == "compose" else PODS[name]["containers"][0]["args"]
+    command = main.get_command(None, words[1])
+    given = command.make_context(words[1], list(words[2:])).params
+    assert (words[0], given["resume"], given["overwrite"]) == ("bigkernel", True, True)
+    assert all(place.startswith("/data/") for place in (given["corpus"], given["model"], given["run"]))
+
+
+@pytest.mark.parametrize("command", [dask_scheduler, dask_worker], ids=["scheduler", "worker"])
+def test_dask_knows_every_option_that_it_is_given(command):
+    kind = "scheduler" if command is dask_scheduler else "worker"
+    for words in (PODS[kind]["containers"][0]["args"], SERVICES[kind]["command"]):
+        assert words[:2] == ["dask", kind]
+        assert command.make_context(kind, list(words[2:])).args == []
