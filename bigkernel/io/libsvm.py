@@ -89,7 +89,7 @@ class _Pairs:
         value = number_in(label)
         if value is None or not math.isfinite(value):
             return f"expected a number as the label, found {label!r}"
-        before = None
+        before, beyond = None, ""
         for place, text in enumerate(pairs):
             pair = _PAIR.fullmatch(text)
             if place == 0 and text.startswith("qid:"):
@@ -104,9 +104,11 @@ class _Pairs:
             if before is not None and index <= before:
                 return f"index {index} after {before}; the indices of a row rise, each once"
             if index - self.first >= self.n_features:
-                return f"index {index}, but rows have {self.n_features} features; give more, or leave them to be found"
+                beyond = (
+                    f"index {index}, but rows have {self.n_features} features; give more, or leave them to be found"
+                )
             before = index
-        return ""
+        return beyond
 
 
 def recognises(head: bytes) -> bool:

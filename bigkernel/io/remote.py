@@ -164,7 +164,7 @@ def _source(path: str, name: str, rows: _Array, labels: _Array | None, attribute
             f"{tuple(labels.array.shape)}"
         )
     for array in (rows, *([labels] if labels else [])):
-        held = array.step * array.row_bytes
+        held = min(array.step, shape[0]) * array.row_bytes
         if held > MOST_CHUNK_BYTES:
             raise DataError(
                 f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
@@ -226,6 +226,10 @@ def _store(path: str) -> Any:
     protocol = path.partition("://")[0].lower()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"{shown(path)}: protocol {protocol!r}; those that are read are {', '.join(PROTOCOLS)}")
+    if urlsplit(path).query:
+        raise DataError(
+            f"{shown(path)}: a URL with a query (?…), to which no name of a chunk can be added; leave it out"
+        )
     options: dict[str, Any] = {}
     try:
         importlib.import_module("fsspec")

@@ -1,0 +1,200 @@
+"""`bigkernel ingest` with several sources, splits, label maps and bad input, as its user meets it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from click.testing import CliRunner
+from PIL import Image
+
+from bigkernel.cli import main
+from bigkernel.corpus import open_corpus
+from bigkernel.io import FORMATS
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (40, 4, 3), np.uint8)
+LABELS = (np.arange(40) % 4).astype(np.uint8)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a command in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, list(map(str, arguments)), terminal_width=80)
+
+
+def write_idx(name, array):
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    with open(name, "wb") as handle:
+        handle.write(head + array.tobytes())
+
+
+def write_images(pixels=PIXELS, labels=LABELS, folder="images"):
+    for place, (image, label) in enumerate(zip(pixels, labels, strict=True)):
+        os.makedirs(f"{folder}/{label}", exist_ok=True)
+        Image.fromarray(image).save(f"{folder}/{label}/{place}.png")
+
+
+def write_all():
+    """The same images and labels in every format; the source's name of each."""
+    rows, labels = PIXELS.reshape(40, 12).astype(np.float32), LABELS.astype(np.int64)
+    write_idx("images-idx3-ubyte", PIXELS)
+    write_idx("labels-idx1-ubyte", LABELS)
+    write_images()
+    np.savez("rows.npz", x=rows, y=labels)
+    pq.write_table(pa.table({**{f"p{i}": column for i, column in enumerate(rows.T)}, "y": labels}), "rows.parquet")
+    group = zarr.create_group("rows.zarr")
+    group.create_array("x", data=rows, chunks=(7, 12))
+    group.create_array("y", data=labels, chunks=(9,))
+    with open("rows.svm", "w") as svm, open("rows.csv", "w") as table:
+        for row, label in zip(rows, labels, strict=True):
+            svm.write(f"{label} " + " ".join(f"{i}:{value:g}" for i, value in enumerate(row, 1) if value) + "\n")
+            table.write(",".join(f"{value:g}" for value in row) + f",{label}\n")
+    return ["images-idx3-ubyte", "images", "rows.npz", "rows.parquet", "rows.zarr", "rows.svm", "rows.csv"]
+
+
+def test_every_format_of_the_same_rows_makes_the_same_arrays(run):
+    sources = write_all()
+    for number, source in enumerate(sources):
+        result = run("ingest", source, f"{number}.corpus", "--dtype", "float32", "--chunk-rows", 16, "--json")
+        assert result.exit_code == 0, result.stderr
+    corpora = [open_corpus(f"{number}.corpus") for number in range(len(sources))]
+    x, y = (corpora[0].array(name)[:] for name in "xy")
+    for source, corpus in zip(sources, corpora, strict=True):
+        order = np.argsort(LABELS, kind="stable") if source == "images" else slice(None)
+        assert np.array_equal(corpus.array("x")[:], x[order]), source
+        assert np.array_equal(corpus.column("y"), y[order]), source
+
+
+def test_several_sources_a_map_and_a_split_in_one_command(run):
+    write_all()
+    result = run(
+        *("ingest", "rows.npz", "rows.parquet", "rows.zarr", "all.corpus", "--label-map", "0:even,2:even,other:odd"),
+        *("--split", "test=0.2", "--split", "valid=0.1", "--seed", 7, "--json"),
+    )
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    parts = [open_corpus(name) for name in ("all.corpus", "all-test.corpus", "all-valid.corpus")]
+    assert sum(part.n_rows for part in parts) == 120
+    assert told["share test"] == f"{parts[1].n_rows} rows in all-test.corpus"
+    assert told["format"] == "npz, parquet, zarr"
+    assert {part.columns for part in parts} == {("y", "domain")}
+    assert {part.info.classes for part in parts} == {("even", "odd")}
+    shown = run("info", "all.corpus").stdout
+    assert "domain 1: rows.parquet" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_groups_of_a_table_stay_together(run, tmp_path):
+    (tmp_path / "t.csv").write_text("x,who,y\n" + "".join(f"{row},{row // 4},{row % 2}\n" for row in range(200)))
+    split = ("--split", "test=0.3", "--split-by", "group", "--group-column", "who")
+    assert run("ingest", "t.csv", "c", *split).exit_code == 0
+    sides = [set(open_corpus(name).column("group").tolist()) for name in ("c", "c-test")]
+    assert sides[0].isdisjoint(sides[1])
+    assert sides[0] | sides[1] == set(range(50))
+
+
+def test_one_label_file_for_each_source(run):
+    write_idx("a", PIXELS)
+    write_idx("b", LABELS)
+    result = run("ingest", "a", "a", "c", "--labels", "b", "--labels", "b")
+    assert (result.exit_code, open_corpus("c").columns) == (0, ("y", "domain"))
+    assert run("ingest", "a", "a", "d", "--labels", "none").exit_code == 0
+    assert open_corpus("d").columns == ("domain",)
+    result = run("ingest", "a", "a", "a", "e", "--labels", "b", "--labels", "b")
+    assert (result.exit_code, os.path.exists("e")) == (2, False)
+    assert "2 files for 3 sources" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "expected"),
+    [
+        (["--split", "test"], 8, "split: 'test'; expected NAME=SHARE"),
+        (["--split", "test=0.1", "--split", "test=0.2"], 8, "split: 'test' is there twice"),
+        (["--split", "test=2"], 8, "expected a share of the rows between 0 and 1"),
+        (["--split-by", "group"], 2, "--split-by needs --split"),
+        (["--split", "test=0.1", "--split-by", "group"], 3, "a split by group, but the rows have no groups"),
+        (["--label-map", "0:1"], 3, "row 1: the label 1 is not in the label map"),
+        (["--label-map", "nothing.csv"], 8, "'nothing.csv' is no file, and no pairs"),
+        (["--grey"], 8, "grey: not an option of format 'npz', which takes x, y"),
+        (["--features", 3], 8, "features: not an option of format 'npz'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_and_leave_nothing(run, options, code, expected):
+    np.savez("a.npz", x=np.ones((4, 2)), y=[0, 1, 2, 3])
+    result = run("ingest", "a.npz", "c", *options)
+    assert (result.exit_code, sorted(os.listdir())) == (code, ["a.npz"])
+    assert expected in result.stderr
+
+
+def cut(name, kept):
+    with open(name, "rb+") as handle:
+        handle.truncate(kept)
+    return name
+
+
+def gzip_cut():
+    with open("t.csv.gz", "wb") as handle:
+        handle.write(gzip.compress(b"1,2,0\n3,4,1\n" * 9000)[:-40])
+    return "t.csv.gz"
+
+
+def short_labels():
+    write_idx("images-idx3-ubyte", PIXELS)
+    write_idx("labels-idx1-ubyte", LABELS[:-1])
+    return "images-idx3-ubyte"
+
+
+def text_column():
+    with open("t.csv", "w") as handle:
+        handle.write("a,city,y\n1,Ulm,0\n2,Bonn,1\n")
+    return "t.csv"
+
+
+def other_size():
+    write_images([*PIXELS, PIXELS[0].T], [*LABELS, 9])
+    return "images"
+
+
+# what is wrong -> (a function that writes it, the file and the place that the message names)
+BAD = {
+    "gzip that ends early": (gzip_cut, "t.csv.gz: truncated: the compressed data stop at byte"),
+    "idx that ends early": (
+        lambda: write_all() and cut("images-idx3-ubyte", 200),
+        "images-idx3-ubyte: truncated: the file ends at byte 200",
+    ),
+    "libsvm cut in a line": (
+        lambda: write_all() and cut("rows.svm", os.path.getsize("rows.svm") - 9),
+        "rows.svm: line 40: the file ends within this line",
+    ),
+    "parquet cut": (lambda: write_all() and cut("rows.parquet", 900), "rows.parquet: cannot be read at its footer"),
+    "a label file one short": (short_labels, "labels-idx1-ubyte: byte 4: 39 labels, but"),
+    "a column of text": (text_column, "t.csv: line 2, column 1 ('city'): expected a finite number, found 'Ulm'"),
+    "an image of another size": (other_size, "images/9/40.png: 3×4 pixels"),
+    "a server that is not there": (lambda: "http://127.0.0.1:1/x.zarr", "http://127.0.0.1:1/x.zarr: cannot read"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_named_with_its_place_and_leaves_no_corpus(run, what):
+    write, expected = BAD[what]
+    source = write()
+    result = run("ingest", source, "new.corpus", "--split", "test=0.2", "--run", "new.run")
+    assert result.exit_code == 3, result.stderr
+    assert result.stderr.startswith("DataError: ")
+    assert expected in result.stderr
+    assert [name for name in os.listdir() if "new" in name and name != "new.run"] == []
+
+
+def test_the_help_teaches_every_format_in_80_columns(run):
+    text = run("ingest", "--help").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    for name, description in FORMATS.items():
+        assert f"{name:<8} {description}\n" in text
