@@ -124,13 +124,14 @@ class _Sweep:
                 zip(self._submit(receipt_of, "receipt", names, tasks, priority=2), names, strict=True)
             )
         level: list[tuple[str, str, str]] = []
-        for node, first, second in (*self._merges, (None, "", "")):
-            # a merge of what is not there yet begins another level of the tree
-            if level and (node is None or first not in nodes or second not in nodes):
+        for node, first, second in self._merges:
+            if covered(node, finished, above):
+                continue
+            if first not in nodes or second not in nodes:  # it waits for a merge of the level below
                 self._begin_merges(level, nodes, above)
                 level = []
-            if node is not None and not covered(node, finished, above):
-                level.append((node, first, second))
+            level.append((node, first, second))
+        self._begin_merges(level, nodes, above)
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):
             if isinstance(future, Future) and future not in self._segments:
