@@ -141,9 +141,7 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 show_default=True,
                 help="Numbers of rows and of landmarks that the error is told for.",
             ),
-            click.option(
-                "--strength", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the deformation."
-            ),
+            click.option("--strength", type=click.FloatRange(0), help="Of the deformation [1; 8×8 digits 2]."),
             click.option(
                 "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of every random choice."
             ),

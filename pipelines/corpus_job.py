@@ -60,7 +60,7 @@ class Settings:
     components: int
     labelled_per_class: int
     steps: int
-    strength: float
+    strength: float | None
     seed: int
 
     def check(self) -> None:
@@ -216,7 +216,8 @@ def _material(job: Settings, run: Path, *, quiet: bool) -> Material:
     originals, n_rows = found.train, job.rows or DEFAULT_ROWS
     if n_rows <= len(originals):
         return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
-    deformation = deformation_of(originals, seed=job.seed, strength=job.strength)
+    strength = (digit_corpora.STRENGTH if job.data is None else 1.0) if job.strength is None else job.strength
+    deformation = deformation_of(originals, seed=job.seed, strength=strength)
     target = run / "train.corpus"
     kept = deformed_at(target, originals, n_rows, deformation)
     if kept is None:
@@ -226,7 +227,7 @@ def _material(job: Settings, run: Path, *, quiet: bool) -> Material:
         _require_room(model.plan(UnitNormalizer().fit(rows).transform(rows)), rows)
         emit(Note(f"corpus: {n_rows:,} rows from {len(originals):,} originals"))
     train = kept or deform_corpus(
-        originals, target, n_rows, seed=job.seed, strength=job.strength, overwrite=target.exists()
+        originals, target, n_rows, seed=job.seed, strength=strength, overwrite=target.exists()
     )
     return Material(originals, train, found.test, kept is not None, time.perf_counter() - start)
 
