@@ -182,6 +182,36 @@ def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
         assert container["image"].endswith(f"/bigkernel:{bigkernel.__version__}")
 
 
+# keys of what the schemas of the operator do not know; a policy may do without egress
+KNOWN = {
+    "PersistentVolumeClaim": {"accessModes", "storageClassName", "resources"},
+    "NetworkPolicy": {"podSelector", "policyTypes", "ingress", "egress"},
+    "PodDisruptionBudget": {"maxUnavailable", "selector"},
+    "Job": {"backoffLimit", "activeDeadlineSeconds", "podReplacementPolicy", "podFailurePolicy", "template"},
+}
+
+
+@pytest.mark.parametrize("name", [key for key in DOCUMENTS if key[1] in KNOWN], ids=str)
+def test_a_document_of_kubernetes_itself_has_no_other_key(name):
+    document = DOCUMENTS[name]
+    assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
+    assert set(document["spec"]) - {"egress"} == KNOWN[name[1]] - {"egress"}
+    for rule in [*document["spec"].get("ingress", ()), *document["spec"].get("egress", ())]:
+        assert set(rule) in ({"from", "ports"}, {"to", "ports"})
+        assert all(set(port) == {"protocol", "port"} for port in rule["ports"])
+
+
+def test_every_document_is_in_the_namespace_and_of_a_version_that_is_served():
+    served = {
+        **dict.fromkeys(("Namespace", "ServiceAccount", "PersistentVolumeClaim", "ConfigMap", "Pod"), "v1"),
+        **{"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"},
+        **dict.fromkeys(("DaskCluster", "DaskJob"), "kubernetes.dask.org/v1"),
+    }
+    for (_, kind, _), document in DOCUMENTS.items():
+        assert document["apiVersion"] == served[kind]
+        assert document["metadata"].get("namespace", "none") == ("none" if kind == "Namespace" else "bigkernel")
+
+
 def test_no_account_has_a_token():
     assert DOCUMENTS["base", "ServiceAccount", "bigkernel"]["automountServiceAccountToken"] is False
 

@@ -125,7 +125,7 @@ def _measured(value: float | None, unit: str) -> str:
 
 def percent(part: float, whole: float = 1.0) -> str:
     """ "52 %"; – of nothing."""
-    return f"{100 * part / whole:.0f} %" if whole > 0 else MISSING
+    return f"{100 * part / whole:,.0f} %" if whole > 0 else MISSING
 
 
 # -- settings --------------------------------------------------------------------------------------------------------

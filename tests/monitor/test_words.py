@@ -104,6 +104,7 @@ def test_rates_sizes_and_shares_have_units():
     assert flops(5.674e9) == "5.67 GFLOP"
     assert [size(value) for value in (0, 12, 65_536, 999_600, 2**31)] == ["0 B", "12 B", "65.5 kB", "1 MB", "2.15 GB"]
     assert percent(1, 3) == "33 %"
+    assert percent(213.81) == "21,381 %"
     assert percent(1, 0) == "–"
     assert count(65_536) == "65,536"
 
