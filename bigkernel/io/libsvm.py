@@ -20,7 +20,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.io.lines import lines_of, number_in
 from bigkernel.io.source import MOST_FEATURES, Block, Source, block_rows
 
-_LINE = re.compile(r"[^\s:#]+(?:[ \t]+[0-9]{1,15}:[^\s:#]+)*[ \t]*")
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_LINE = re.compile(rf"{_NUMBER}(?:[ \t]++[0-9]{{1,15}}+:{_NUMBER})*+")
 _PAIR = re.compile(r"([^\s:]*):(\S*)")
 _HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:#.*)?")
 
@@ -50,17 +51,12 @@ class _Pairs:
 
     def _dense(self, numbers: list[int], rows: list[str]) -> Block:
         """Rows (k, d) and labels (k,) of lines without comments."""
-        cells = [row.replace(":", " ").split() for row in rows]
-        joined = "".join(rows)
-        try:
-            if "_" in joined or not joined.isascii() or not all(map(_LINE.fullmatch, rows)):
-                raise ValueError
-            flat = np.array([float(cell) for row in cells for cell in row])
-            if not np.isfinite(flat).all():
-                raise ValueError
-        except ValueError:
-            raise self._first_fault(numbers, rows) from None
-        lengths = np.array([len(row) for row in cells])
+        if not all(map(_LINE.fullmatch, rows)):
+            raise self._first_fault(numbers, rows)
+        lengths = np.array([1 + 2 * row.count(":") for row in rows])
+        flat = np.fromstring("\n".join(rows).replace(":", " "), np.float64, sep=" ")  # numbers alone, as just matched
+        if len(flat) != lengths.sum() or not np.isfinite(flat).all():
+            raise self._first_fault(numbers, rows)
         labels = np.zeros(len(flat), bool)
         labels[np.cumsum(lengths) - lengths] = True
         pairs = flat[~labels].reshape(-1, 2)
