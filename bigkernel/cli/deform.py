@@ -15,7 +15,7 @@ from bigkernel import arrays
 from bigkernel.cli.contact_sheet import contact_sheet
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options, show
 from bigkernel.corpus import open_corpus
-from bigkernel.digits import deform_corpus, deformation_of, deformed_rows
+from bigkernel.digits import DeformedSource, deform_corpus, deformation_of, deformed_rows
 from bigkernel.disk import free_bytes, require_free
 from bigkernel.errors import DataError
 from bigkernel.rows import Rows
@@ -83,6 +83,7 @@ def deform(
     corpus = open_corpus(source)
     deformation = deformation_of(corpus, seed=seed, strength=strength, smoothness=smoothness, shift=shift)
     rows = deformed_rows(corpus, n_rows, deformation, chunk_rows=chunk_rows)
+    assert isinstance(rows.x, DeformedSource)
     row_bytes = corpus.n_features * rows.dtype.itemsize + sum(column.dtype.itemsize for column in rows.columns.values())
     figures: dict[str, Any] = {
         "rows": n_rows,
@@ -92,15 +93,16 @@ def deform(
         "strength": deformation.strength,
         "smoothness_pixels": deformation.smoothness,
         "shift_pixels": deformation.shift,
-        "chunk_rows": rows.x.steps[1],
-        "chunks": len(rows.x.steps) - 1,
+        "chunk_rows": rows.x.chunk_rows,
+        "chunks": -(-n_rows // rows.x.chunk_rows),
         "raw_bytes": n_rows * row_bytes,
     }
+    if not resume:  # then some of them are there
+        require_free(target, n_rows * row_bytes, "the corpus")
     if picture is not None:
         _write(Path(picture), contact_sheet(corpus, deformation))
         figures["picture"] = picture
     if dry_run:
-        require_free(target, n_rows * row_bytes, "the corpus")
         show({**figures, **_estimate(rows, row_bytes), "free_bytes": free_bytes(target)}, as_json=as_json, title=target)
         return
     with execution(where, run=run, resume=resume, quiet=as_json):
@@ -120,7 +122,7 @@ def deform(
         seconds = time.perf_counter() - start
     stored = sum(file.stat().st_size for file in Path(made.path).rglob("*") if file.is_file())
     figures |= {"stored_bytes": stored, "stored_of_raw": stored / (n_rows * row_bytes), "seconds": seconds}
-    if not resume:  # then some of the rows were there before
+    if not resume:
         figures |= {
             "rows_per_second": round(n_rows / seconds),
             "raw_bytes_per_second": round(n_rows * row_bytes / seconds),
