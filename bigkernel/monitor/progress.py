@@ -7,12 +7,12 @@ an unknown segment is ignored.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.tree import leaf, spans
+from bigkernel.tree import leaf, merge_tree, spans
 
 # of a segment; one letter each in a snapshot
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "w", "r", "a", "p", "m", "f"
@@ -65,7 +65,9 @@ class Progress:
         count = len(self.stops)
         self.states = [WAITING] * count
         self._spans = spans(count)
+        self._children = {node: (left, right) for node, left, right in merge_tree(count)}
         self._partial: dict[int, tuple[int, str]] = {}  # rows done of running segments, and by whom
+        self._rows_under_way = 0  # their sum, for it is asked for with every message
         self._attempts = Counter[int]()
         self._received: set[int] = set()  # segments whose receipt came
         self._resumed: set[int] = set()
@@ -104,7 +106,8 @@ class Progress:
                 self.workers[message["worker"]].lost = True
         elif kind == "sweep_ended":
             self.ended, self.seconds, self.error = now, float(message["seconds"]), str(message.get("error", ""))
-            self._partial.clear()
+            for index in tuple(self._partial):
+                self._leave(index)
             if not self.error:
                 for node in self._spans:
                     self._merge(node)
@@ -154,6 +157,7 @@ class Progress:
             self._attempts[index] = max(1, self._attempts[index])
             rows, worker = int(message.get("rows", 0)), str(message["worker"])
             self.states[index] = RUNNING if self._attempts[index] < 2 else AGAIN
+            self._rows_under_way += rows - self._partial.get(index, (0, ""))[0]
             self._partial[index] = rows, worker
             share = self._share(worker)
             share.peak_bytes = max(share.peak_bytes, int(message.get("peak_bytes", 0)))
@@ -164,14 +168,19 @@ class Progress:
             self.done += 1
         if self.states[index] != MERGED:
             self.states[index] = state
-        self._partial.pop(index, None)
+        self._leave(index)
+
+    def _leave(self, index: int) -> None:
+        """A segment runs no more."""
+        rows, _ = self._partial.pop(index, (0, ""))
+        self._rows_under_way -= rows
 
     def _undone(self, index: int, state: str) -> None:
         if self.states[index] in _DONE:
             self.rows_done -= self._rows(index)
             self.done -= 1
         self.states[index] = state
-        self._partial.pop(index, None)
+        self._leave(index)
 
     def _release(self, node: str) -> None:
         """Its worker is gone: with a run, what was published stays."""
@@ -180,9 +189,11 @@ class Progress:
         first, stop = self._spans.get(node, (0, 0))
         for index in range(first, stop):
             self._undone(index, AGAIN if self._attempts[index] else WAITING)
-        self.merged_nodes = {
-            other for other in self.merged_nodes if not first <= self._spans[other][0] <= self._spans[other][1] <= stop
-        }
+        within = [node]
+        while within:
+            gone = within.pop()
+            self.merged_nodes.discard(gone)
+            within.extend(self._children.get(gone, ()))
 
     def _merge(self, node: str) -> None:
         if node.startswith("0-") and len(self.stops) > 1:
@@ -206,7 +217,7 @@ class Progress:
     @property
     def rows_under_way(self) -> int:
         """Rows of running segments that are done."""
-        return sum(rows for rows, _ in self._partial.values())
+        return self._rows_under_way
 
     @property
     def state(self) -> str:
@@ -268,6 +279,9 @@ class Progress:
     def snapshot(self, now: float) -> dict[str, Any]:
         """All of it as plain data for JSON; see `board` for the whole."""
         counts = Counter(self.states)
+        running = defaultdict[str, list[int]](list)
+        for index, (_, worker) in self._partial.items():
+            running[worker].append(index)
         left = self.left(now)
         return {
             "token": self.token,
@@ -309,7 +323,7 @@ class Progress:
                     "busy_seconds": share.busy_seconds,
                     "peak_bytes": share.peak_bytes,
                     "lost": share.lost,
-                    "running": [i for i, (_, worker) in self._partial.items() if worker == name],
+                    "running": running[name],
                 }
                 for name, share in self.workers.items()
             },
