@@ -8,9 +8,11 @@ submitted in their place, as often as it takes. Whole jobs in one allocation: cl
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import shutil
 import ssl
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from typing import Any
 
 import dask
 from distributed import Security
+from distributed.deploy.spec import ProcessInterface
 from tornado.ioloop import PeriodicCallback
 
 from bigkernel.cluster_files import SlurmFile, memory_bytes
@@ -29,6 +32,7 @@ from bigkernel.dask_settings import START_SECONDS, configuration, dashboard_port
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import is_loopback
 
+_ASK_SECONDS = 60  # SLURM itself gives up after less
 _REPLACE_SECONDS = 30  # jobs that ended are looked for this often
 _SHELL_SAFE = re.compile(r"/[A-Za-z0-9_.,:@+/=-]*")
 # what a user's own jobqueue.yaml says would end in the batch script too
@@ -45,6 +49,7 @@ _NOTHING: dict[str, Any] = {
     "job-directives-skip": [],
     "scheduler-options": {},
 }
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -65,7 +70,7 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
     """
     wanted = settings()
     memory = wanted.memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit)
-    make = _jobqueue()
+    jobqueue = _jobqueue()
     if shutil.which("sbatch") is None:
         raise ConfigError("kind: slurm needs sbatch, and there is none here; run this on a machine that submits jobs")
     if file.tls is None and not (file.host and is_loopback(file.host)):
@@ -84,8 +89,9 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                cluster = make(
+                cluster = jobqueue.SLURMCluster(
                     n_workers=0,
+                    job_cls=_patient(jobqueue.slurm.SLURMJob),
                     queue=file.partition,
                     account=file.account,
                     cores=1,
@@ -110,8 +116,9 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"kind: slurm: the scheduler cannot start here: {first_cause(error)}") from error
         with cluster:
-            _submit(cluster, file.workers)
-            keeping = PeriodicCallback(lambda: cluster.scale(jobs=file.workers), _REPLACE_SECONDS * 1000)
+            _require_taken(cluster.job_script())
+            cluster.scale(jobs=file.workers)
+            keeping = PeriodicCallback(lambda: _submit_again(cluster, file.workers), _REPLACE_SECONDS * 1000)
             cluster.loop.add_callback(keeping.start)
             try:
                 yield cluster
@@ -119,23 +126,45 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
                 cluster.loop.add_callback(keeping.stop)
 
 
-def _submit(cluster: Any, jobs: int) -> None:
-    """Hand the jobs to SLURM, and hear at once what it says against them."""
-
-    async def settled() -> None:
-        await cluster
-
-    cluster.scale(jobs=jobs)
-    seconds = settings().stall_seconds
+def _require_taken(script: str) -> None:
+    """Ask SLURM whether it would take the job, without submitting it."""
+    seconds = min(_ASK_SECONDS, settings().stall_seconds)
     try:
-        cluster.sync(settled, callback_timeout=seconds)
-    except TimeoutError as error:
-        raise Stalled(f"SLURM did not take the jobs within {seconds} s; does `squeue` answer?") from error
-    except RuntimeError as error:
-        said = " ".join(re.findall(r"sbatch: error: (.*)", str(error))) or str(error)
-        if "contact" in said or "timed out" in said:
-            raise Stalled(f"SLURM does not answer: {said}; does `squeue`?") from error
-        raise ConfigError(f"kind: slurm: SLURM does not take the jobs: {said}") from error
+        asked = subprocess.run(
+            ["sbatch", "--test-only"], input=script, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Stalled(f"SLURM did not answer within {seconds} s; does `squeue`?") from error
+    except OSError as error:
+        raise ConfigError(f"kind: slurm: sbatch cannot be run: {error}") from error
+    if asked.returncode:
+        lines = [line.partition("error: ")[2] or line for line in asked.stderr.strip().splitlines()]
+        said = "; ".join(lines)[-500:] or f"sbatch ended with {asked.returncode}"
+        if any(words in said for words in ("contact", "timed out", "refused")):
+            raise Stalled(f"SLURM does not answer: {said}; does `squeue`?")
+        raise ConfigError(f"kind: slurm: SLURM does not take the jobs: {said}")
+
+
+def _submit_again(cluster: Any, jobs: int) -> None:
+    """Submit jobs in the place of those that ended or that SLURM did not take; runs in the cluster's loop."""
+    for name, job in list(cluster.workers.items()):
+        if job.job_id is None:
+            del cluster.workers[name]
+    cluster.scale(jobs=jobs)
+
+
+def _patient(job: Any) -> Any:
+    """A kind of job that is not lost when SLURM does not take it: `_submit_again` sees that it has no number."""
+
+    class Patient(job):
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (RuntimeError, ValueError) as error:
+                _log.warning("SLURM did not take a job; it is submitted again soon: %s", error)
+                await ProcessInterface.start(self)
+
+    return Patient
 
 
 def _security(tls: Path) -> Security:
@@ -151,6 +180,6 @@ def _jobqueue() -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return importlib.import_module("dask_jobqueue").SLURMCluster
+            return importlib.import_module("dask_jobqueue")
     except ImportError as error:
         raise ConfigError(f'kind: slurm needs dask-jobqueue ({error}): pip install "bigkernel[slurm]"') from error

@@ -1,0 +1,225 @@
+"""SLURM for real, of one node: cluster/slurm/job.sbatch and `kind: slurm` give the bits of this process; requeued jobs
+go on where they were."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from drivers import published, wait_until
+from machines import CUT, fit, free_port
+
+from bigkernel import connect, load_model
+from bigkernel.certificates import make_certificates
+from bigkernel.cluster_files import cluster_of
+from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.errors import ConfigError, Stalled
+
+pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "cluster" / "slurm" / "job.sbatch"
+DAEMONS = {name: shutil.which(name) or f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")}
+CONFIGURATION = """ClusterName=bigkernel
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={place}/munge.sock
+CredType=cred/munge
+StateSaveLocation={place}/state
+SlurmdSpoolDir={place}/spool
+SlurmctldPidFile={place}/slurmctld.pid
+SlurmdPidFile={place}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+MpiDefault=none
+ReturnToService=2
+KillWait=5
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=1000 State=UNKNOWN
+PartitionName=work Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def ask(*words, **options):
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=30, check=True, **options)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory, daemon):
+    """A SLURM of one node with two processors, in a directory of its own and on ports of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("slurmd runs jobs as their users, which needs root")
+    missing = [name for name, path in DAEMONS.items() if not Path(path).exists()]
+    if missing or shutil.which("sbatch") is None:
+        pytest.skip(f"not installed: {', '.join(missing) or 'sbatch'} (Debian: slurm-wlm munge)")
+    place = tmp_path_factory.mktemp("slurm")
+    place.chmod(0o755)
+    for name in ("state", "spool"):
+        place.joinpath(name).mkdir()
+    place.joinpath("munge.key").write_bytes(os.urandom(1024))
+    place.joinpath("munge.key").chmod(0o400)
+    conf = place / "slurm.conf"
+    ports = [free_port(), free_port()]
+    conf.write_text(CONFIGURATION.format(host=socket.gethostname().split(".")[0], ports=ports, place=place))
+    files = [f"--{name}={place}/munged.{name}" for name in ("pid-file", "log-file", "seed-file")]
+    munge = daemon(
+        DAEMONS["munged"], "-F", "-f", f"--socket={place}/munge.sock", f"--key-file={place}/munge.key", *files
+    )
+    munge.ready((place / "munge.sock").exists)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(conf))
+        daemon(DAEMONS["slurmctld"], "-D", "-i", "-f", conf)
+        node = daemon(DAEMONS["slurmd"], "-D", "-f", conf)
+        node.ready(lambda: _state() == "idle")
+        yield place
+        subprocess.run(["scancel", "--user=root", "--full"], capture_output=True, timeout=30, check=False)
+        with_jobs = ["squeue", "--noheader", "--format=%i"]
+        wait_until(lambda: not ask(*with_jobs), 30, "the end of all jobs")
+
+
+def _state():
+    done = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    target = tmp_path_factory.mktemp("keys") / "tls"
+    make_certificates(target)
+    return target
+
+
+@pytest.fixture
+def submit(slurm, tls, tmp_path, monkeypatch):
+    """Submit cluster/slurm/job.sbatch for a fit of a corpus; the number of the job."""
+    for name, value in {
+        **{"PYTHON": sys.executable, "CERTIFICATES": tls, "CONFIGURATION": ROOT / "cluster" / "dask.yaml"},
+        **{"INTERFACE": "lo", "MEMORY_LIMIT": "1GiB", "SCRATCH": tmp_path, "OPENBLAS_NUM_THREADS": "1"},
+    }.items():
+        monkeypatch.setenv(name, str(value))
+
+    def enter(corpus, segments):
+        monkeypatch.setenv("DASK_BIGKERNEL__MIN_SEGMENTS", str(segments))
+        model = [tmp_path / "a.model", "--landmarks", "80", "--sigma", "2", "--alpha", "0.001", "--json"]
+        options = ["--parsable", "--ntasks=2", "--mem-per-cpu=0", "-o", tmp_path / "out"]
+        return ask("sbatch", *options, SCRIPT, tmp_path / "run", "fit", corpus, *model, cwd=tmp_path)
+
+    yield enter
+    subprocess.run(["scancel", "--user=root", "--full"], capture_output=True, timeout=30, check=False)
+
+
+def ended(job):
+    return ask("scontrol", "show", "job", job).partition("JobState=")[2].split()[0] in (
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+    )
+
+
+def log(tmp_path):
+    files = [tmp_path / "out", *sorted(tmp_path.glob("run.slurm/*.log"))]
+    return "\n".join(f"{path}: {path.read_text()[-3000:]}" for path in files if path.exists())
+
+
+def digest(model):
+    return hashlib.sha256(load_model(model).dual_coef_.tobytes()).hexdigest()
+
+
+def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_gives_the_same_bits(submit, tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(20_000, 16)).astype(np.float32)
+    with CorpusWriter(
+        tmp_path / "long",
+        n_features=16,
+        dtype=X.dtype,
+        columns={"y": np.dtype(np.float64)},
+        info=CorpusInfo("long"),
+        chunk_rows=1000,
+    ) as writer:
+        writer.append(x=X, y=np.sin(X[:, 0].astype(np.float64)))
+    with dask.config.set({**CUT, "bigkernel.min-segments": 20}):
+        same = fit(open_corpus(tmp_path / "long"), "serial")
+    job = submit(tmp_path / "long", 20)
+    wait_until(lambda: published(tmp_path / "run") >= 2 or ended(job), 60, "two segments")
+    ask("scontrol", "requeue", job)
+    kept = published(tmp_path / "run")
+    wait_until(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), 30, "the end of the first start")
+    ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits a while after a requeue
+    wait_until(lambda: ended(job), 90, "the job")
+    told = ask("scontrol", "show", "job", job)
+    assert "JobState=COMPLETED" in told, log(tmp_path)
+    assert "Restarts=1" in told
+    assert 2 <= kept < 20
+    resumed = int((tmp_path / "out").read_text().rpartition('"resumed_segments": ')[2].split(",")[0])
+    assert 2 <= resumed < 20
+    assert digest(tmp_path / "a.model") == same
+    assert not (tmp_path / "run.slurm" / "scheduler.json").exists()
+
+
+@pytest.fixture
+def described(tls, tmp_path):
+    """A cluster of two jobs, with changes."""
+
+    def make(**changes):
+        found = {
+            **{"kind": "slurm", "partition": "work", "walltime": "00:10:00", "workers": 2, "memory-limit": "400MB"},
+            **{"interface": "lo", "python": sys.executable, "directory": str(tmp_path), "logs": str(tmp_path)},
+            **{"tls": str(tls), "dashboard": 0},
+        }
+        return cluster_of({**found, **changes}, "here", tmp_path)
+
+    return make
+
+
+def test_workers_that_are_jobs_give_the_bits_of_this_process(slurm, described, rows, wanted):
+    with connect(described()) as client:
+        client.wait_for_workers(2, timeout=60)
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        assert {address.partition(":")[0] for address in workers} == {"tls"}
+        assert {worker["nthreads"] for worker in workers.values()} == {1}
+        assert len(ask("squeue", "-h", "-o", "%i %j").splitlines()) == 2
+        assert set(client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"]).values()) == {"1"}
+        assert fit(rows, client) == wanted
+    wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), 30, "the end of the jobs")
+
+
+def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, described):
+    with pytest.raises(ConfigError, match="SLURM does not take the jobs: invalid partition specified: nowhere"):  # noqa: SIM117
+        with connect(described(partition="nowhere")):
+            pass
+    assert ask("squeue", "-h", "-o", "%i") == ""
+
+
+def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, described, monkeypatch, tmp_path):
+    text = re.sub(
+        r"SlurmctldPort=\d+", f"MessageTimeout=2\nSlurmctldPort={free_port()}", (slurm / "slurm.conf").read_text()
+    )
+    (tmp_path / "slurm.conf").write_text(text)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    with dask.config.set({"bigkernel.stall-seconds": 3}), pytest.raises(Stalled, match=r"SLURM d.* not answer"):  # noqa: SIM117
+        with connect(described()):
+            pass
+
+
+def test_without_certificates_jobs_do_not_start(described):
+    file = described()
+    with pytest.raises(ConfigError, match=r"kind: slurm: jobs run on other machines.*make certificates"):  # noqa: SIM117
+        with connect(type(file)(**{**vars(file), "tls": None})):
+            pass
