@@ -8,13 +8,11 @@ several files follow one another, and the column `domain` numbers the files. Mem
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +24,7 @@ from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, o
 from bigkernel.disk import token_of, writing
 from bigkernel.errors import DataError
 from bigkernel.identity import fingerprint
-from bigkernel.io.source import Source
+from bigkernel.io.source import Source, origin_of
 from bigkernel.labels import Labels, survey_all
 from bigkernel.partition import Split, split_path
 from bigkernel.runs import Receipt, Run
@@ -254,12 +252,7 @@ def _require_alike(sources: Sequence[Source]) -> None:
 
 def _origin(sources: Sequence[Source]) -> str:
     """What was read, with digests, in the order of the domains."""
-    texts = [
-        source.origin()
-        if source.origin
-        else ", ".join(f"{os.path.basename(p)} sha256:{_sha256(p)}" for p in source.files)
-        for source in sources
-    ]
+    texts = [origin_of(source) for source in sources]
     return texts[0] if len(texts) == 1 else ", ".join(f"domain {file}: {text}" for file, text in enumerate(texts))
 
 
@@ -304,8 +297,3 @@ def _require_finite(path: str, start: int, x: NDArray[Any]) -> None:
 def _name(path: str) -> str:
     stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).removesuffix(".gz"))
     return stem if ending in _ENDINGS else stem + ending
-
-
-def _sha256(path: str) -> str:
-    with Path(path).open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -7,7 +7,9 @@ Labels are classes (stored as int64, −1 for unlabelled; names as positions in 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.source import Block, Source
+from bigkernel.io.source import Block, Source, origin_of
 
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16
@@ -228,7 +230,13 @@ def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
             yield x, None if y is None else mapped(start, y)
             start += len(x)
 
-    return replace(source, targets=mapped_targets, blocks=blocks)
+    digest = hashlib.sha256(json.dumps(dict(mapping), sort_keys=True).encode()).hexdigest()
+    return replace(
+        source,
+        targets=mapped_targets,
+        blocks=blocks,
+        origin=lambda: f"{origin_of(source)}, label map sha256:{digest}",
+    )
 
 
 def _whole(text: str) -> bool:

@@ -23,7 +23,7 @@ from bigkernel.io.text import find_column
 
 MAGIC = b"PAR1"
 ENDINGS = (".parquet", ".parq", ".pq")
-_BUFFER_BYTES = 2**20
+_BUFFER_BYTES = 2**16
 
 
 @dataclass(frozen=True)

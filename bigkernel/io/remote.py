@@ -48,7 +48,10 @@ class _Strict(WrapperStore[Any]):
         if key.rpartition("/")[2] in _METADATA:
             return value
         if value is None:
-            raise ChunkMissing(f"the chunk {key} is missing; copy the store again")
+            raise ChunkMissing(
+                f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
+                "alone; copy the store again, or write it with write_empty_chunks=True"
+            )
         if len(value) > self.most_bytes:
             raise DataError(f"the chunk {key} takes {len(value):,} bytes, at most {self.most_bytes:,} are read")
         return value

@@ -163,12 +163,23 @@ def natural(name: str) -> tuple[tuple[int, str | int], ...]:
     return tuple((1, int(piece)) if place % 2 else (0, piece) for place, piece in enumerate(pieces))
 
 
+def origin_of(source: Source) -> str:
+    """What a source was read from, with digests: one text for the attributes of a corpus."""
+    if source.origin is not None:
+        return source.origin()
+    return ", ".join(f"{os.path.basename(path)} sha256:{_sha256(path)}" for path in source.files)
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def folder_origin(path: str, names: Iterable[str]) -> str:
     """What a folder's files `names` are: the folder's name, their number and a SHA-256 over names and contents."""
     total, count = hashlib.sha256(), 0
     for name in names:
-        with open(os.path.join(path, name), "rb") as handle:
-            total.update(f"{name}\0{hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+        total.update(f"{name}\0{_sha256(os.path.join(path, name))}\n".encode())
         count += 1
     return f"{os.path.basename(os.path.abspath(path))} ({count} files) sha256:{total.hexdigest()}"
 

@@ -119,6 +119,22 @@ def test_labels_are_replaced_by_the_map(archive, tmp_path, y, text, stored, clas
     assert (corpus.column("y").tolist(), corpus.info.classes) == (stored, classes)
 
 
+def test_the_map_is_part_of_what_a_run_goes_on_with(archive, tmp_path):
+    y = np.repeat(np.arange(3), [990, 5, 5])  # the rows at the start, and the classes, are those of either map
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    one, other = (relabelled(archive("a", y=y), label_map(text)) for text in ("0:0,1:1,2:0", "0:0,1:0,2:1"))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(one, tmp_path / "c", run=tmp_path / "run", progress=interrupt)
+    with pytest.raises(ResumeMismatch, match="source"):
+        ingest(other, tmp_path / "c", run=tmp_path / "run", resume=True)
+    corpus = ingest(one, tmp_path / "c", run=tmp_path / "run", resume=True)
+    assert corpus.column("y").sum() == 5
+    assert ", label map sha256:" in corpus.info.source
+
+
 def test_a_map_is_read_from_a_table(archive, tmp_path):
     (tmp_path / "map.csv").write_text('"a,b",0\nc:d, 1\n\n')
     assert label_map(str(tmp_path / "map.csv")) == {"a,b": "0", "c:d": "1"}
