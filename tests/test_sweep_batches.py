@@ -1,0 +1,72 @@
+"""Many segments on a cluster: few messages carry them, in order, and receipts come together or one by one."""
+
+from __future__ import annotations
+
+import math
+
+import dask
+import numpy as np
+import pytest
+
+from bigkernel.monitor import Incident, observe
+from bigkernel.rows import Rows
+from bigkernel.sweep import sweep
+from pipelines.bench_scheduler import Blank, Count
+
+SEGMENTS = 40
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(autouse=True)
+def one_row_a_segment():
+    with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1}):
+        yield
+
+
+def counted(monkeypatch, client, name):
+    """Calls of a method of the client from now on: the length of their first list of keys, or of futures."""
+    sizes, original = [], getattr(client, name)
+
+    def call(*args, **options):
+        sizes.append(len(options.get("key") or args[0]))
+        return original(*args, **options)
+
+    monkeypatch.setattr(client, name, call)
+    return sizes
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_segments_and_the_merges_of_a_level_are_one_message_each(monkeypatch, client, tmp_path, published):
+    maps = counted(monkeypatch, client, "map")
+    run = tmp_path / "run" if published else None
+    swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client, run=run)
+    assert swept.total["rows"].tolist() == [SEGMENTS]
+    assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
+    # without a run also the job and the receipts; then the merges
+    first = [SEGMENTS] if published else [1, SEGMENTS, SEGMENTS]
+    assert maps[: len(first)] == first
+    assert sum(maps[len(first) :]) == SEGMENTS - 1
+    assert len(maps) - len(first) <= math.ceil(math.log2(SEGMENTS)) + 1
+
+
+def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
+    monkeypatch.setattr("bigkernel.distribute.BATCH", 7)
+    swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
+    assert swept.total["rows"].tolist() == [SEGMENTS]
+    assert len({receipt.node for receipt in swept.receipts}) == SEGMENTS
+
+
+def test_receipts_that_cannot_come_together_come_one_by_one(monkeypatch, client):
+    def refuse(*args, **options):
+        raise OSError("not together")
+
+    expected = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
+    monkeypatch.setattr(client, "gather", refuse)
+    events = []
+    with observe(events.append):
+        swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
+    assert not [event for event in events if isinstance(event, Incident)]
+    assert [receipt.node for receipt in swept.receipts] == [receipt.node for receipt in expected.receipts]
+    assert all(receipt.elapsed > 0 and receipt.worker for receipt in swept.receipts)
+    assert np.array_equal(swept.total["rows"], expected.total["rows"])
