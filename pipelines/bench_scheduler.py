@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import operator
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -22,7 +23,7 @@ from typing import Any
 
 import dask
 import numpy as np
-from distributed import Client, Scheduler, Worker
+from distributed import Client, Scheduler, Worker, wait
 from numpy.typing import NDArray
 
 from bigkernel.chunks import Chunk
@@ -123,6 +124,16 @@ def count_rows(client: Client, segments: int, *, run: Path | None, watched: bool
     if len(swept.receipts) != segments or swept.total["rows"][0] != segments:
         raise RuntimeError(f"a sweep of {segments} segments counted {swept.total['rows'][0]} rows")
     return Cost(segments, seconds, {role: after[role] - before[role] for role in ROLES})
+
+
+def bare_tasks(client: Client, count: int) -> Cost:
+    """As many tasks that return a number, and nothing of ours: what they cost is the least that a task of Dask does."""
+    before, start = processor_seconds(client), time.perf_counter()
+    futures = client.map(operator.pos, range(count), pure=False)
+    with client.as_current():
+        wait(futures, timeout=START_SECONDS)
+    seconds, after = time.perf_counter() - start, processor_seconds(client)
+    return Cost(count, seconds, {role: after[role] - before[role] for role in ROLES})
 
 
 def processor_seconds(client: Client) -> dict[str, float]:
@@ -230,26 +241,29 @@ def line(costs: Sequence[Cost]) -> dict[str, float]:
 
 def measure(
     workers: int, counts: Sequence[int], *, out: Path, update: Callable[[int, int | None], None]
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The cost of a segment on so many workers, with and without monitoring and a run directory: a record each.
 
-    A record has `monitor` and `run` (whether), `segments` and `wall` (of its sweeps), and what `line` gives.
+    A record has `monitor` and `run` (whether), `segments` and `wall` (of its sweeps), and what `line` gives. Beside
+    them the cost of a bare task of Dask (`bare_tasks`), as `line` gives it.
     """
     cases = [(watched, published) for published in (False, True) for watched in (True, False)]
     total, done = len(cases) * len(counts), 0
     found: dict[tuple[bool, bool], list[Cost]] = {case: [] for case in cases}
+    bare: list[Cost] = []
     with crowd(workers) as client:
         # workers know one another, and have imported everything
         count_rows(client, workers, run=None, watched=True)
         # every round meets all cases, so that a slow minute does too
         for count in counts:
+            bare.append(bare_tasks(client, count))
             for watched, published in cases:
                 with tempfile.TemporaryDirectory(dir=out) as scratch:
                     run = Path(scratch, "run") if published else None
                     found[watched, published].append(count_rows(client, count, run=run, watched=watched))
                 done += 1
                 update(done, total)
-    return [
+    records = [
         {
             "monitor": watched,
             "run": published,
@@ -259,3 +273,4 @@ def measure(
         }
         for (watched, published), costs in found.items()
     ]
+    return records, line(bare)

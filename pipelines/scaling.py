@@ -175,8 +175,8 @@ def scaling(
         found = scaling_workers.compare(timings)
         scaling_page.measured(report, found, landmarks=effort.landmarks)
         with bar("segments", enabled=not as_json, unit="sweeps") as update:
-            costs = bench_scheduler.measure(effort.crowd, effort.segments, out=out, update=update)
-        scaling_page.segments(report, costs, workers=effort.crowd)
+            costs, bare = bench_scheduler.measure(effort.crowd, effort.segments, out=out, update=update)
+        scaling_page.segments(report, costs, bare, workers=effort.crowd)
         calibration, made = _calibration(effort, whole, quick=quick)
     watched = next(cost for cost in costs if cost["monitor"] and not cost["run"])
     plain = Cluster(

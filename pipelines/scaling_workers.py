@@ -90,7 +90,8 @@ def gemm(client: Client) -> list[float]:
         client.submit(gemm_flops_per_second, GEMM_SIZE, GEMM_SECONDS, workers=[address], pure=False)
         for address in client.ncores()
     ]
-    wait(futures, timeout=_PATIENCE_SECONDS)
+    with client.as_current():
+        wait(futures, timeout=_PATIENCE_SECONDS)
     rates: list[float] = client.gather(futures)
     return rates
 
