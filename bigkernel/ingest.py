@@ -8,6 +8,7 @@ several files follow one another, and the column `domain` numbers the files. Mem
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -128,8 +129,8 @@ def ingest(
         image_shape=first.image_shape,
         scale=first.scale,
     )
-    expected = [None if n_rows is None else max(1, round(n_rows * (split.share_of(s) if split else 1))) for s in shares]
-    steps = [chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, count) for count in expected]
+    most = [_most_rows(n_rows, 1.0 if split is None else split.share_of(share)) for share in shares]
+    steps = [chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, count) for count in most]
     columns: dict[str, Any] = {"y": labels.dtype} if labels else {}
     columns |= {"domain": np.int64} if len(sources) > 1 else {}
     columns |= {"group": np.int64} if first.groups else {}
@@ -254,6 +255,13 @@ def _origin(sources: Sequence[Source]) -> str:
     """What was read, with digests, in the order of the domains."""
     texts = [origin_of(source) for source in sources]
     return texts[0] if len(texts) == 1 else ", ".join(f"domain {file}: {text}" for file, text in enumerate(texts))
+
+
+def _most_rows(n_rows: int | None, share: float) -> int | None:
+    """Rows that a share of independent rows all but surely stays below: four standard deviations above its mean."""
+    if n_rows is None or share == 1:
+        return n_rows
+    return min(n_rows, 1 + round(n_rows * share + 4 * math.sqrt(n_rows * share * (1 - share))))
 
 
 def _info_of(info: CorpusInfo, share: str, split: Split | None) -> CorpusInfo:

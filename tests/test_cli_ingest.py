@@ -178,7 +178,10 @@ BAD = {
     "a label file one short": (short_labels, "labels-idx1-ubyte: byte 4: 39 labels, but"),
     "a column of text": (text_column, "t.csv: line 2, column 1 ('city'): expected a finite number, found 'Ulm'"),
     "an image of another size": (other_size, "images/9/40.png: 3×4 pixels"),
-    "a server that is not there": (lambda: "http://127.0.0.1:1/x.zarr", "http://127.0.0.1:1/x.zarr: cannot read"),
+    "a server that is not there": (
+        lambda: "http://127.0.0.1:1/x.zarr",
+        "http://127.0.0.1:1/x.zarr: the server cannot be reached",
+    ),
 }
 
 

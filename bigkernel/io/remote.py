@@ -265,4 +265,8 @@ def _reading(name: str, what: str) -> Iterator[None]:
         raise DataError(f"{name}: no zarr array or group there, looking for {what}") from None
     except Exception as error:  # messages of the network carry whole URLs, with what is in them
         reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
+        if "Connect" in type(error).__name__:  # of aiohttp, botocore and Python itself
+            raise DataError(
+                f"{name}: the server cannot be reached for {what}; is it up, is its name right? ({reason})"
+            ) from None
         raise DataError(f"{name}: cannot read {what}: {reason}") from None

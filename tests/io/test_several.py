@@ -216,6 +216,14 @@ def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tm
     assert (test.info.name, test.info.classes) == ("a test", (0, 1, 2))
 
 
+def test_the_chunks_of_a_split_are_whole_ones_whatever_its_luck(archive, tmp_path):
+    for seed in range(5):
+        split = Split({"test": 0.5}, seed=seed)
+        rest = ingest(archive("a"), tmp_path / f"{seed}", split=split)
+        test = open_corpus(tmp_path / f"{seed}-test")
+        assert [corpus.array("x").nchunks for corpus in (rest, test)] == [1, 1]
+
+
 def test_several_shares_are_disjoint_and_cover_all_rows(archive, tmp_path):
     ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.2, "valid": 0.3}))
     parts = [open_corpus(tmp_path / name).array("x")[:] for name in ("c", "c-test", "c-valid")]
