@@ -245,6 +245,8 @@ def _require_alike(sources: Sequence[Source]) -> None:
         for key, value in found.items():
             if value != stated[key]:
                 advice = {"dtype": "; say which dtype to store", "labels": "; give its label file, or read none"}
+                if "libsvm" in (source.format, first.format):
+                    advice["features"] = "; say how many features all have (--features)"
                 raise DataError(
                     f"{source.path}: {key}: {value}, but {first.path} has {stated[key]}; the files of a corpus "
                     f"agree{advice.get(key, '')}"

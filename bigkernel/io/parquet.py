@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.source import Block, Source, block_rows, folder_origin, group_ids, natural, require_features
+from bigkernel.io.source import Block, Source, block_rows, folder_origin, group_ids, is_gzip, natural, require_features
 from bigkernel.io.text import find_column
 
 MAGIC = b"PAR1"
@@ -144,6 +144,8 @@ def read(path: str, *, target: str | int | None = None, group: str | int | None 
 
 def _parts(path: str) -> tuple[str, ...]:
     if not os.path.isdir(path):
+        if is_gzip(path):
+            raise DataError(f"{path}: Parquet within gzip, which cannot be read in parts; decompress it (gunzip)")
         return (path,)
     names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural)
     for name in names:

@@ -38,13 +38,15 @@ _Y_NAMES = ("y", "labels", "target")
 
 
 class _Strict(WrapperStore[Any]):
-    """A store in which a chunk that is not there is an error, and one that is larger than its values too."""
+    """A store in which a chunk that is not there is an error, and so is one that is larger than any values."""
 
     most_bytes = 2 * MOST_CHUNK_BYTES
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         """As of any store."""
         value = await super().get(key, prototype, byte_range)
+        if value is not None and len(value) > self.most_bytes:
+            raise DataError(f"{key} takes {len(value):,} bytes, at most {self.most_bytes:,} are read")
         if key.rpartition("/")[2] in _METADATA:
             return value
         if value is None:
@@ -52,8 +54,6 @@ class _Strict(WrapperStore[Any]):
                 f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
                 "alone; copy the store again, or write it with write_empty_chunks=True"
             )
-        if len(value) > self.most_bytes:
-            raise DataError(f"the chunk {key} takes {len(value):,} bytes, at most {self.most_bytes:,} are read")
         return value
 
 

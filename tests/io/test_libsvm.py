@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
 
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import libsvm, open_source
 
@@ -113,6 +113,13 @@ def test_a_file_that_ends_within_a_line_is_refused(lines, refused, tmp_path):
     path = tmp_path / "cut.svm.gz"
     path.write_bytes(gzip.compress(b"1 1:1 2:0.25\n" * 5000)[:-30])
     assert "truncated: the compressed data stop at byte" in refused(path)
+
+
+def test_files_of_one_corpus_state_their_features_where_their_largest_indices_differ(lines, tmp_path):
+    paths = [lines("1 1:1 4:1\n2 2:1\n"), lines("1 1:1\n2 2:1\n", name="test.svm")]
+    with pytest.raises(DataError, match=r"test.svm: features: 2, but .*rows.svm has 4; .*say how many .*--features"):
+        ingest([open_source(path) for path in paths], tmp_path / "c")
+    assert ingest([open_source(path, features=4) for path in paths], tmp_path / "c").shape == (4, 4)
 
 
 def test_files_without_a_row_or_a_pair_are_refused(lines, refused):

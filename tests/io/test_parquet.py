@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 
 import numpy as np
@@ -112,6 +113,12 @@ def test_a_file_that_was_cut_is_refused(written, refused, kept):
     path = written(table(y=np.arange(300)))
     path.write_bytes(path.read_bytes()[:kept])
     assert "cannot be read at its footer" in refused(path, format="parquet")
+
+
+def test_parquet_within_gzip_is_refused(written, refused):
+    path = written(table())
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert "Parquet within gzip" in refused(path)
 
 
 def test_damage_within_a_page_is_refused_with_its_row(written, refused):
