@@ -108,15 +108,18 @@ class Deformation:
     @property
     def work_bytes(self) -> int:
         """Most memory of `copies` beside what it returns."""
-        modes = len(field_basis(self.height, self.width, self.smoothness)) if self.strength else 0
+        modes = self._modes
         # a block as two fields, the image, a difference, the stored form, two times modes normals; the basis
         return 4 * self._padded_pixels * (6 * self.block_rows + modes) + 16 * self.block_rows * modes
 
     @property
     def flops_per_row(self) -> float:
         """Multiplications and additions of one copy's two fields."""
-        modes = len(field_basis(self.height, self.width, self.smoothness)) if self.strength else 0
-        return 4.0 * modes * self._padded_pixels
+        return 4.0 * self._modes * self._padded_pixels
+
+    @property
+    def _modes(self) -> int:
+        return len(field_basis(self.height, self.width, self.smoothness)) if self.strength else 0
 
     @property
     def _pad(self) -> int:
@@ -127,7 +130,7 @@ class Deformation:
         return (self.height + 2 * self._pad) * (self.width + 2 * self._pad)
 
     def copies(self, originals: Array, start: int) -> Array:
-        """Deformed copies number start, start + 1, … of the given images, one each.
+        """Deformed copies number start, start + 1, … of the given images, one each; computed in float32.
 
         Parameters
         ----------
@@ -157,34 +160,36 @@ class Deformation:
         tall, wide = self.height + 2 * pad, self.width + 2 * pad
         basis = _padded_basis(self.height, self.width, self.smoothness, pad) if self.strength else None
         modes = 0 if basis is None else len(basis)
-        # the central difference is halved here; α is in pixels of a reference image
-        amplitude = np.float32(self.strength * self.height / REFERENCE_HEIGHT / 2)
-        image = np.full((min(rows, len(originals)), tall * wide), self.low, np.float32)
+        image = np.empty((min(rows, len(originals)), tall, wide), np.float32)
         stored = np.empty(image.shape, originals.dtype)
-        fields = np.empty((2 * len(image) if modes else 0, tall * wide), np.float32)
-        slope = np.empty(image.size, np.float32)
+        fields, slope = np.empty((2 * len(image) if modes else 0, tall * wide), np.float32), np.empty_like(image)
         out = np.empty((len(originals), self.height, self.width), originals.dtype)
         for first in range(0, len(originals), rows):
             some = originals[first : first + rows]
             b = len(some)
             draws = _draws(self.seed, start + first, b, 2 * modes + 2)
-            x, framed = image[:b], image[:b].reshape(b, tall, wide)
-            framed[:] = self.low
-            framed[:, pad : pad + self.height, pad : pad + self.width] = some.reshape(b, self.height, self.width)
+            x = image[:b]
+            x[:] = self.low
+            x[:, pad : pad + self.height, pad : pad + self.width] = some.reshape(b, self.height, self.width)
             if basis is not None:
-                f = fields[: 2 * b]
-                # (2b, k): F₁ of all copies, then F₂ of all copies
-                normals = _normals()[draws[:, : 2 * modes].reshape(b, 2, modes).swapaxes(0, 1)]
-                np.matmul(normals.reshape(2 * b, modes), basis, out=f)  # exact: see the module's docstring
-                np.multiply(f, amplitude, out=f)
-                _displace(x.reshape(-1), f[:b].reshape(-1), f[b:].reshape(-1), slope, wide)
-                np.clip(x, np.float32(self.low), np.float32(self.high), out=x)
+                self._distort(x, draws[:, : 2 * modes], basis, fields[: 2 * b], slope)
             np.copyto(stored[:b], x, casting="unsafe")
-            # a draw u in 0 … 2¹⁶ − 1 becomes a corner ⌊u(2s + 1)/2¹⁶⌋ of the window, shift s − corner
+            # a draw u in 0 … 2¹⁶ − 1 becomes a corner ⌊u(2s + 1)/2¹⁶⌋ of the window, which moves by s − corner
             corner = draws[:, 2 * modes :].astype(np.intp) * (2 * self.shift + 1) // _DRAW_LEVELS + pad - self.shift
-            windows = sliding_window_view(stored[:b].reshape(b, tall, wide), (self.height, self.width), axis=(1, 2))
+            windows = sliding_window_view(stored[:b], (self.height, self.width), axis=(1, 2))
             out[first : first + b] = windows[np.arange(b), corner[:, 0], corner[:, 1]]
         return out.reshape(len(originals), self.n_pixels)
+
+    def _distort(self, x: Array, draws: Array, basis: Array, fields: Array, slope: Array) -> None:
+        """Displace and clip padded images x (b, h + 2·pad, w + 2·pad) in place, by fields of the draws (b, 2k)."""
+        b, modes, wide = len(x), len(basis), x.shape[2]
+        # (2b, k): the normals of F₁ of all images, then those of F₂
+        normals = _normals()[draws.reshape(b, 2, modes).swapaxes(0, 1)].reshape(2 * b, modes)
+        np.matmul(normals, basis, out=fields)  # exact: see the module's docstring
+        # α in pixels of this image; the central difference is halved here
+        np.multiply(fields, np.float32(self.strength * self.height / REFERENCE_HEIGHT / 2), out=fields)
+        _displace(x.reshape(-1), fields[:b].reshape(-1), fields[b:].reshape(-1), slope.reshape(-1), wide)
+        np.clip(x, np.float32(self.low), np.float32(self.high), out=x)
 
 
 def _displace(x: Array, across: Array, down: Array, slope: Array, wide: int) -> None:
