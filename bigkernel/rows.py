@@ -224,7 +224,8 @@ class Rows:
         source = self.columns[name]
 
         def read(start: int, stop: int, ids: Array) -> Array:
-            return source.read(start, stop)[ids - start]
+            found: Array = source.read(start, stop)[ids - start]
+            return found
 
         return np.concatenate([source.read(0, 0), *self._gather(index, read)])
 
