@@ -1,0 +1,195 @@
+"""Two hosts with addresses of their own, in network namespaces on a bridge, everything encrypted: the bits of one
+process, also when a host is cut off in the middle; and hosts that miss the corpus, the scheduler or the way there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import dask
+import pytest
+from drivers import wait_until
+from machines import Daemon, fit, free_port, listens
+from probes import Both, Sleep, Sums, Touch
+
+from bigkernel import arrays, connect
+from bigkernel.certificates import make_certificates
+from bigkernel.cluster_files import AddressFile
+from bigkernel.errors import DataError, Stalled
+from bigkernel.rows import as_rows
+from bigkernel.sweep import sweep
+
+pytestmark = [pytest.mark.namespaces, pytest.mark.cluster]
+ROOT = Path(__file__).parents[2]
+TTL_SECONDS = 3  # the scheduler gives a silent worker up after this
+CUT_SECONDS = 7  # and after 30 s connections end on both sides, and the worker with them, for good
+
+
+def ip(*words):
+    subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, timeout=20, check=True)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A bridge with the address `net`.1 here, and hosts with `net`.11, `net`.12, each in a namespace."""
+
+    name: str
+    net: str
+
+    def host(self, number):
+        return f"{self.net}.1{number}"
+
+    def inside(self, number):
+        """The words before a command that runs on this host."""
+        return ["ip", "netns", "exec", f"{self.name}h{number}"]
+
+    def cut(self, number):
+        ip("link", "set", f"{self.name}v{number}", "down")
+
+    def mend(self, number):
+        ip("link", "set", f"{self.name}v{number}", "up")
+
+
+@pytest.fixture(scope="module")
+def network():
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces are made by root with `ip` (Debian: iproute2)")
+    # addresses for measuring devices (RFC 2544), which no other network here has; names of at most 15 characters
+    made = Network(f"bk{os.getpid() % 10**6}", f"198.18.{os.getpid() % 254 + 1}")
+    try:
+        ip("link", "add", made.name, "type", "bridge")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"a bridge cannot be made here: {error.stderr.strip()}")
+    try:
+        ip("address", "add", f"{made.net}.1/24", "dev", made.name)
+        ip("link", "set", made.name, "up")
+        for number in (1, 2):
+            host, here, there = f"{made.name}h{number}", f"{made.name}v{number}", f"{made.name}e{number}"
+            ip("netns", "add", host)
+            ip("link", "add", here, "type", "veth", "peer", "name", there)
+            ip("link", "set", there, "netns", host)
+            ip("link", "set", here, "master", made.name, "up")
+            for words in (("link", "set", "lo", "up"), ("link", "set", there, "up")):
+                ip("-n", host, *words)
+            ip("-n", host, "address", "add", f"{made.host(number)}/24", "dev", there)
+        yield made
+    finally:
+        for number in (1, 2):
+            subprocess.run(["ip", "netns", "delete", f"{made.name}h{number}"], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "delete", made.name], capture_output=True, check=False)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A scheduler on the bridge, a worker on each host, and how to start one more."""
+
+    network: Network
+    file: AddressFile
+    environment: dict[str, str]
+    scratch: Path
+
+    def worker(self, number, *before):
+        words = [*self.network.inside(number), *before, sys.executable, "-m", "dask", "worker", self.file.address]
+        words += ["--host", f"tls://{self.network.host(number)}", "--dashboard-address", "127.0.0.1:0"]
+        words += ["--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", self.scratch]
+        return words
+
+
+@pytest.fixture(scope="module")
+def hosts(network, tmp_path_factory, daemon):
+    """As cluster/tls.yaml says."""
+    place, here = tmp_path_factory.mktemp("tls"), f"{network.net}.1"
+    make_certificates(place / "keys", hosts=(here, network.host(1), network.host(2)))
+    shutil.copy(ROOT / "cluster" / "dask.yaml", place / "keys")
+    environment = {
+        **os.environ,
+        "DASK_CONFIG": str(place / "keys"),
+        "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{TTL_SECONDS}s",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    port = free_port()
+    words = [sys.executable, "-m", "dask", "scheduler", "--host", f"tls://{here}", "--port", port]
+    scheduler = daemon(*words, "--dashboard-address", "127.0.0.1:0", env=environment)
+    scheduler.ready(lambda: listens(here, port))
+    file = AddressFile(f"tls://{here}:{port}", tls=place / "keys")
+    cluster = Cluster(network, file, environment, place)
+    for number in (1, 2):
+        daemon(*cluster.worker(number), env=environment)
+    return cluster
+
+
+def addresses(client):
+    return sorted(address.split("/")[2].split(":")[0] for address in client.scheduler_info(n_workers=-1)["workers"])
+
+
+def test_a_fit_on_two_hosts_gives_the_bits_of_one_process(hosts, rows, wanted):
+    with connect(hosts.file) as client:
+        client.wait_for_workers(2, timeout=60)
+        assert addresses(client) == [hosts.network.host(1), hosts.network.host(2)]
+        assert fit(rows, client) == wanted
+
+
+def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(hosts, rows, tmp_path):
+    touch = Touch(str(tmp_path / "touched"))
+    same = arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
+    with connect(hosts.file) as client:
+        client.wait_for_workers(2, timeout=60)
+
+        def cut():
+            wait_until(lambda: len(touch.starts()) >= 3)
+            hosts.network.cut(1)
+            time.sleep(CUT_SECONDS)
+            hosts.network.mend(1)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            slow = Sums(16, Both((touch, Sleep(0.3))))
+            swept = sweep(as_rows(rows), slow, client=client, run=tmp_path / "run")
+        finally:
+            thread.join(40)
+        assert arrays.digest(swept.total) == same
+        lost = "; ".join(text for text in swept.report()["incidents"] if "lost" in text)
+        assert f"worker tls://{hosts.network.host(1)}:" in lost
+        assert "it said nothing for too long and was taken for frozen" in lost
+        wait_until(
+            lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], 40, "the host to return"
+        )
+        again = sweep(as_rows(rows), Sums(16), client=client)
+        assert arrays.digest(again.total) == same
+
+
+def test_a_worker_without_the_corpus_is_refused_by_name_before_the_first_task(hosts, rows, tmp_path):
+    empty = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs tmpfs {Path(rows.path).parent} && exec "$@"', "sh"]
+    touch = Touch(str(tmp_path / "touched"))
+    with connect(hosts.file) as client:
+        client.wait_for_workers(2, timeout=60)
+        extra = Daemon(hosts.worker(2, *empty), tmp_path / "log", env=hosts.environment)
+        try:
+            extra.ready(lambda: len(addresses(client)) == 3)
+            where = hosts.network.host(2).replace(".", r"\.")
+            message = rf"worker tls://{where}:\d+: the input cannot be read: .*train\.corpus"
+            with pytest.raises(DataError, match=message):
+                sweep(as_rows(rows), Sums(16, touch), client=client)
+        finally:
+            extra.end()
+        wait_until(lambda: len(addresses(client)) == 2, 30, "the extra worker to leave")
+    assert touch.starts() == []
+
+
+def test_a_scheduler_that_cannot_be_reached_is_named_in_bounded_time(hosts):
+    nobody = f"tls://{hosts.network.net}.99:8786"
+    start = time.monotonic()
+    with (
+        dask.config.set({"bigkernel.stall-seconds": 2}),
+        pytest.raises(Stalled, match=f"{nobody}: no scheduler answer"),
+        connect(AddressFile(nobody, tls=hosts.file.tls)),
+    ):
+        pass
+    assert time.monotonic() - start < 15
