@@ -239,6 +239,7 @@ def test_a_quick_run_measures_and_leaves_page_tables_and_pictures(tmp_path, monk
     cluster_seconds = results["model"]["scheduler_seconds"]
     watched = next(r for r in results["segments"] if r["monitor"] and not r["run"])
     assert cluster_seconds == max(watched["scheduler"], 1e-6)
+    assert results["bare_task"].keys() == {"seconds", "fixed", *bench_scheduler.ROLES}
     page = (out / "report.html").read_text()
     assert "assumed, not measured" in page
     assert page.count("data:image/png") == 4  # two pictures, each for light and dark
