@@ -277,9 +277,10 @@ def _identity(
     sources: Sequence[Source], labels: Labels | None, info: CorpusInfo, steps: Sequence[int], split: Split | None
 ) -> dict[str, str]:
     """Every field that changes a byte of the corpus, each as a short text."""
-    starts = []
+    starts, groups = [], []
     for source in sources:
         x, y = next(source.blocks(), (np.empty(0), None))
+        groups += [] if source.groups is None else [fingerprint(next(source.groups(), np.empty(0)))[:16]]
         # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
         starts.append(fingerprint((x, "" if y is None else y.tolist()))[:16])
     return {
@@ -291,7 +292,7 @@ def _identity(
         "start_of_rows": ", ".join(starts),
         "chunk_rows": ", ".join(map(str, steps)),
         **({"split": str(split)} if split else {}),
-        **({"groups": fingerprint(next(sources[0].groups()))[:16]} if sources[0].groups else {}),
+        **({"groups": ", ".join(groups)} if groups else {}),
         "versions": f"bigkernel {bigkernel.__version__}, zarr {zarr.__version__}, numcodecs {version('numcodecs')}",
     }
 

@@ -45,6 +45,15 @@ def test_the_folders_are_the_labels_in_natural_order(image, load, tmp_path):
     assert (corpus.dtype, corpus.info.source[:24]) == ("uint8", "images (6 files) sha256:")
 
 
+def test_blocks_are_cut_to_their_size(image, tmp_path, monkeypatch):
+    for number in range(25):
+        image(f"{number % 2}/{number}.png", grey(number))
+    monkeypatch.setattr("bigkernel.io.source.BLOCK_BYTES", 12 * 7)
+    blocks = list(open_source(tmp_path / "images").blocks())
+    assert [len(x) for x, _ in blocks] == [7, 7, 7, 4]
+    assert np.concatenate([x[:, 0] for x, _ in blocks]).tolist() == [*range(0, 25, 2), *range(1, 25, 2)]
+
+
 def test_named_folders_are_named_classes_and_rows_are_read_along_the_lines(image, load, tmp_path):
     pixels = np.arange(12, dtype=np.uint8).reshape(4, 3)
     image("dog/a.png", pixels)

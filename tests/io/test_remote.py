@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -215,3 +216,16 @@ def test_http_waits_are_bounded_at_every_stage(monkeypatch):
 def test_a_packed_corpus_opens_as_before(store, tmp_path):
     ingest(open_source(store()), tmp_path / "c")
     assert list(open_corpus(tmp_path / "c").check())[-1][1] == 250
+
+
+def test_without_s3fs_the_package_to_install_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ConfigError, match="s3: s3fs is not installed: pip install s3fs"):
+        open_source("s3://bucket/x.zarr")
+
+
+def test_metadata_too_large_to_be_any_is_refused(store, monkeypatch):
+    path = store()
+    monkeypatch.setattr("bigkernel.io.remote._Strict.most_bytes", 10)
+    with pytest.raises(DataError, match=r"store.zarr: .*zarr.json takes [0-9,]+ bytes, at most 10 are read"):
+        open_source(path)
