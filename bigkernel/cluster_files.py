@@ -43,7 +43,7 @@ _KEYS: dict[str, Kind] = {
     "constraint": (str,),
     "reservation": (str,),
     "exclude": (str,),
-    "walltime": (str,),
+    "walltime": (int, str),  # 10:00:00 without quotes is a number for YAML
     "interface": (str,),
     "logs": (str,),
 }
@@ -235,7 +235,7 @@ def _ssh(values: dict[str, Any], at: str) -> SshFile:
 
 def _slurm(values: dict[str, Any], at: str) -> SlurmFile:
     walltime = values["walltime"]
-    if not _WALLTIME.fullmatch(walltime):
+    if not isinstance(walltime, str) or not _WALLTIME.fullmatch(walltime):
         raise ConfigError(f'{at}.walltime: expected "hours:minutes:seconds" in quotes, found {show(walltime)}')
     days, _, clock = walltime.rpartition("-")
     hours, minutes, seconds = map(int, clock.split(":"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster_files import read_file
+from bigkernel.cluster_files import cluster_of, read_file
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.worker import OneBlasThread, blas_threads
@@ -178,6 +179,69 @@ def test_a_file_that_does_not_fit_is_refused_by_key(write, text, message):
     assert not os.path.exists("/tmp/bigkernel-was-here")
 
 
+SSH = "bigkernel:\n  cluster:\n    kind: ssh\n    hosts: [node1, node2]\n"
+SLURM = 'bigkernel:\n  cluster:\n    kind: slurm\n    walltime: "01:00:00"\n'
+NOT_STARTED = {
+    "no hosts": (SSH.replace("[node1, node2]", "[]"), r"cluster\.hosts: expected from 1 to 1024 values, found 0"),
+    "hosts in a text": (SSH.replace("[node1, node2]", "node1"), r"cluster\.hosts: expected a list, found node1"),
+    "hosts missing": (SSH.replace("    hosts: [node1, node2]\n", ""), r"cluster\.hosts: missing"),
+    "a host that is a number": (SSH.replace("node2", "3"), r"cluster\.hosts\[1\]: expected str, found 3"),
+    "a host with a command": (SSH.replace("node2", "'node2; reboot'"), "hosts: expected names or addresses of hosts"),
+    "a host that is an option": (SSH.replace("node2", "-oProxyCommand=sh"), "hosts: expected names or addresses"),
+    "a host twice": (SSH.replace("node2", "node1"), "hosts: node1 stands there twice"),
+    "ports for some": (SSH + "    port: [22, 23, 24]\n", "port: expected one, or one for each of 2 hosts; found 3"),
+    "port 0": (SSH + "    port: 0\n", "port: expected ports from 1 to 65535, found 0"),
+    "a user with a command": (SSH + "    user: a;b\n", "user: expected the name of a user"),
+    "a partition by SSH": (SSH + "    partition: work\n", "partition: has a meaning with kind: slurm only"),
+    "memory of SSH in words": (SSH + "    memory-limit: lots\n", "memory limit.*lots"),
+    "a key that is not there": (SSH + "    known-hosts: /dev/null\n    key: nowhere\n", "known hosts|nowhere"),
+    "no known hosts": (SSH + "    known-hosts: nowhere\n", "nowhere: no file of known hosts"),
+    "no walltime": (SLURM.replace('    walltime: "01:00:00"\n', ""), "walltime: missing"),
+    "walltime without quotes": (SLURM.replace('"01', "10").replace('"', ""), 'walltime: expected "hours:.*found 36000'),
+    "walltime in words": (
+        SLURM.replace("01:00:00", "one hour"),
+        'walltime: expected "hours:minutes:seconds" in quotes',
+    ),
+    "walltime of a moment": (SLURM.replace("01:00:00", "00:00:30"), "walltime: expected at least a minute"),
+    "a partition with a command": (
+        SLURM + "    partition: work; reboot\n",
+        "partition: expected a word without blanks",
+    ),
+    "a line in an option": (SLURM + '    qos: "a\\n#SBATCH --uid=0"\n', "qos: expected a word without blanks"),
+    "a command in a path": (SLURM + "    python: /bin/$(reboot)\n", "python: expected a path without blanks or quotes"),
+    "an option of sbatch": (SLURM + "    job-extra: [--uid=0]\n", "job-extra.*: unknown; the keys are"),
+    "host and interface": (SLURM + "    host: 10.0.0.1\n    interface: ib0\n", "give one of the two"),
+    "workers of SLURM beyond all": (SLURM + "    workers: 2000\n", r"cluster\.workers: expected from 1 to 1024"),
+    "a key twice": (SLURM + "    workers: 2\n    workers: 3\n", "line 6: workers is given twice"),
+}
+
+
+@pytest.mark.parametrize("text, message", NOT_STARTED.values(), ids=NOT_STARTED)
+def test_a_cluster_of_other_machines_that_does_not_fit_is_refused_by_key(write, text, message):
+    with pytest.raises(ConfigError, match=message), connect(write(text)):
+        pass
+
+
+@pytest.mark.parametrize(
+    "kind, module, extra", [(SSH, "asyncssh", "ssh"), (SLURM, "dask_jobqueue", "slurm")], ids=["ssh", "slurm"]
+)
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(write, monkeypatch, kind, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf'pip install "bigkernel\[{extra}\]"'), connect(write(kind)):
+        pass
+
+
+def test_a_mapping_of_another_file_is_a_cluster_too(tmp_path):
+    found = cluster_of({"kind": "address", "address": "tls://a:1", "tls": "keys"}, "job.yaml: cluster", tmp_path)
+    assert (found.address, found.tls) == ("tls://a:1", tmp_path / "keys")
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: no directory of certificates"), connect(found):
+        pass
+    with pytest.raises(ConfigError, match=r"^job\.yaml: cluster\.nodes: unknown"):
+        cluster_of({"kind": "local", "nodes": 3}, "job.yaml: cluster", tmp_path)
+    with pytest.raises(ConfigError, match=r"^job\.yaml: cluster: expected a mapping, found 3"):
+        cluster_of(3, "job.yaml: cluster", tmp_path)
+
+
 def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is none"), connect("kubernetes"):
         pass
@@ -223,11 +287,12 @@ def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path
         pass
 
 
-@pytest.mark.parametrize("name", ["local.yaml", "existing.yaml", "tls.yaml"])
+@pytest.mark.parametrize("name", ["local.yaml", "existing.yaml", "tls.yaml", "ssh.yaml", "slurm.yaml"])
 def test_the_shipped_cluster_files_are_read(name):
     found = read_file(SHIPPED / name)
     shown = {line.lstrip("# ").split(":")[0] for line in (SHIPPED / name).read_text().splitlines()}
-    assert {key.replace("_", "-") for key, value in vars(found).items() if value} <= shown
+    derived = {"ports": "port", "seconds": "walltime", "options": "qos"}
+    assert {derived.get(key, key.replace("_", "-")) for key, value in vars(found).items() if value} <= shown
     assert not getattr(found, "insecure", False)
 
 
