@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -106,8 +107,9 @@ def ingest(
     sources = [source] if isinstance(source, Source) else list(source)
     shares = ["", *(split.shares if split else ())]
     targets = [split_path(target_path, share) for share in shares]
-    for target in targets:
-        if os.path.lexists(target) and not overwrite:
+    going_on = resume and run is not None
+    for share, target in zip(shares, targets, strict=True):
+        if os.path.lexists(target) and not overwrite and not (going_on and share):
             raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
     _require_alike(sources)
     first = sources[0]
@@ -131,6 +133,7 @@ def ingest(
     )
     most = [_most_rows(n_rows, 1.0 if split is None else split.share_of(share)) for share in shares]
     steps = [chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, count) for count in most]
+    infos = [_info_of(info, share, split) for share in shares]
     columns: dict[str, Any] = {"y": labels.dtype} if labels else {}
     columns |= {"domain": np.int64} if len(sources) > 1 else {}
     columns |= {"group": np.int64} if first.groups else {}
@@ -149,14 +152,15 @@ def ingest(
                         n_features=first.n_features,
                         dtype=first.dtype,
                         columns=columns,
-                        info=_info_of(info, share, split),
+                        info=described,
                         chunk_rows=step,
-                        overwrite=overwrite,
+                        # shares appear before what stays: one that an interrupted ingest left is made again
+                        overwrite=overwrite or (going_on and _is_corpus_of(target, described)),
                         keep=keep,
                         resume=resume,
                     )
                 )
-                for target, share, step in zip(targets, shares, steps, strict=True)
+                for target, described, step in zip(targets, infos, steps, strict=True)
             ]
             done = _fill(writers, sources, labels, split, n_rows, progress)
         if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
@@ -271,6 +275,13 @@ def _info_of(info: CorpusInfo, share: str, split: Split | None) -> CorpusInfo:
         return info
     what = f"share {share} of a split" if share else "what stays of a split"
     return replace(info, name=f"{info.name} {share}".strip(), source=f"{info.source}, {what} {split}")
+
+
+def _is_corpus_of(target: Path, info: CorpusInfo) -> bool:
+    try:
+        return replace(open_corpus(target).info, complete=False) == info
+    except DataError:
+        return False
 
 
 def _identity(

@@ -136,17 +136,20 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
     if features is not None and not 1 <= features <= MOST_FEATURES:
         raise ConfigError(f"features: expected 1 to {MOST_FEATURES:,}, found {features}")
     first = 0 if zero_based else 1
-    n_rows, largest = _measured(path, first)
-    if n_rows == 0:
-        raise DataError(f"{path}: no rows: the file has no line with a label")
-    if features is None and largest < first:
-        raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
-    pairs = _Pairs(path, first, features or largest - first + 1)
+    n_rows: int | None = None
+    if features is None:
+        n_rows, largest = _measured(path, first)
+        if n_rows == 0:
+            raise DataError(f"{path}: no rows: the file has no line with a label")
+        if largest < first:
+            raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
+        features = largest - first + 1
+    pairs = _Pairs(path, first, features)
     return Source(
         format="libsvm",
         path=path,
         n_rows=n_rows,
-        n_features=pairs.n_features,
+        n_features=features,
         dtype=np.dtype(np.float32),
         image_shape=None,
         scale=1.0,

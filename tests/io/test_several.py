@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bigkernel import disk
 from bigkernel.chunks import Chunk
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
@@ -282,6 +283,30 @@ def test_a_split_that_dies_is_gone_on_with_to_the_same_bytes(archive, tmp_path):
         files = [file.relative_to(whole) for file in Path(whole).rglob("*") if file.is_file()]
         assert sum(1 for file in Path(made).rglob("*") if file.is_file()) == len(files)
         assert all((made / file).read_bytes() == (whole / file).read_bytes() for file in files)
+
+
+def test_a_split_that_dies_between_its_corpora_is_gone_on_with(archive, tmp_path, monkeypatch):
+    options = {"split": Split({"test": 0.3}), "run": tmp_path / "run", "chunk_rows": 50}
+    whole = ingest(archive("a"), tmp_path / "whole", **{**options, "run": None}).array("x")[:]
+    publish = disk._replace
+
+    def dying(scratch, target):
+        if target.name == "c":
+            raise KeyboardInterrupt
+        publish(scratch, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "_replace", dying)
+        with pytest.raises(KeyboardInterrupt):
+            ingest(archive("a"), tmp_path / "c", **options)
+    assert (tmp_path / "c-test").exists()
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(DataError, match="c-test: already exists"):
+        ingest(archive("a"), tmp_path / "c", **options)
+    assert np.array_equal(ingest(archive("a"), tmp_path / "c", resume=True, **options).array("x")[:], whole)
+    ingest(archive("a"), tmp_path / "d-test")
+    with pytest.raises(DataError, match="d-test: already exists"):
+        ingest(archive("a"), tmp_path / "d", resume=True, **{**options, "run": tmp_path / "other"})
 
 
 def test_damage_leaves_neither_side_of_a_split(archive, tmp_path):
