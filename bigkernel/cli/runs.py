@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from distributed import Client
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,8 +18,8 @@ from rich.text import Text
 from bigkernel.cli.options import Where, cluster_options, json_option, show
 from bigkernel.config import settings
 from bigkernel.corpus import open_corpus
-from bigkernel.errors import ConfigError
-from bigkernel.preflight import ask, versions, wait_for_workers
+from bigkernel.errors import ConfigError, Stalled
+from bigkernel.preflight import ask, stored, versions, wait_for_workers
 from bigkernel.rows import as_rows
 from bigkernel.runs import Run, make_directory
 from bigkernel.survey import RunState, command_of, survey
@@ -92,9 +93,11 @@ def worker_check(
         store = Run(str(Path(run).absolute()))
     with where.connect() as client:
         wait_for_workers(client, settings())
+        _wait_for_all(client)
         answers = ask(client, rows, store, settings())
         limits = {address: worker["memory_limit"] for address, worker in _workers(client).items()}
     mine, wrong = versions(), []
+    prints = [source.fingerprint() for source in stored(rows)] if rows is not None else []
     checked: list[dict[str, Any]] = []
     for address, answer in sorted(answers.items()):
         found = list(answer["wrong"])
@@ -103,7 +106,9 @@ def worker_check(
             for name, version in answer["versions"].items()
             if version != mine[name]
         ]
-        wrong += found
+        if not found and answer["fingerprints"] != prints:
+            found.append(f"{corpus} holds other data there than here; copy or mount it again")
+        wrong += [f"worker {address}: {problem}" for problem in found]
         checked.append(
             {
                 "worker": address,
@@ -122,6 +127,18 @@ def worker_check(
             show({key: value for key, value in one.items() if value not in (None, [])}, as_json=False, title=name)
     if wrong:
         raise ConfigError(f"{len(wrong)} problems on {len(checked)} workers; the first: {wrong[0]}")
+
+
+def _wait_for_all(client: Client) -> None:
+    """Wait for every worker of a cluster that was started here; SLURM's jobs come one after another."""
+    count = len(getattr(client.cluster, "worker_spec", ()))
+    seconds = settings().stall_seconds
+    try:
+        if count:
+            client.wait_for_workers(count, timeout=seconds)
+    except TimeoutError as error:
+        there = len(_workers(client))
+        raise Stalled(f"{there} of {count} workers came within {seconds} s; look at the logs of the others") from error
 
 
 def _workers(client: Any) -> dict[str, Any]:
