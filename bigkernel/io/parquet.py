@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from bigkernel.io.text import find_column
 MAGIC = b"PAR1"
 ENDINGS = (".parquet", ".parq", ".pq")
 _BUFFER_BYTES = 2**16
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def recognises_folder(names: Sequence[str]) -> bool:
 def read(path: str, *, target: str | int | None = None, group: str | int | None = None) -> Source:
     """Open a Parquet file, or a folder of parts in natural order of their names (hidden ones and `_…` passed over).
 
+    The columns in which pandas keeps an index (`__index_level_0__`) are left out.
+
     Parameters
     ----------
     path : str
@@ -104,7 +108,7 @@ def read(path: str, *, target: str | int | None = None, group: str | int | None 
     parts = _parts(path)
     schemas = [(part, *_described(part)) for part in parts]
     first, schema, _ = schemas[0]
-    names = [field.name for field in schema]
+    names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{first}: two columns are named {twice!r}; rename one")

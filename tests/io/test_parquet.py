@@ -72,6 +72,12 @@ def test_features_are_stored_in_their_common_dtype(written, columns, expected):
     assert {x.dtype for x, _ in source.blocks()} == {np.dtype(expected)}
 
 
+def test_the_index_that_pandas_adds_is_neither_feature_nor_target(written, load):
+    index = pa.array(np.arange(300) * 7)
+    corpus = load(written(table(y=np.arange(300) % 4, __index_level_0__=index)))
+    assert (corpus.n_features, corpus.info.classes) == (3, (0, 1, 2, 3))
+
+
 def test_parts_of_a_folder_follow_in_natural_order(written, load, tmp_path):
     for part in (10, 2, 1):
         written(table(X[part : part + 5], y=np.full(5, part)), name=f"rows/part-{part}.parquet")
