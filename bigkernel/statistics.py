@@ -67,10 +67,14 @@ def uncentred(total: Accumulator, shift: Array) -> Accumulator:
     }
 
 
-def leading(total: Mapping[str, Array], width: int) -> Accumulator:
-    """The moments of the first `width` columns of the map, copied: parts of those of all, group by group."""
-    cut = {"G": total["G"][:, :width, :width], "C": total["C"][:, :width], "s": total["s"][:, :width]}
-    return {name: cut.get(name, values).copy() for name, values in total.items()}
+def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
+    """The moments of some columns (k,) of the map: parts of those of all, group by group; a copy."""
+    cut = {
+        "G": total["G"][:, columns[:, None], columns],
+        "C": total["C"][:, columns],
+        "s": total["s"][:, columns],
+    }
+    return {name: cut[name] if name in cut else values.copy() for name, values in total.items()}
 
 
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:

@@ -36,8 +36,8 @@ from bigkernel.statistics import (
     MomentStatistic,
     Targets,
     add,
-    leading,
     require_weights,
+    selected,
     uncentred,
 )
 from bigkernel.sweep import plan_sweep, sweep
@@ -111,10 +111,11 @@ class LandmarkEstimator(RowsEstimator):
         return self
 
     def with_landmarks(self, count: int) -> Self:
-        """A model on the first `count` landmarks, from the statistics that are kept: no sweep.
+        """A model on `count` of the landmarks, from the statistics that are kept: no sweep.
 
-        The moments of some landmarks are a part of those of all. The draw being random, the first ones are a draw of
-        their own; the kernel stays that of the fit. So one fit with many landmarks tells what fewer would have given.
+        The moments of some landmarks are a part of those of all, so one fit with many landmarks tells what fewer would
+        have given. Of landmarks that were drawn, a random draw is taken, of which every smaller one is a part, the
+        same in every process; of an array that was given, the first ones. The kernel stays that of the fit.
 
         Parameters
         ----------
@@ -145,12 +146,15 @@ class LandmarkEstimator(RowsEstimator):
             raise ConfigError(
                 f"with_landmarks: expected from 1 to the {len(self.landmarks_):,} landmarks of the fit, found {count}"
             )
-        fewer = copy(self)
+        fewer, drawn = copy(self), isinstance(self.landmarks, str)
+        # landmarks that were drawn stand in the order of their rows, which may be one of classes or of time
+        order = np.random.RandomState(0).permutation(len(self.landmarks_)) if drawn else np.arange(count)
+        columns = np.sort(order[:count])
         fewer.n_landmarks = count
-        if not isinstance(self.landmarks, str):
+        if not drawn:
             fewer.landmarks = np.asarray(self.landmarks)[:count]
-        fewer.landmarks_ = self.landmarks_[:count].copy()
-        return fewer._adopt(leading(self.statistics_, count))
+        fewer.landmarks_ = self.landmarks_[columns]
+        return fewer._adopt(selected(self.statistics_, columns))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What `fit` on these rows would cost, without running it.

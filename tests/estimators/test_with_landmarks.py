@@ -34,12 +34,26 @@ MODELS = {
 def test_fewer_landmarks_give_what_a_fit_with_them_gives(model, y, count):
     whole = type(model)(**model.get_params(deep=False)).fit(X, y)
     fewer = whole.with_landmarks(count)
-    settings = {**model.get_params(deep=False), "landmarks": whole.landmarks_[:count], "n_landmarks": None}
+    settings = {**model.get_params(deep=False), "landmarks": fewer.landmarks_, "n_landmarks": None}
     wanted = type(model)(**settings).fit(X, y)
     assert_allclose(fewer.alpha_, wanted.alpha_, rtol=1e-4)
     values = "decision_function" if hasattr(model, "decision_function") else "predict"
     assert_allclose(getattr(fewer, values)(NEW), getattr(wanted, values)(NEW), rtol=1e-6, atol=1e-7)
     assert (fewer.n_landmarks, len(fewer.landmarks_)) == (count, count)
+
+
+def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
+    line = np.linspace(0, 1, 400)[:, None]  # the draw comes in the order of the rows
+    whole = KernelRidge(Gaussian(0.1), 1e-3, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
+    few, fewer = whole.with_landmarks(40).landmarks_, whole.with_landmarks(20).landmarks_
+    assert set(fewer.ravel()) < set(few.ravel()) < set(whole.landmarks_.ravel())
+    assert fewer.min() < 0.15
+    assert fewer.max() > 0.85
+
+
+def test_of_given_landmarks_the_first_ones_are_taken():
+    model = KernelRidge(SIGMA, 0.1, landmarks=X[:M]).fit(X, Y)
+    assert_array_equal(model.with_landmarks(5).landmarks_, X[:5])
 
 
 def test_what_is_done_to_the_one_does_not_reach_the_other():
@@ -56,7 +70,7 @@ def test_what_is_done_to_the_one_does_not_reach_the_other():
 def test_more_rows_can_be_added_to_fewer_landmarks_and_the_model_kept(tmp_path):
     whole = KernelRidge(SIGMA, 0.1, n_landmarks=M, random_state=0).fit(X, Y)
     fewer = whole.with_landmarks(9).partial_fit(NEW, np.ones((15, 2)))
-    joined = KernelRidge(SIGMA, 0.1, landmarks=whole.landmarks_[:9])
+    joined = KernelRidge(SIGMA, 0.1, landmarks=fewer.landmarks_)
     joined.fit(np.vstack([X, NEW]), np.vstack([Y, np.ones((15, 2))]))
     assert_allclose(fewer.predict(NEW), joined.predict(NEW), rtol=1e-8, atol=1e-9)
     save_model(fewer, tmp_path / "model")

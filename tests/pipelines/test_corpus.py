@@ -58,11 +58,12 @@ def test_the_last_fit_is_that_of_all_rows_at_once(done):
 def test_errors_of_fewer_rows_and_landmarks_are_those_of_fits_of_their_own(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
-    landmarks = load_model(run / "model")[-1].landmarks_
+    whole = load_model(run / "model")[-1]
     normalizer = UnitNormalizer().fit(train)
     X = train.array("x")[:]
     for record in results["all_errors"]:
-        model = KernelRidgeClassifier(Gaussian(0.35), record["alpha"], landmarks=landmarks[: record["landmarks"]])
+        points = whole.with_landmarks(record["landmarks"]).landmarks_
+        model = KernelRidgeClassifier(Gaussian(0.35), record["alpha"], landmarks=points)
         model.fit(normalizer.transform(X[: record["rows"]]), train.column("y")[: record["rows"]])
         wrong = np.mean(np.asarray(model.predict(normalizer.transform(test))) != test.column("y"))
         # of 597 digits one may fall on the other side by rounding
