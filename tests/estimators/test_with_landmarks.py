@@ -44,7 +44,7 @@ def test_fewer_landmarks_give_what_a_fit_with_them_gives(model, y, count):
 
 def test_fewer_of_the_drawn_landmarks_are_a_draw_of_their_own_and_nested():
     line = np.linspace(0, 1, 400)[:, None]  # the draw comes in the order of the rows
-    whole = KernelRidge(Gaussian(0.1), 1e-3, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
+    whole = KernelRidge(Gaussian(0.005), 0.1, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
     few, fewer = whole.with_landmarks(40).landmarks_, whole.with_landmarks(20).landmarks_
     assert set(fewer.ravel()) < set(few.ravel()) < set(whole.landmarks_.ravel())
     assert fewer.min() < 0.15
