@@ -104,7 +104,7 @@ def shown(url: str) -> str:
     """A URL without user, password, query and fragment, as it may be printed and stored."""
     if not is_url(url):
         return url
-    parts = urlsplit(url)
+    parts = urlsplit(url.partition("::")[0])  # of a chain the first link: the others may hold passwords too
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}"
 
@@ -229,6 +229,8 @@ def _store(path: str) -> Any:
     protocol = path.partition("://")[0].lower()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"{shown(path)}: protocol {protocol!r}; those that are read are {', '.join(PROTOCOLS)}")
+    if "::" in path:
+        raise ConfigError(f"{shown(path)}: a chain of URLs (::), of which none is read; name the store itself")
     if urlsplit(path).query:
         raise DataError(
             f"{shown(path)}: a URL with a query (?…), to which no name of a chunk can be added; leave it out"

@@ -229,3 +229,9 @@ def test_metadata_too_large_to_be_any_is_refused(store, monkeypatch):
     monkeypatch.setattr("bigkernel.io.remote._Strict.most_bytes", 10)
     with pytest.raises(DataError, match=r"store.zarr: .*zarr.json takes [0-9,]+ bytes, at most 10 are read"):
         open_source(path)
+
+
+def test_a_chain_of_urls_is_refused_and_its_passwords_are_not_printed():
+    with pytest.raises(ConfigError, match="http://a/b: a chain of URLs") as caught:
+        open_source("http://a/b::http://user:secret@host/z")
+    assert "secret" not in str(caught.value)
