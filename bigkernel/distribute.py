@@ -14,13 +14,14 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client, Future
+from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
 from bigkernel.incidents import ASK_SECONDS, Watch
 from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
 from bigkernel.plan import Plan, Segment
 from bigkernel.rows import Rows
-from bigkernel.runs import Receipt
+from bigkernel.runs import ArrayRef, Receipt, Run, detach
 from bigkernel.sources import DaskSource, NumpySource
 from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.worker import (
@@ -35,6 +36,7 @@ from bigkernel.worker import (
 )
 
 BATCH = 512  # most tasks of one message to the scheduler
+MERGER_BYTES = 2**16  # most of a job that every merge brings along
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 
 
@@ -75,6 +77,7 @@ class _Sweep:
         self._receipts: dict[Future, str] = {}
         self._last: Future | Partial | None = None
         self._shared: Job | Future = job
+        self._merger: Job | Future = job
         self._collected: list[Receipt] = []
         self._done = 0
 
@@ -95,6 +98,7 @@ class _Sweep:
             return
         (shared,) = self._submit(_given, "job", ["all"], [self._job], priority=3)
         self._shared = shared
+        self._merger = _without_arrays(self._job) or shared
         with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
             self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
@@ -158,7 +162,7 @@ class _Sweep:
         """Submit merges none of which waits for another; the inputs leave `nodes`, and so are forgotten when merged."""
         names = [node for node, _, _ in merges]
         left, right = [nodes.pop(left) for _, left, _ in merges], [nodes.pop(right) for _, _, right in merges]
-        columns = [self._shared] * len(names), names, left, right, [above.get(node, ()) for node in names]
+        columns = [self._merger] * len(names), names, left, right, [above.get(node, ()) for node in names]
         # before other segments, so that few partials wait
         nodes.update(zip(names, self._submit(merge, "merge", names, *columns, priority=1), strict=True))
 
@@ -250,6 +254,24 @@ def tell_of(receipt: Receipt, what: str) -> None:
 
 def _given(job: Job) -> Job:
     return job
+
+
+class _Nowhere(Run):
+    """A store that keeps nothing."""
+
+    def keep(self, values: np.ndarray[Any, Any]) -> ArrayRef:
+        """A reference that nobody follows."""
+        return ArrayRef("")
+
+
+def _without_arrays(job: Job) -> Job | None:
+    """A job for merges, which look at no large array of the statistic (as with a run); None where it is large still.
+
+    A merge that needs the shared job could run wherever that is: the scheduler would weigh all workers against one
+    another for each merge, and send both of its inputs to one that is idle.
+    """
+    light = replace(job, statistic=detach(job.statistic, _Nowhere("")), heard=None)
+    return light if len(dumps(light)) <= MERGER_BYTES else None
 
 
 def _settle(client: Client, token: str, seconds: float) -> None:
