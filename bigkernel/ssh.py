@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -29,11 +29,12 @@ from bigkernel.cluster_files import SshFile, memory_bytes
 from bigkernel.config import Settings, settings
 from bigkernel.credentials import ROLES, check_credentials
 from bigkernel.dask_settings import START_SECONDS
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import BigKernelError, ConfigError, Stalled
 from bigkernel.execution import is_loopback
 from bigkernel.hosted import BEAT_SECONDS
 
 _CONNECT_SECONDS = 30  # for a connection, and for logging in
+AGAIN_SECONDS = 30  # a host whose session ended is tried again this often
 _END_SECONDS = 20  # for what a session has started to end
 _log = logging.getLogger(__name__)
 
@@ -100,12 +101,13 @@ class _Start:
         }
 
 
-@dataclass
+@dataclass(eq=False)
 class _Session:
-    """A process on a host: what it reads, the last that it said, and the task that listens to it."""
+    """A process on a host: what it was told to be, the last that it said, and the task that listens to it."""
 
     host: str
     process: Any
+    order: Mapping[str, Any]
     said: deque[str] = field(default_factory=lambda: deque(maxlen=20))
     listener: asyncio.Task[None] | None = None
 
@@ -129,32 +131,32 @@ class _Session:
 
 async def _hold(start: _Start, ready: Future[str], leave: asyncio.Event) -> None:
     """Connect to all hosts, start everything, keep it alive until `leave`, and end it; `ready` gets the address."""
-    connections: dict[str, Any] = {}
-    sessions: list[_Session] = []  # of the scheduler first
+    opened: list[Any] = []  # connections
+    sessions: list[_Session] = []
     try:
         try:
-            ready.set_result(await _begin(start, connections, sessions))
+            ready.set_result(await _begin(start, opened, sessions))
         except BaseException as error:
             ready.set_exception(error)
             return
-        await _beat(sessions, leave)
+        await _keep(start, opened, sessions, leave)
     finally:
-        await asyncio.gather(*(session.end() for session in sessions[1:]))
-        await asyncio.gather(*(session.end() for session in sessions[:1]))
-        for connection in connections.values():
+        for role in ("worker", "scheduler"):
+            await asyncio.gather(*(session.end() for session in sessions if session.order["role"] == role))
+        for connection in opened:
             connection.close()
-        for connection in connections.values():
+        for connection in opened:
             with suppress(Exception):
                 await asyncio.wait_for(connection.wait_closed(), _END_SECONDS)
 
 
-async def _begin(start: _Start, connections: dict[str, Any], sessions: list[_Session]) -> str:
-    file = start.file
-    ports = dict(zip(file.hosts, file.ports, strict=True))
+async def _begin(start: _Start, opened: list[Any], sessions: list[_Session]) -> str:
+    file, connections = start.file, dict[str, Any]()
     hosts = list(dict.fromkeys((file.scheduler, *file.hosts)))
 
     async def enter(host: str) -> None:
-        connections[host] = await _connected(file, host, ports.get(host, file.ports[0]))
+        connections[host] = await _connected(file, host)
+        opened.append(connections[host])
 
     await _all(enter(host) for host in hosts)
     places = {host: _place(host, connections[host], encrypted=start.tls is not None) for host in hosts}
@@ -185,24 +187,56 @@ async def _all(steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _beat(sessions: Sequence[_Session], leave: asyncio.Event) -> None:
-    lost: set[str] = set()
-    while not leave.is_set():
-        for session in sessions:
-            if session.process.is_closing() and session.host not in lost:
-                lost.add(session.host)
-                said = session.said[-1] if session.said else "it said nothing"
-                _log.warning("%s: the session ended, and what ran there with it (%s)", session.host, said)
-            elif session.host not in lost:
-                with suppress(Exception):  # its end is seen the next time
-                    session.process.stdin.write("\n")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(leave.wait(), BEAT_SECONDS)
+async def _keep(start: _Start, opened: list[Any], sessions: list[_Session], leave: asyncio.Event) -> None:
+    """Tell all hosts that the driver lives, and start anew what was lost with its session, until `leave`."""
+    again: list[asyncio.Task[None]] = []
+    try:
+        while not leave.is_set():
+            for session in list(sessions):
+                if not session.process.is_closing():
+                    with suppress(Exception):  # its end is seen the next time
+                        session.process.stdin.write("\n")
+                    continue
+                sessions.remove(session)
+                role, said = session.order["role"], session.said[-1] if session.said else "it said nothing"
+                _log.warning(
+                    "%s: the session of the %s ended, and what ran there with it (%s)", session.host, role, said
+                )
+                if role == "worker":
+                    again.append(asyncio.ensure_future(_again(start, session.order, opened, sessions)))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(leave.wait(), BEAT_SECONDS)
+    finally:
+        for task in again:
+            task.cancel()
+        await asyncio.gather(*again, return_exceptions=True)
 
 
-async def _connected(file: SshFile, host: str, port: int) -> Any:
+async def _again(start: _Start, order: Mapping[str, Any], opened: list[Any], sessions: list[_Session]) -> None:
+    """Start the workers of a host that was lost, as soon as it answers."""
+    host = order["name"]
+    while True:
+        await asyncio.sleep(AGAIN_SECONDS)
+        mine: list[_Session] = []
+        try:
+            opened.append(await _connected(start.file, host))
+            await _started(start, opened[-1], order, mine)
+            sessions.extend(mine)
+        except (BigKernelError, OSError) as error:
+            _log.info("%s: not back yet: %s", host, error)
+        else:
+            _log.warning("%s: is back, and has workers again", host)
+            return
+        finally:
+            for session in mine:
+                if session not in sessions:
+                    await session.end()
+
+
+async def _connected(file: SshFile, host: str) -> Any:
     """A connection to a host whose key is known, as a user whose key it knows."""
     asyncssh, seconds = _asyncssh(), min(_CONNECT_SECONDS, settings().stall_seconds)
+    port = dict(zip(file.hosts, file.ports, strict=True)).get(host, file.ports[0])
     known, at = _known_hosts(file), f"{host} (port {port})"
     options: dict[str, Any] = {"username": file.user} if file.user else {}
     if file.key is not None:
@@ -246,7 +280,7 @@ async def _started(start: _Start, connection: Any, order: Mapping[str, Any], ses
     host, python = order["name"], start.file.python or sys.executable
     seconds = max(START_SECONDS, start.wanted.stall_seconds)
     process = await connection.create_process(f"{shlex.quote(python)} -m bigkernel.hosted", encoding="utf-8")
-    session = _Session(host, process)
+    session = _Session(host, process, order)
     sessions.append(session)
     session.listener = asyncio.ensure_future(session.listen())
     process.stdin.write(json.dumps(order) + "\n")

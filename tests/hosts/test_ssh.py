@@ -12,6 +12,7 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from drivers import Driver, wait_until
 from machines import fit, free_port, listens, marked, wait_until_gone
@@ -92,7 +93,11 @@ def hosts(tmp_path_factory, daemon):
         shutil.rmtree("/run/sshd", ignore_errors=True)
 
 
-def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_running(hosts, rows, wanted, tmp_path):
+def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_running(
+    hosts, rows, wanted, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bigkernel.ssh.AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr("bigkernel.ssh.BEAT_SECONDS", 0.5)
     make_certificates(tmp_path / "tls")
     with connect(replace(hosts.file, tls=tmp_path / "tls")) as client:
         client.wait_for_workers(2, timeout=60)
@@ -104,6 +109,12 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_runnin
         assert set(threads.values()) == {"1"}
         assert fit(rows, client) == wanted
         assert len(marked(hosts.mark)) >= 5  # a scheduler, two nannies, two workers
+        second = next(address for address in workers if "127.0.0.2" in address)
+        nanny = psutil.Process(client.run(os.getpid, workers=[second])[second]).parent()
+        nanny.kill()  # as if the host were lost
+        wait_until(lambda: second not in client.scheduler_info(n_workers=-1)["workers"], 20)
+        client.wait_for_workers(2, timeout=60)
+        assert fit(rows, client) == wanted
     wait_until_gone(hosts.mark, 5)
     with connect("local", workers=2, dashboard=0) as client:
         assert fit(rows, client) == wanted
