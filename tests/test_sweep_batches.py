@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import dask
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 from bigkernel.monitor import Incident, observe
 from bigkernel.rows import Rows
+from bigkernel.runs import ArrayRef
 from bigkernel.sweep import sweep
+from bigkernel.worker import Job, merge
 from pipelines.bench_scheduler import Blank, Count
 
 SEGMENTS = 40
@@ -70,3 +73,25 @@ def test_receipts_that_cannot_come_together_come_one_by_one(monkeypatch, client)
     assert [receipt.node for receipt in swept.receipts] == [receipt.node for receipt in expected.receipts]
     assert all(receipt.elapsed > 0 and receipt.worker for receipt in swept.receipts)
     assert np.array_equal(swept.total["rows"], expected.total["rows"])
+
+
+@dataclass(frozen=True, eq=False)
+class Weighty(Count):
+    """A statistic with a large array, which its merges do not look at."""
+
+    weights: np.ndarray = field(default_factory=lambda: np.ones(2**18))
+
+
+def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(monkeypatch, client):
+    jobs, original = [], client.map
+
+    def call(function, *columns, **options):
+        if function is merge:
+            jobs.extend(columns[0])
+        return original(function, *columns, **options)
+
+    monkeypatch.setattr(client, "map", call)
+    swept = sweep(Rows(Blank(SEGMENTS)), Weighty(), client=client)
+    assert swept.total["rows"].tolist() == [SEGMENTS]
+    assert len(jobs) >= SEGMENTS - 1
+    assert all(isinstance(job, Job) and job.statistic.weights == ArrayRef("") for job in jobs)
