@@ -33,7 +33,8 @@ from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import is_loopback
 
 _ASK_SECONDS = 60  # SLURM itself gives up after less
-_REPLACE_SECONDS = 30  # jobs that ended are looked for this often
+LOST_SECONDS = 30  # a worker that is gone for this long does not come back: its job has ended
+REPLACE_SECONDS = 30  # jobs that ended are looked for this often
 _SHELL_SAFE = re.compile(r"/[A-Za-z0-9_.,:@+/=-]*")
 # what a user's own jobqueue.yaml says would end in the batch script too
 _NOTHING: dict[str, Any] = {
@@ -85,7 +86,9 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
     ours = configuration(port, pages=pages)
     scheduler = {"dashboard_address": f"127.0.0.1:{port}", "dashboard": pages}
     scheduler |= {"host": file.host} if file.host else {"interface": file.interface}
-    with dask.config.set({**ours, "distributed.deploy.lost-worker-timeout": "30s", "jobqueue.slurm": _NOTHING}):
+    with dask.config.set(
+        {**ours, "distributed.deploy.lost-worker-timeout": f"{LOST_SECONDS}s", "jobqueue.slurm": _NOTHING}
+    ):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -118,7 +121,7 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
         with cluster:
             _require_taken(cluster.job_script())
             cluster.scale(jobs=file.workers)
-            keeping = PeriodicCallback(lambda: _submit_again(cluster, file.workers), _REPLACE_SECONDS * 1000)
+            keeping = PeriodicCallback(lambda: _submit_again(cluster, file.workers), REPLACE_SECONDS * 1000)
             cluster.loop.add_callback(keeping.start)
             try:
                 yield cluster

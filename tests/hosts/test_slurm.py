@@ -50,7 +50,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=1000 State=UNKNOWN
 PartitionName=work Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -188,7 +188,11 @@ def described(tls, tmp_path):
     return make
 
 
-def test_workers_that_are_jobs_give_the_bits_of_this_process(slurm, described, rows, wanted):
+def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
+    slurm, described, rows, wanted, monkeypatch
+):
+    monkeypatch.setattr("bigkernel.slurm.LOST_SECONDS", 1)
+    monkeypatch.setattr("bigkernel.slurm.REPLACE_SECONDS", 1)
     with connect(described()) as client:
         client.wait_for_workers(2, timeout=60)
         workers = client.scheduler_info(n_workers=-1)["workers"]
@@ -197,6 +201,10 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process(slurm, described, r
         assert len(ask("squeue", "-h", "-o", "%i %j").splitlines()) == 2
         assert set(client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"]).values()) == {"1"}
         assert fit(rows, client) == wanted
+        jobs = set(ask("squeue", "-h", "-o", "%i").split())
+        ask("scancel", sorted(jobs)[0])  # as at the end of its walltime
+        wait_until(lambda: len(set(ask("squeue", "-h", "-o", "%i").split()) - jobs) == 1, 30, "another job")
+        client.wait_for_workers(2, timeout=60)
     wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), 30, "the end of the jobs")
 
 
