@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 from dask.utils import parse_bytes
 
 from bigkernel.errors import ConfigError
-from bigkernel.mappings import Kind, ListOf, check_mapping, read_mapping, show
+from bigkernel.mappings import Kind, ListOf, check_mapping, expanded, read_mapping, show
 
 MOST_WORKERS = 1024
 _KEYS: dict[str, Kind] = {
@@ -183,7 +183,7 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
             raise ConfigError(f"{at}.{key}: missing")
     for key in ("tls", "key", "known-hosts"):
         if key in given:
-            given[key] = directory / Path(given[key]).expanduser()
+            given[key] = directory / expanded(given[key], f"{at}.{key}")
     values = {key.replace("-", "_"): value for key, value in given.items()}
     require_sizes(values, at)
     if kind == "local":

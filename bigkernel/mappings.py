@@ -117,6 +117,14 @@ def check_mapping(found: Any, keys: Mapping[str, Kind], at: str, *, needed: Sequ
     return checked
 
 
+def expanded(text: str, at: str) -> Path:
+    """A path that may begin with ~; a `ConfigError` where that is nobody's home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{at}: {text}: {error}") from error
+
+
 def show(value: object) -> str:
     """A value for an error: short, and without quotes where it is a word."""
     return value if isinstance(value, str) and value.isidentifier() and len(value) < 40 else reprlib.repr(value)

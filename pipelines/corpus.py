@@ -17,7 +17,7 @@ import click
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, run_options
 from bigkernel.cluster_files import cluster_of
 from bigkernel.errors import ConfigError
-from bigkernel.mappings import Kind, check_mapping, read_mapping
+from bigkernel.mappings import Kind, check_mapping, expanded, read_mapping
 from pipelines import corpus_job, corpus_page
 from pipelines.corpus_job import Settings
 
@@ -56,8 +56,8 @@ def _read_job(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     for name, given in found.get("job", {}).items():
         option = options[name]
         assert option.name is not None
-        if isinstance(option.type, click.Path):
-            given = str(value.parent / Path(given).expanduser())
+        if isinstance(option.type, click.Path) or (name == "cluster" and _is_file(given)):
+            given = str(value.parent / expanded(given, f"{at}.job.{name}"))
         try:
             option.type_cast_value(ctx, given)
         except click.BadParameter as error:
@@ -67,6 +67,10 @@ def _read_job(ctx: click.Context, param: click.Parameter, value: Path | None) ->
         ctx.meta[_CLUSTER] = cluster_of(found["cluster"], f"{at}.cluster", value.parent)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return value
+
+
+def _is_file(cluster: str) -> bool:
+    return cluster not in ("threads", "local") and "://" not in cluster
 
 
 _ANYTHING = (dict,)  # `cluster_of` looks at it
@@ -109,7 +113,11 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."
             ),
             click.option(
-                "--landmarks", type=click.IntRange(10), default=2000, show_default=True, help="m, drawn from the rows."
+                "--landmarks",
+                type=click.IntRange(10),
+                default=2000,
+                show_default=True,
+                help="m, drawn from the rows of the first step.",
             ),
             click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
             click.option(

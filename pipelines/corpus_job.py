@@ -183,9 +183,31 @@ def _model(job: Settings, n_features: int) -> tuple[float, Any]:
 
 
 def _first(job: Settings, material: Material) -> int:
-    """Rows of the first fit: the originals, or enough for the landmarks that are drawn from them."""
+    """Rows of the first fit: the originals, or enough for the landmarks that are drawn from them; all, for one step.
+
+    Raises
+    ------
+    DataError
+        Some classes are not among them: the rows of a corpus that was given stand in another than a random order.
+    """
+    if job.steps == 1:
+        return len(material.train)
     count = len(material.train) // 100 if material.originals is None else len(material.originals)
-    return min(len(material.train), max(count, LANDMARK_SHARE * job.landmarks))
+    first = min(len(material.train), max(count, LANDMARK_SHARE * job.landmarks))
+    y = as_rows(material.train).window(0, first).column("y")
+    lacking = _classes(material.train) - set(() if y is None else y.tolist())
+    if lacking:
+        raise DataError(
+            f"{material.train.path}: its first {first:,} rows, from which landmarks (and labels) are drawn, lack "
+            f"{len(lacking)} of the classes; give --steps 1, which draws from all rows, or a corpus in random order"
+        )
+    return first
+
+
+def _classes(corpus: Corpus) -> set[Any]:
+    """The classes as the column y has them: names as their places."""
+    classes = corpus.info.classes
+    return set(range(len(classes))) if any(isinstance(label, str) for label in classes) else set(classes)
 
 
 def _few_labels(rows: Rows, first: int, job: Settings) -> Array:

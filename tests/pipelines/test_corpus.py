@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
 from bigkernel.arrays import digest
+from bigkernel.corpus import CorpusWriter
 from bigkernel.statistics import MomentStatistic
 from pipelines.__main__ import main
 from pipelines.corpus_job import growing
@@ -127,6 +128,20 @@ def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
 
 
+def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_count(done, tmp_path):
+    run, _ = done
+    train, test = open_corpus(run / "train.corpus"), run / "originals" / "test.corpus"
+    order, y = np.argsort(train.column("y"), kind="stable"), train.column("y")
+    with CorpusWriter(
+        tmp_path / "c", n_features=64, dtype=np.uint8, columns={"y": np.int64}, info=train.info
+    ) as writer:
+        writer.append(x=train.array("x")[:][order], y=y[order])
+    given = ("corpus", "--corpus", tmp_path / "c", "--test", test, "--landmarks", "40")
+    assert "lack" in call(*given, "--run", tmp_path / "r", code=3).stderr
+    results = json.loads(call(*given, "--steps", "1", "--run", tmp_path / "s", "--json").stdout)
+    assert results["errors"][-1]["error_40"] < 20
+
+
 def test_a_dry_run_tells_and_makes_nothing(tmp_path):
     told = json.loads(call("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run", "--json").stdout)
     assert (told["rows"], told["originals"]) == (8_100_000, 1200)
@@ -168,6 +183,8 @@ def test_a_job_file_may_describe_its_cluster(tmp_path):
         ("alpha: best", "bigkernel.job.alpha: expected gcv or a number"),
         ("method: svm", "bigkernel.job.method: 'svm' is not one of"),
         ("resume: 1", "bigkernel.job.resume: expected bool"),
+        ("data: ~nobody-of-this-name/x", "bigkernel.job.data: ~nobody-of-this-name/x: Could not determine home"),
+        ("cluster: other/c.yaml", "/other/c.yaml: expected 'local', an address"),
     ],
 )
 def test_what_is_wrong_in_a_job_file_is_named_by_its_key(tmp_path, text, message):
