@@ -7,8 +7,9 @@ Strong and weak scaling over one and two workers (`scaling_workers`), what the s
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -27,7 +28,7 @@ from pipelines.experiments import Report
 from pipelines.scaling_model import CHUNK_ROWS, Cluster, Fit, corrected
 
 # of --quick, where they are not given
-QUICK = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20.0, 60.0)}
+QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20, 60)}
 _QUICK_CALIBRATION = 0.05  # seconds of the points of a sweep
 
 
@@ -55,8 +56,8 @@ class Effort:
             raise ConfigError(f"segments: expected two numbers or more, to draw a line by, found {self.segments}")
         if self.landmarks * 2 > self.rows:
             raise ConfigError(
-                f"landmarks: expected at most half of the {self.rows:,} rows, which one worker has, found "
-                f"{self.landmarks:,}"
+                f"{self.landmarks:,} landmarks: expected at most half of the {self.rows:,} rows, which one worker has "
+                "in a sweep; give fewer --landmarks or more --rows"
             )
 
     @property
@@ -154,12 +155,18 @@ def scaling(
     processors.csv, segments.csv, hours.csv, scheduler.csv, largest.csv,
     hours.png, hours-few.png, and the corpora.
     """
-    effort = Effort(rows, landmarks, repeats, crowd, tuple(int(n) for n in segments))
+    sizes: dict[str, Any] = {
+        "rows": rows,
+        "landmarks": landmarks,
+        "repeats": repeats,
+        "crowd": crowd,
+        "segments": segments,
+    }
     if quick:
-        given = {name for name in QUICK if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
-        small = {name: value for name, value in QUICK.items() if name not in given}
-        effort = replace(effort, **small, calibration_seconds=_QUICK_CALIBRATION)  # type: ignore[arg-type]
-        effort = replace(effort, segments=tuple(int(n) for n in effort.segments))
+        default = (name for name in QUICK if context.get_parameter_source(name) is ParameterSource.DEFAULT)
+        sizes |= {name: QUICK[name] for name in default}
+    sizes["segments"] = tuple(int(n) for n in sizes["segments"])
+    effort = Effort(**sizes, calibration_seconds=_QUICK_CALIBRATION if quick else SECONDS)
     memory_bytes, storage_bytes = _bytes("memory-limit", memory_limit), _bytes("storage", storage)
     if dry_run:
         click.echo("\n".join(effort.plan()))

@@ -257,11 +257,20 @@ def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_quick_sizes_go_with_those_that_are_given(tmp_path):
+    result = scaling("--quick", "--rows", 3000, "--dry-run", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "3,000 rows on 1 worker and on 2" in result.stdout
+    assert "64 landmarks" in result.stdout
+    assert "sweeps of 20, 60 segments that cost nothing, on 4 workers" in " ".join(result.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--segments", "5"], "two numbers or more"),
-        (["--rows", 1000, "--landmarks", 600], "at most half of the 1,000 rows"),
+        (["--rows", 1000, "--landmarks", 600], "600 landmarks: expected at most half of the 1,000 rows"),
+        (["--rows", 1000], "give fewer --landmarks or more --rows"),
         (["--memory-limit", "much"], "--memory-limit: expected bytes"),
         (["--storage", "0"], "--storage: expected at least one byte"),
     ],
