@@ -25,6 +25,7 @@ from bigkernel.io.text import find_column
 MAGIC = b"PAR1"
 ENDINGS = (".parquet", ".parq", ".pq")
 _BUFFER_BYTES = 2**16
+_WHOLE_FLOATS = 2**53  # whole numbers up to here are float64s
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -44,7 +45,9 @@ class _Table:
         for part, start, batch in self._batches(names, block_rows(len(self.features) * self.dtype.itemsize)):
             x = np.empty((batch.num_rows, len(self.features)), self.dtype)
             for place, name in enumerate(self.features):
-                x[:, place] = _numbers(part, start, name, batch.column(place))
+                column = _numbers(part, start, name, batch.column(place))
+                _require_kept(part, start, name, column, x.dtype)
+                x[:, place] = column
             yield x, _labels(part, start, self.target, batch.column(len(self.features))) if self.target else None
 
     def targets(self) -> Iterator[NDArray[Any]]:
@@ -101,7 +104,7 @@ def read(path: str, *, target: str | int | None = None, group: str | int | None 
     ------
     DataError
         Names the file and the column: damaged or cut, a column that is not of numbers, a null (with its row), parts
-        whose columns differ.
+        whose columns differ, whole numbers that the common dtype of the columns would round (with the row).
     ConfigError
         pyarrow is not installed.
     """
@@ -157,7 +160,7 @@ def _parts(path: str) -> tuple[str, ...]:
             raise DataError(
                 f"{path}: the folder {name!r} within; parts of a table lie in one folder, without partitions"
             )
-        if not name.lower().endswith(ENDINGS):
+        if not name.lower().endswith(ENDINGS) or not os.path.isfile(os.path.join(path, name)):  # a pipe would block
             raise DataError(f"{path}: {name!r} is no Parquet file ({', '.join(ENDINGS)}); move it elsewhere")
     if not names:
         raise DataError(f"{path}: the folder holds no Parquet file")
@@ -238,6 +241,19 @@ def _require_whole(path: str, start: int, name: str, column: Any) -> None:
 def _numbers(path: str, start: int, name: str, column: Any) -> NDArray[Any]:
     _require_whole(path, start, name, column)
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _require_kept(path: str, start: int, name: str, column: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Refuse whole numbers that the common dtype of the columns rounds: 64-bit ones beside floats, or of both signs."""
+    if column.dtype.kind not in "iu" or column.dtype.itemsize < 8 or dtype.kind != "f":
+        return
+    beyond = np.flatnonzero((column > _WHOLE_FLOATS) | (column < -_WHOLE_FLOATS))
+    row = next((row for row in beyond.tolist() if int(dtype.type(column[row])) != int(column[row])), None)
+    if row is not None:
+        raise DataError(
+            f"{path}: row {start + row}, column {name!r}: {column[row]} is no {dtype}, which is the common dtype of "
+            "the columns; leave the column out, or name it as the group or the target"
+        )
 
 
 def _labels(path: str, start: int, name: str, column: Any) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import sys
 
 import numpy as np
@@ -70,6 +71,17 @@ def test_features_are_stored_in_their_common_dtype(written, columns, expected):
     source = open_source(written(pa.table(columns)), target="none")
     assert source.dtype == expected
     assert {x.dtype for x, _ in source.blocks()} == {np.dtype(expected)}
+
+
+@pytest.mark.parametrize("other", [np.ones(300), np.arange(300) - 1, np.float32(X[:, 0])], ids=["f8", "i8", "f4"])
+def test_whole_numbers_that_the_common_dtype_would_round_are_refused_by_row(written, load, refused, other):
+    kept = np.full(300, 2**60, np.uint64)
+    columns = {"kept": kept, "other": other, "y": np.arange(300) % 2}
+    assert np.array_equal(load(written(pa.table(columns))).array("x")[:, 0], kept)
+    kept[211] += 1
+    message = refused(written(pa.table(columns)))
+    assert "row 211, column 'kept': 1152921504606846977 is no float64" in message
+    assert open_source(written(pa.table({"kept": kept, "y": kept}))).dtype == np.uint64
 
 
 def test_the_index_that_pandas_adds_is_neither_feature_nor_target(written, load):
@@ -151,6 +163,9 @@ def test_other_files_and_folders_among_the_parts_are_refused(written, refused, t
     (tmp_path / "rows" / "notes.txt").unlink()
     (tmp_path / "rows" / "year=2000").mkdir()
     assert "the folder 'year=2000' within" in refused(tmp_path / "rows")
+    (tmp_path / "rows" / "year=2000").rmdir()
+    os.mkfifo(tmp_path / "rows" / "2.parquet")  # nobody would ever write to it
+    assert "'2.parquet' is no Parquet file" in refused(tmp_path / "rows")
 
 
 def test_columns_that_are_not_there_or_have_two_uses_are_refused(written, refused):
