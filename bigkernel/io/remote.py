@@ -120,16 +120,19 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     Parameters
     ----------
     path : str
-        A directory, or a URL of http, https, s3 (with s3fs installed) or memory.
+        A directory, or a URL of http, https, s3 (with s3fs installed) or memory. A corpus of ours keeps its image
+        shape, scale and `group`; names of classes become their numbers. One with `weight` or `domain`, for which a
+        source has no place, is refused unless x is named.
     x, y : str or None
-        Names of the arrays of a group. None: "x", "X" or "data" and "y", "labels" or "target"; y="none": no labels. A
-        corpus of ours keeps its image shape and scale; names of classes become their numbers.
+        Names of the arrays of a group. None: "x", "X" or "data" and "y", "labels" or "target"; y="none": no labels.
+        Where x is named, rows and labels are read and nothing else, from a corpus of ours too.
 
     Raises
     ------
     DataError
         Names the array: not there, unreachable (the wait is bounded), of another shape or not of numbers, chunks larger
-        than 256 MiB; when rows are read, `ChunkMissing` or a chunk that cannot be decoded.
+        than 256 MiB, a corpus of ours with columns that would be lost; when rows are read, `ChunkMissing` or a chunk
+        that cannot be decoded.
     ConfigError
         Another protocol, or a package that it needs is not installed.
     """
@@ -139,7 +142,7 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
             raise DataError(f"{name}: a single array, so that there is nothing to name by x or y")
-        return _source(path, name, _Array(name, node), None, {})
+        return _source(path, name, _Array(name, node), None, None, {})
     rows = _pick(node, name, x, _X_NAMES, "x")
     if rows is None:
         wanted = " or ".join(_X_NAMES) if x is None else x
@@ -147,11 +150,26 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     labels = None if y == "none" else _pick(node, name, y, _Y_NAMES, "y")
     if labels is None and y not in (None, "none"):
         raise DataError(f"{name}: no array {y} in this group; name the labels by y=NAME, or say y='none'")
-    attributes = node.attrs.asdict().get("bigkernel")
-    return _source(path, name, rows, labels, dict(attributes) if isinstance(attributes, dict) else {})
+    found = node.attrs.asdict().get("bigkernel")
+    attributes = dict(found) if isinstance(found, dict) else {}
+    groups = _groups_of(node, name) if x is None and attributes.get("kind") == "corpus" else None
+    return _source(path, name, rows, labels, groups, attributes)
 
 
-def _source(path: str, name: str, rows: _Array, labels: _Array | None, attributes: dict[str, Any]) -> Source:
+def _groups_of(corpus: Any, name: str) -> _Array | None:
+    """The column `group` of a corpus of ours; one with columns that a source has no place for is refused."""
+    lost = next((column for column in ("weight", "domain") if _pick(corpus, name, column, (), column)), None)
+    if lost is not None:
+        raise DataError(
+            f"{name}: a corpus with the column {lost}, which would be lost; ingest what it was made from, or name the "
+            "matrix (x='x', --x x) to take rows and labels alone"
+        )
+    return _pick(corpus, name, "group", (), "group")
+
+
+def _source(
+    path: str, name: str, rows: _Array, labels: _Array | None, groups: _Array | None, attributes: dict[str, Any]
+) -> Source:
     shape, dtype = tuple(map(int, rows.array.shape)), np.dtype(rows.array.dtype)
     if len(shape) not in (2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise DataError(f"{rows.name}: expected numbers of shape (n, d) or (n, height, width), found {dtype} {shape}")
@@ -166,7 +184,12 @@ def _source(path: str, name: str, rows: _Array, labels: _Array | None, attribute
             f"{labels.name}: expected {shape[0]} labels to go with {rows.name}, found {labels.array.dtype} of shape "
             f"{tuple(labels.array.shape)}"
         )
-    for array in (rows, *([labels] if labels else [])):
+    if groups is not None and (tuple(groups.array.shape) != shape[:1] or groups.array.dtype != np.int64):
+        raise DataError(
+            f"{groups.name}: expected {shape[0]} int64 to go with {rows.name}, found {groups.array.dtype} of shape "
+            f"{tuple(groups.array.shape)}"
+        )
+    for array in filter(None, (rows, labels, groups)):
         held = min(array.step, shape[0]) * array.row_bytes
         if held > MOST_CHUNK_BYTES:
             raise DataError(
@@ -199,6 +222,7 @@ def _source(path: str, name: str, rows: _Array, labels: _Array | None, attribute
         blocks=blocks,
         targets=targets if labels else None,
         files=(),
+        groups=None if groups is None else lambda: groups.rows(step),
         origin=lambda: _origin(path, name, rows, labels),
     )
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import zarr
 
-from bigkernel.corpus import open_corpus
+from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ChunkMissing, ConfigError, DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source, remote
+from bigkernel.partition import Split
 
 X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
 Y = np.arange(250) % 5
@@ -103,6 +104,50 @@ def test_images_and_corpora_of_ours_keep_their_shape(store, tmp_path):
     again = ingest(open_source(tmp_path / "first"), tmp_path / "again")
     assert (again.info.image_shape, again.info.scale, again.shape) == ((3, 2), 255.0, (250, 6))
     assert np.array_equal(again.array("x")[:], images.reshape(250, 6))
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """Write X and Y as a corpus of ours with more columns."""
+
+    def write(**columns):
+        path, kinds = tmp_path / "ours.corpus", {name: values.dtype for name, values in columns.items()}
+        info = CorpusInfo("ours", classes=(0, 1, 2, 3, 4))
+        with CorpusWriter(
+            path, n_features=6, dtype=X.dtype, columns={"y": Y.dtype, **kinds}, info=info, chunk_rows=70
+        ) as writer:
+            writer.append(x=X, y=Y, **columns)
+        return path
+
+    return write
+
+
+def test_groups_of_a_corpus_of_ours_are_kept_and_splits_keep_them_together(ours, tmp_path, monkeypatch):
+    monkeypatch.setattr("bigkernel.io.source.BLOCK_BYTES", 24 * 33)
+    groups = np.random.default_rng(1).permutation(250) // 5  # copies of 50 originals, anywhere
+    path = ours(group=groups)
+    corpus = ingest(open_source(path), tmp_path / "c")
+    assert np.array_equal(corpus.column("group"), groups)
+    stays = ingest(open_source(path), tmp_path / "s", split=Split({"test": 0.3}, by="group"))
+    sides = [set(side.column("group").tolist()) for side in (stays, open_corpus(tmp_path / "s-test"))]
+    assert not sides[0] & sides[1]
+    assert sides[0] | sides[1] == set(range(50))
+    assert ingest(open_source(path, x="x"), tmp_path / "plain").columns == ("y",)
+
+
+@pytest.mark.parametrize("column", ["weight", "domain"])
+def test_columns_of_ours_that_would_be_lost_are_refused_unless_the_matrix_is_named(ours, tmp_path, column):
+    path = ours(**{column: np.ones(250, np.float64 if column == "weight" else np.int64)})
+    with pytest.raises(DataError, match=rf"ours.corpus: a corpus with the column {column}, which would be lost.*--x x"):
+        open_source(path)
+    assert ingest(open_source(path, x="x"), tmp_path / "c").columns == ("y",)
+
+
+def test_groups_that_do_not_fit_the_rows_are_refused(ours):
+    path = ours(group=Y)
+    zarr.open_group(path)["group"].resize((249,))
+    with pytest.raises(DataError, match=r"group: expected 250 int64 to go with .*x, found int64 of shape \(249,\)"):
+        open_source(path)
 
 
 def test_a_store_is_copied_over_http(store, served, tmp_path):
