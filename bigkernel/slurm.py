@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any
 import dask
 from distributed import Security
 from distributed.deploy.spec import ProcessInterface
+from distributed.utils import get_ip
 from tornado.ioloop import PeriodicCallback
 
 from bigkernel.cluster_files import SlurmFile, memory_bytes
@@ -85,7 +87,10 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
     spare = min(300, file.seconds // 4)
     ours = configuration(port, pages=pages)
     scheduler = {"dashboard_address": f"127.0.0.1:{port}", "dashboard": pages}
-    scheduler |= {"host": file.host} if file.host else {"interface": file.interface}
+    # Dask itself would listen at every address of this machine, and of the nodes
+    host = None if file.interface else file.host or get_ip()
+    scheduler |= {"interface": file.interface} if host is None else {"host": host}
+    python = file.python or sys.executable
     with dask.config.set(
         {**ours, "distributed.deploy.lost-worker-timeout": f"{LOST_SECONDS}s", "jobqueue.slurm": _NOTHING}
     ):
@@ -101,18 +106,22 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
                     processes=1,
                     memory=memory,
                     walltime=file.walltime,
-                    python=file.python or sys.executable,
-                    interface=None if file.host else file.interface,
+                    python=python,
+                    interface=file.interface,
                     local_directory=file.directory,
                     log_directory=file.logs,
                     death_timeout=max(START_SECONDS, wanted.stall_seconds),
                     security=security,
                     job_name="bigkernel-worker",
                     job_extra_directives=[f"--{name}={value}" for name, value in file.options.items()],
-                    job_script_prologue=worker_lines(ours, encrypted=security is not None),
+                    job_script_prologue=[
+                        *worker_lines(ours, encrypted=security is not None),
+                        *([] if host is None else [_own_address(python, host)]),
+                    ],
                     worker_extra_args=[
                         *("--lifetime", f"{file.seconds - spare}s", "--lifetime-stagger", f"{spare // 2}s"),
                         *("--dashboard-address", "127.0.0.1:0"),
+                        *(() if host is None else ("--host", "$worker_host")),
                     ],
                     scheduler_options=scheduler,
                 )
@@ -127,6 +136,13 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
                 yield cluster
             finally:
                 cluster.loop.add_callback(keeping.stop)
+
+
+def _own_address(python: str, host: str) -> str:
+    """A line of a batch script: the address of its node that faces the scheduler's `host` is worker_host."""
+    facing = get_ip() if host in ("0.0.0.0", "::") else host
+    code = f"from distributed.utils import get_ip; print(get_ip({facing!r}))"
+    return f"worker_host=$({shlex.quote(python)} -c {shlex.quote(code)}) || exit 1"
 
 
 def _require_taken(script: str) -> None:
