@@ -222,6 +222,14 @@ def test_labels_that_look_like_markup_are_printed_as_they_are(run, here):
     assert json.loads(run("info", "c", "--json").stdout)["labels"]["[/b]"] == (LABELS == 1).sum()
 
 
+def test_the_source_of_a_corpus_is_told_whole_whatever_its_name(run, here):
+    (here / "a, b.csv").write_text("1,2,0\n3,4,1\n" * 20)
+    assert run("ingest", "a, b.csv", "c", "--split", "test=0.3").exit_code == 0
+    source = json.loads(run("info", "c", "--json").stdout)["source"]
+    assert source == open_corpus("c").info.source
+    assert source.startswith("a, b.csv sha256:")
+
+
 @pytest.mark.parametrize("command", ["", *main.commands])
 def test_help_names_every_option(run, command):
     result = run(*([command] if command else []), "--help")

@@ -128,7 +128,7 @@ def describe(corpus: Corpus) -> dict[str, Any]:
     for name in ("name", "image_shape", "scale"):
         if described[name]:
             figures[name] = described[name]
-    figures["source"] = described["source"].split(", ")
+    figures["source"] = described["source"]
     return figures
 
 
