@@ -34,6 +34,7 @@ from bigkernel.statistics import Accumulator, add
 from bigkernel.sweep import sweep
 
 START_SECONDS = 120.0  # most that processes may take to start
+CONNECTIONS = 24  # that a worker keeps open to others
 ROLES = ("driver", "scheduler", "workers")
 _QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -196,6 +197,8 @@ def _workers(told: Connection, address: str, count: int) -> None:
         with tempfile.TemporaryDirectory(prefix="bigkernel-crowd-") as scratch:
             made = [Worker(address, nthreads=1, memory_limit=0, local_directory=scratch) for _ in range(count)]
             await asyncio.gather(*made)
+            for worker in made:  # all of them to all would be more open files than a process may have
+                worker.rpc.limit = CONNECTIONS
             told.send("ready")
             await _closed(told)
             await asyncio.gather(*(worker.close() for worker in made))

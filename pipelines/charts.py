@@ -86,7 +86,7 @@ def curves(
         if y_log:
             ax.set_yscale("log")
         if x_ticks is not None:
-            ax.set_xticks(x_ticks, [f"{tick:,g}" for tick in x_ticks])
+            ax.set_xticks(x_ticks, [f"{tick:,.10g}" for tick in x_ticks])
             ax.minorticks_off()
         ax.set(xlabel=x_label, ylabel=y_label)
         if x_range is not None:

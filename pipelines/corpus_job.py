@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
@@ -119,6 +120,8 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
     """All stages on the executor in force, which publishes in `run`."""
     material = _material(job, run, quiet=quiet)
     train, test = material.train, material.test
+    if not train.info.classes or "y" not in train.columns or "y" not in test.columns:
+        raise DataError(f"{train.path}, {test.path}: expected rows with labels that are classes, in both")
     if (train.n_features, train.info.classes) != (test.n_features, test.info.classes):
         raise DataError(
             f"{test.path}: {test.n_features} features and classes {test.info.classes}, the training rows have "
@@ -127,7 +130,8 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
     sigma, model = _model(job, train.n_features)
     normalizer = UnitNormalizer().fit(train)
     rows, seen = normalizer.transform(train), normalizer.transform(test)
-    truth, first = test.column("y"), _first(job, material)
+    known, truth = _truth(test)
+    first = _first(job, material)
     if job.method == "sssl":
         rows = as_rows(rows, _few_labels(rows, first, job))
     outcome = Outcome(job, material, sigma, model.plan(rows), workers=_workers(rows))
@@ -144,7 +148,7 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
         outcome.fits.append(_fitted(model, stop, time.perf_counter() - begun))
         for count in counts:
             fewer = model if count == job.landmarks else model.with_landmarks(count)
-            wrong = float(np.mean(np.asarray(fewer.predict(seen)) != truth))
+            wrong = float(np.mean(_predicted(fewer, seen)[known] != truth))
             outcome.errors.append(
                 {
                     "rows": stop,
@@ -163,6 +167,22 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
     outcome.verdict = judge(pipeline, test, as_rows(test), of="held-out", pictures=True)
     emit(Figures("score", told(outcome.verdict)))
     return outcome
+
+
+def _truth(test: Corpus) -> tuple[Array, Array]:
+    """Which test rows have a label (n,) bool, and the classes of those, as a model tells them."""
+    y, classes = test.column("y"), test.info.classes
+    if not _named(classes):
+        known: Array = np.isin(y, classes)
+        return known, y[known]
+    known = y >= 0
+    return known, np.array(classes)[y[known]]
+
+
+def _predicted(model: Any, rows: Rows) -> Array:
+    # a model travels with the tasks that predict; Dask takes more than 10 MB for a mistake
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
+        return np.asarray(model.predict(rows))
 
 
 def growing(first: int, last: int, count: int) -> list[int]:
@@ -207,7 +227,11 @@ def _first(job: Settings, material: Material) -> int:
 def _classes(corpus: Corpus) -> set[Any]:
     """The classes as the column y has them: names as their places."""
     classes = corpus.info.classes
-    return set(range(len(classes))) if any(isinstance(label, str) for label in classes) else set(classes)
+    return set(range(len(classes))) if _named(classes) else set(classes)
+
+
+def _named(classes: Sequence[Any]) -> bool:
+    return any(isinstance(label, str) for label in classes)
 
 
 def _few_labels(rows: Rows, first: int, job: Settings) -> Array:
@@ -236,7 +260,7 @@ def _material(job: Settings, run: Path, *, quiet: bool) -> Material:
         with bar("ingest", enabled=not quiet) as shown:
             found = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
     originals, n_rows = found.train, job.rows or DEFAULT_ROWS
-    if n_rows <= len(originals):
+    if n_rows == len(originals):
         return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
     strength = (digit_corpora.STRENGTH if job.data is None else 1.0) if job.strength is None else job.strength
     deformation = deformation_of(originals, seed=job.seed, strength=strength)

@@ -24,7 +24,7 @@ from bigkernel.errors import BigKernelError
 from bigkernel.execution import executing
 from bigkernel.monitor.messages import plain
 from bigkernel.monitor.terminal import progress
-from bigkernel.monitor.words import duration, flops, size
+from bigkernel.monitor.words import duration, flops, printable, size
 from bigkernel.survey import survey
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -183,7 +183,7 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in figures.items():
-        table.add_row(Text(name.replace("_", " ")), Text(readable(name, value)))
+        table.add_row(Text(name.replace("_", " ")), Text(printable(readable(name, value))))
     Console(soft_wrap=False).print(table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,26 @@ def test_rows_in_the_order_of_their_classes_are_refused_where_the_first_ones_cou
     assert "lack" in call(*given, "--run", tmp_path / "r", code=3).stderr
     results = json.loads(call(*given, "--steps", "1", "--run", tmp_path / "s", "--json").stdout)
     assert results["errors"][-1]["error_40"] < 20
+
+
+def test_classes_with_names_and_rows_without_labels_are_counted_as_they_are(done, tmp_path):
+    run, results = done
+    train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
+    for name, corpus in (("train", train), ("test", test)):
+        info = replace(corpus.info, classes=tuple("qrstuvwxyz"))
+        with CorpusWriter(tmp_path / name, n_features=64, dtype=np.uint8, columns={"y": np.int64}, info=info) as writer:
+            writer.append(x=corpus.array("x")[:], y=corpus.column("y"))
+            if name == "test":
+                writer.append(x=corpus.array("x")[:50], y=np.full(50, -1))
+    given = ("--corpus", tmp_path / "train", "--test", tmp_path / "test", "--landmarks", "60", "--steps", "1")
+    named = json.loads(call("corpus", *given, "--sigma", "0.35", "--run", tmp_path / "r", "--json").stdout)
+    assert named["errors"][-1]["error_60"] == pytest.approx(results["errors"][-1]["error_60"], abs=3)
+    assert np.sum(named["confusion"]) == 597
+
+
+def test_fewer_rows_than_originals_are_the_first_of_them(tmp_path):
+    results = json.loads(call(*SMALL[:1], "--rows", "700", *SMALL[3:], "--run", tmp_path / "r", "--json").stdout)
+    assert results["fits"][-1]["rows"] == 700
 
 
 def test_a_dry_run_tells_and_makes_nothing(tmp_path):
