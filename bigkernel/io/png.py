@@ -2,7 +2,8 @@
 
 The heads of all files are read first: their size and kind must agree before the first is decoded. A row is an image,
 h·w grey values, row by row: 8 bits (uint8, scale 255) or 16 (uint16, scale 65535). Rows come in natural order of the
-labels, then of the names. Format: https://www.w3.org/TR/png-3 (IHDR, 11.2.1).
+labels, then of the names. `png_chunks` looks through a file before it is decoded. Format: https://www.w3.org/TR/png-3
+(IHDR, 11.2.1).
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.io.png_chunks import DAMAGED, DEPTHS, MAGIC, pixel_bytes, require_whole
 from bigkernel.io.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, natural
 
-MAGIC = b"\x89PNG\r\n\x1a\n"
 _HEAD_BYTES = 29
 _COLOURS = {0: "grey", 2: "colour", 3: "palette", 4: "grey with transparency", 6: "colour with transparency"}
 _LARGEST_LABEL = 18  # digits of a folder's name that is a number
@@ -33,6 +34,7 @@ class _Kind:
     width: int
     bits: int
     colour: int
+    interlaced: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.height}×{self.width} pixels, {_COLOURS[self.colour]} of {self.bits} bits"
@@ -61,13 +63,14 @@ class _Folder:
                 yield label, os.path.join(label, name)
 
     def blocks(self) -> Iterator[Block]:
-        shape, step = (self.kind.height, self.kind.width), block_rows(self.kind.height * self.kind.width)
+        step = block_rows(self.kind.height * self.kind.width)
         pixels: list[NDArray[Any]] = []
         labels: list[str] = []
         for label, name in self.images():
             path = os.path.join(self.path, name)
-            _require_alike(path, _kind_of(path), self.path, self.kind, self.grey)
-            pixels.append(_decoded(path, shape, self.dtype))
+            kind = _kind_of(path)
+            _require_alike(path, kind, self.path, self.kind, self.grey)
+            pixels.append(_decoded(path, kind, self.dtype))
             labels.append(label)
             if len(pixels) == step:
                 yield np.stack(pixels).reshape(len(pixels), -1), self._labels(labels)
@@ -170,7 +173,7 @@ def _entries(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
                     continue
                 if entry.is_dir():
                     folders.append(entry.name)
-                elif entry.name.lower().endswith(".png"):
+                elif entry.name.lower().endswith(".png") and entry.is_file():  # a pipe would block
                     names.append(entry.name)
                 else:
                     raise DataError(f"{entry.path}: no PNG image among PNG images; convert it or move it elsewhere")
@@ -189,14 +192,21 @@ def _kind_of(path: str) -> _Kind:
         raise DataError(
             f"{path}: byte 0: expected the signature of a PNG image, found {head[:8].hex(' ') or 'nothing'}"
         )
-    if len(head) < _HEAD_BYTES or head[12:16] != b"IHDR":
+    if len(head) < _HEAD_BYTES or head[8:16] != b"\0\0\0\rIHDR":
         raise DataError(f"{path}: truncated: its head ends at byte {len(head)}, or is not that of a PNG image")
-    width, height, bits, colour = struct.unpack(">IIBB", head[16:26])
-    if colour not in _COLOURS or not width or not height:
-        raise DataError(f"{path}: byte 16: impossible size or colour type: {height}×{width}, {colour}")
+    width, height, bits, colour, packing, filters, interlace = struct.unpack(">IIBBBBB", head[16:])
+    if bits not in DEPTHS.get(colour, ()) or not width or not height:
+        raise DataError(
+            f"{path}: byte 16: impossible size, bits or colour type: {height}×{width}, {bits} bits, {colour}"
+        )
+    if packing or filters or interlace > 1:
+        raise DataError(
+            f"{path}: byte 26: expected compression 0, filters 0 and interlacing 0 or 1, found {packing}, {filters} "
+            f"and {interlace}"
+        )
     if width * height > MOST_FEATURES:
         raise DataError(f"{path}: {height}×{width} pixels, at most {MOST_FEATURES:,} are read; is it a digit?")
-    return _Kind(height, width, bits, colour)
+    return _Kind(height, width, bits, colour, bool(interlace))
 
 
 def _require_kind(path: str, kind: _Kind, grey: bool) -> None:
@@ -227,15 +237,17 @@ def _decoder() -> Callable[[str], Any]:
     return lambda path: Image.open(path, formats=("PNG",))
 
 
-def _decoded(path: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _decoded(path: str, kind: _Kind, dtype: np.dtype[Any]) -> NDArray[Any]:
+    size = pixel_bytes(kind.height, kind.width, kind.bits, kind.colour, interlaced=kind.interlaced)
     try:
+        require_whole(path, size)
         with _decoder()(path) as image:
             wide = dtype == np.uint16
             pixels = np.asarray(image if wide or image.mode == "L" else image.convert("L")).astype(dtype, copy=False)
-    except ConfigError:
+    except (ConfigError, DataError):
         raise
     except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
-        raise DataError(f"{path}: a damaged or cut PNG image: {error}") from error
-    if pixels.shape != shape:
-        raise DataError(f"{path}: {pixels.shape} pixels, but its head said {shape}")
+        raise DataError(f"{path}: {DAMAGED}: {error}") from error
+    if pixels.shape != (kind.height, kind.width):
+        raise DataError(f"{path}: {pixels.shape} pixels, but its head said {kind.height}×{kind.width}")
     return pixels

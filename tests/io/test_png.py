@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.io import open_source
 
 
@@ -137,6 +138,102 @@ def test_a_head_that_claims_too_many_pixels_is_refused_before_it_is_decoded(imag
     assert "32768×32768 pixels, at most 16,777,216 are read" in refused(tmp_path / "images")
 
 
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(pixels, *parts, bits=8, interlaced=False):
+    """A PNG file of grey pixels (h, w): its head, the chunks `parts` (without: one of all pixels), its end."""
+    height, width = pixels.shape
+    head = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, interlaced)
+    parts = parts or (chunk(b"IDAT", zlib.compress(lines(pixels, bits))),)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def lines(pixels, bits=8):
+    """Rows of a pass as they are stored, each behind its filter type 0."""
+    planes = np.unpackbits(pixels[:, :, None], axis=2)[:, :, 8 - bits :]
+    return b"".join(b"\0" + np.packbits(plane).tobytes() for plane in planes) if pixels.size else b""
+
+
+def test_no_bit_of_an_image_can_flip_unseen_and_no_byte_be_cut(image, tmp_path):
+    path = image("1.png", np.random.default_rng(1).integers(0, 256, (4, 3), np.uint8))
+    whole = path.read_bytes()
+    flipped = [bytearray(whole) for _ in range(8 * len(whole))]
+    for bit, content in enumerate(flipped):
+        content[bit // 8] ^= 1 << bit % 8
+    for content in [*flipped, *(whole[:kept] for kept in range(len(whole)))]:
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"1\.png: "):
+            list(open_source(tmp_path / "images").blocks())
+
+
+STREAM = zlib.compress(lines(grey(7)))
+# what is wrong, with every checksum right -> (its chunks, what the message says)
+UNSOUND = {
+    "missing rows": ([chunk(b"IDAT", zlib.compress(lines(grey(7))[:-4]))], "12 bytes of pixels, but .* announces 16"),
+    "no pixels": ([chunk(b"tIME", bytes(7))], "0 bytes of pixels in a stream without its end"),
+    "a stream without its end": ([chunk(b"IDAT", STREAM[:-4])], "16 bytes of pixels in a stream without its end"),
+    "a row too many": ([chunk(b"IDAT", zlib.compress(lines(grey(7, (5, 3)))))], "more pixel data than the 16 bytes"),
+    "much more than pixels": ([chunk(b"IDAT", zlib.compress(bytes(2**24)))], "more pixel data than the 16 bytes"),
+    "bytes behind the stream": ([chunk(b"IDAT", STREAM + b"x")], "more pixel data"),
+    "bytes behind the stream, in a chunk of their own": (
+        [chunk(b"IDAT", STREAM), chunk(b"IDAT", b"x")],
+        "more pixel data",
+    ),
+    "pixels in two places": (
+        [chunk(b"IDAT", STREAM[:9]), chunk(b"tEXt", b"a\0b"), chunk(b"IDAT", STREAM[9:])],
+        "pixel data after another chunk",
+    ),
+    "something behind the end": ([chunk(b"IDAT", STREAM), chunk(b"IEND", b"")], "more follows the end"),
+    "no zlib stream": ([chunk(b"IDAT", b"\xff" + STREAM[1:])], "cannot be decompressed"),
+    "another chunk that is damaged": ([b"\0\0\0\3tEXta\0b\0\0\0\0"], "byte 33: the checksum of its chunk 'tEXt'"),
+}
+
+
+@pytest.mark.parametrize("what", UNSOUND)
+def test_pixel_data_that_are_not_those_of_the_head_are_refused(image, refused, tmp_path, what):
+    parts, expected = UNSOUND[what]
+    image("1.png").write_bytes(png(grey(7), *parts))
+    assert re.search(f"1.png: a damaged or cut PNG image: .*{expected}", refused(tmp_path / "images"))
+
+
+def test_an_image_in_several_chunks_beside_others_is_read(image, tmp_path):
+    parts = [chunk(b"tEXt", b"a\0b"), *(chunk(b"IDAT", STREAM[at : at + 3]) for at in range(0, len(STREAM), 3))]
+    image("1.png").write_bytes(png(grey(7), *parts, chunk(b"tIME", bytes(7))))
+    (x, _), *_ = open_source(tmp_path / "images").blocks()
+    assert x.tolist() == [[7] * 12]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (5, 3), (3, 5), (9, 17)])
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_interlaced_images_are_read_and_checked(image, refused, tmp_path, shape, bits):
+    pixels = np.random.default_rng(2).integers(0, 2**bits, shape, np.uint8)
+    passes = [
+        *(pixels[0::8, 0::8], pixels[0::8, 4::8], pixels[4::8, 0::4], pixels[0::4, 2::4]),
+        *(pixels[2::4, 0::2], pixels[0::2, 1::2], pixels[1::2, 0::1]),
+    ]
+    stored = b"".join(lines(part, bits) for part in passes)
+    path = image("1.png")
+    path.write_bytes(png(pixels, chunk(b"IDAT", zlib.compress(stored)), bits=bits, interlaced=True))
+    (x, _), *_ = open_source(tmp_path / "images", grey=True).blocks()
+    assert x[0].tolist() == (pixels.astype(int) * 255 // (2**bits - 1)).ravel().tolist()
+    path.write_bytes(png(pixels, chunk(b"IDAT", zlib.compress(stored[:-1])), bits=bits, interlaced=True))
+    assert f"{len(stored) - 1} bytes of pixels, but its head announces {len(stored)}" in refused(
+        tmp_path / "images", grey=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "expected"), [(24, 3, "3 bits, 0"), (25, 5, "8 bits, 5"), (26, 1, "found 1, 0"), (28, 2, "and 2")]
+)
+def test_a_head_that_no_image_has_is_refused(image, refused, tmp_path, at, value, expected):
+    content = bytearray(png(grey(7)))
+    content[at] = value
+    image("1.png").write_bytes(content)
+    assert expected in refused(tmp_path / "images")
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -153,6 +250,12 @@ def test_folders_that_are_not_one_kind_are_refused(image, tmp_path, refused, nam
         else:
             image(name)
     assert re.search(expected, refused(tmp_path / "images"))
+
+
+def test_a_pipe_among_images_is_refused_and_not_waited_for(image, refused, tmp_path):
+    image("1.png")
+    os.mkfifo(tmp_path / "images" / "2.png")
+    assert "2.png: no PNG image among PNG images" in refused(tmp_path / "images")
 
 
 def test_a_folder_without_images_is_refused(tmp_path, refused):
