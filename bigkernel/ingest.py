@@ -22,6 +22,7 @@ import zarr
 from numpy.typing import NDArray
 
 import bigkernel
+from bigkernel import seals
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.disk import token_of, writing
 from bigkernel.errors import DataError
@@ -75,7 +76,8 @@ def ingest(
         Notes there what the job is. When it dies, its chunks stay beside `target_path`, hidden.
     resume : bool
         Go on with the job in `run`: chunks that read back through their checksums are kept, the source is read again
-        and the rest of it written. The corpus is, byte for byte, that of an ingest that was not interrupted.
+        and the rest of it written. The corpus is, byte for byte, that of an ingest that was not interrupted. Where the
+        job was finished and what it made is there, nothing is written.
 
     Returns
     -------
@@ -107,9 +109,10 @@ def ingest(
     sources = [source] if isinstance(source, Source) else list(source)
     shares = ["", *(split.shares if split else ())]
     targets = [split_path(target_path, share) for share in shares]
-    going_on = resume and run is not None
-    for share, target in zip(shares, targets, strict=True):
-        if os.path.lexists(target) and not overwrite and not (going_on and share):
+    store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
+    resume = resume and store is not None and (store.root / "manifest.json").exists()
+    for target in targets:
+        if os.path.lexists(target) and not (overwrite or resume):
             raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
     _require_alike(sources)
     first = sources[0]
@@ -137,12 +140,12 @@ def ingest(
     columns: dict[str, Any] = {"y": labels.dtype} if labels else {}
     columns |= {"domain": np.int64} if len(sources) > 1 else {}
     columns |= {"group": np.int64} if first.groups else {}
-    store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     with ExitStack() as stack:
         if store is not None:
-            resume = resume and (store.root / "manifest.json").exists()
             job = _identity(sources, labels, info, steps, split)
             stack.enter_context(store.held(job, resume=resume, plan={"segments": 1, "rows": n_rows or 0}))
+            if resume and _is_finished(store, targets, infos):
+                return open_corpus(target_path)
         stack.enter_context(writing(target_path, passing=False))
         with ExitStack() as writing_all:
             writers = [
@@ -155,12 +158,12 @@ def ingest(
                         info=described,
                         chunk_rows=step,
                         # shares appear before what stays: one that an interrupted ingest left is made again
-                        overwrite=overwrite or (going_on and _is_corpus_of(target, described)),
+                        overwrite=overwrite or (resume and share != "" and _corpus_of(target, described) is not None),
                         keep=keep,
                         resume=resume,
                     )
                 )
-                for target, described, step in zip(targets, infos, steps, strict=True)
+                for share, target, described, step in zip(shares, targets, infos, steps, strict=True)
             ]
             done = _fill(writers, sources, labels, split, n_rows, progress)
         if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
@@ -277,11 +280,27 @@ def _info_of(info: CorpusInfo, share: str, split: Split | None) -> CorpusInfo:
     return replace(info, name=f"{info.name} {share}".strip(), source=f"{info.source}, {what} {split}")
 
 
-def _is_corpus_of(target: Path, info: CorpusInfo) -> bool:
+def _corpus_of(target: Path, info: CorpusInfo) -> Corpus | None:
+    """The corpus at `target`, where it says of itself what `info` does; else None."""
     try:
-        return replace(open_corpus(target).info, complete=False) == info
+        found = open_corpus(target)
     except DataError:
+        return None
+    return found if replace(found.info, complete=False) == info else None
+
+
+def _is_finished(store: Run, targets: Sequence[Path], infos: Sequence[CorpusInfo]) -> bool:
+    """Whether the job of a run was done to its end, and all that it made is there as it was sealed."""
+    receipt = store.finished("0-0")
+    if receipt is None:
         return False
+    found = [_corpus_of(target, info) for target, info in zip(targets, infos, strict=True)]
+    rows = 0
+    for corpus in found:
+        if corpus is None or any(seals.changed_arrays(Path(corpus.path), seals.verify(Path(corpus.path)))):
+            return False
+        rows += corpus.n_rows
+    return rows == int(store.partial(receipt.node, receipt.digest)["rows"][0])
 
 
 def _identity(

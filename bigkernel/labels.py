@@ -1,7 +1,7 @@
 """The labels of sources: what they are, decided in one pass over them alone; and label maps, which replace them.
 
-Labels are classes (stored as int64, −1 for unlabelled; names as positions in the sorted list of all) or numbers
-(float64, NaN for unlabelled).
+Labels are classes (stored as int64, −1 for unlabelled; names as positions in the sorted list of all, among which the
+name "-1" is no class but means unlabelled) or numbers (float64, NaN for unlabelled).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from bigkernel.io.source import Block, Source, origin_of
 
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16
+_UNLABELLED = "-1"  # among names
+_MISSING = {-1, _UNLABELLED}
 _LARGEST_EXACT = 2**53
 _MOST_MAP_BYTES = 2**24
 
@@ -57,8 +59,9 @@ class Labels:
         known = np.array(self.classes)
         if y.dtype.kind == "U" and known.dtype.kind == "U":
             positions = np.searchsorted(known, y).clip(max=len(known) - 1)
-            if (known[positions] == y).all():
-                return positions.astype(self.dtype)
+            unlabelled = y == _UNLABELLED
+            if (unlabelled | (known[positions] == y)).all():
+                return np.where(unlabelled, -1, positions).astype(self.dtype)
         elif y.dtype.kind != "U" and known.dtype.kind != "U" and np.isin(y, (-1, *known)).all():
             return y.astype(self.dtype)
         raise DataError(f"{self.path}: other labels than in the first pass over them; the file was changed meanwhile")
@@ -68,7 +71,7 @@ def survey(blocks: Iterable[NDArray[Any]], *, path: str, classes: Literal["auto"
     """Decide what the labels are, from one pass over them.
 
     Names are always classes. Integers are classes when `classes` is True, or "auto" and at most 1,000 are distinct; −1
-    among them means unlabelled. Anything else is numbers, of which NaN means unlabelled.
+    among either means unlabelled. Anything else is numbers, of which NaN means unlabelled.
 
     Parameters
     ----------
@@ -132,22 +135,22 @@ def _decided(blocks: Iterable[tuple[str, NDArray[Any]]], path: str, classes: Lit
             distinct.update(np.unique(y).tolist())
         elif integral and (classes is True or len(distinct) <= AUTO_CLASSES + 1):  # + 1: perhaps −1 is one of them
             distinct.update(int(value) for value in np.unique(y))
-        if len(distinct - {-1}) > MOST_CLASSES and (names or classes is True):
+        if len(distinct - _MISSING) > MOST_CLASSES and (names or classes is True):
             raise DataError(f"{path}: more than {MOST_CLASSES:,} distinct classes; is the target the right one?")
-    found = tuple(sorted(distinct - {-1}))
+    found = tuple(sorted(distinct - _MISSING))
     if n_rows == 0 or not (names or classes is True or (integral and len(found) <= AUTO_CLASSES)):
         return Labels((), n_rows, path)
-    if -1 in distinct and len(found) < (1 if classes is True else 2):
+    if distinct & _MISSING and len(found) < (1 if classes is True else 2):
         raise DataError(
             f"{path}: its labels are {', '.join(map(str, (-1, *found)))}, and −1 among classes means unlabelled; if it "
-            "is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled; classes=False: as a "
-            "number"
+            "is a class here, write the labels as 0 and 1; classes=True: take it as unlabelled"
+            + ("" if names else "; classes=False: as a number")
         )
     return Labels(found, n_rows, path)
 
 
 def label_map(text: str) -> dict[str, str]:
-    """A label map from a text "a:0,b:0,other:-1" or from the file of that name, a csv of two columns.
+    """A label map from a text "a:0,b:0,other:-1" or from the file of that name, a csv of two columns without a header.
 
     Returns
     -------
@@ -190,19 +193,20 @@ def label_map(text: str) -> dict[str, str]:
 def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
     """A source whose labels are replaced by `mapping`: label -> new label, both as text; "other" stands for the rest.
 
-    New labels are whole numbers where all of them read as such (−1: unlabelled), else names. Numbers are looked up by
-    their value, so that 3 and 3.0 are one.
+    New labels are all whole numbers or all names; −1 means unlabelled among either. Numbers are looked up by their
+    value, so that 3 and 3.0 are one.
 
     Raises
     ------
+    ConfigError
+        Some of the new labels are whole numbers (−1 apart) and others names.
     DataError
         The rows carry no labels; when they are read: a label that the map lacks, with its row.
     """
     targets = source.targets
     if targets is None:
         raise DataError(f"{source.path}: a label map, but the rows carry no labels")
-    whole = all(_whole(text) for text in mapping.values())
-    new = {key: int(value) if whole else value for key, value in mapping.items()}
+    new, whole = _new_labels(mapping)
     other = new.pop("other", None)
     by_value = {float(key): value for key, value in new.items() if _is_number(key)}
 
@@ -237,6 +241,22 @@ def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
         blocks=blocks,
         origin=lambda: f"{origin_of(source)}, label map sha256:{digest}",
     )
+
+
+def _new_labels(mapping: Mapping[str, str]) -> tuple[dict[str, int | str], bool]:
+    """The new labels of a map, and whether they are numbers; −1 is a number among numbers and a name among names."""
+    numbers = {key: int(text) for key, text in mapping.items() if _whole(text)}
+    names = {key: text for key, text in mapping.items() if key not in numbers}
+    if not names:
+        return {**numbers}, True
+    classes = [mapping[key] for key, number in numbers.items() if number != -1]
+    if classes:
+        raise ConfigError(
+            f"label map: new labels are all whole numbers or all names, found both: {classes[0]!r} and "
+            f"{next(iter(names.values()))!r}; write all as one kind (-1 for unlabelled may stand among names), and a "
+            "table without a header line"
+        )
+    return {**names, **dict.fromkeys(numbers, _UNLABELLED)}, False
 
 
 def _whole(text: str) -> bool:

@@ -196,6 +196,25 @@ def test_bad_input_is_named_with_its_place_and_leaves_no_corpus(run, what):
     assert [name for name in os.listdir() if "new" in name and name != "new.run"] == []
 
 
+def test_rows_without_a_label_stay_so_beside_names(run):
+    np.savez("a.npz", x=np.ones((5, 2)), y=[0, 1, 2, 3, 4])
+    result = run("ingest", "a.npz", "c", "--label-map", "0:cat,1:dog,other:-1", "--json")
+    told = json.loads(result.stdout)
+    assert (told["labels"], told["unlabelled"]) == ({"cat": 1, "dog": 1}, 3)
+    assert open_corpus("c").info.classes == ("cat", "dog")
+
+
+def test_a_job_that_is_sent_again_after_its_end_succeeds(run):
+    write_all()
+    words = ("ingest", "rows.npz", "c.corpus", "--split", "test=0.2", "--run", "r", "--json")
+    first = run(*words)
+    again = run(*words, "--resume")
+    assert (first.exit_code, again.exit_code) == (0, 0), again.stderr
+    told = [{**json.loads(done.stdout), "seconds": 0} for done in (first, again)]
+    assert told[0] == told[1]
+    assert run(*words).exit_code == 3
+
+
 def test_the_help_teaches_every_format_in_80_columns(run):
     text = run("ingest", "--help").stdout
     assert max(map(len, text.splitlines())) <= 80

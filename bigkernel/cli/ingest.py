@@ -58,7 +58,9 @@ Examples:
     help="auto: integers and text are classes, other numbers are numbers.",
 )
 @click.option(
-    "--label-map", metavar="FILE|PAIRS", help="New labels: a:0,b:1,other:-1, or a csv of two columns; -1: unlabelled."
+    "--label-map",
+    metavar="FILE|PAIRS",
+    help="New labels: a:0,b:1,other:-1, or a csv of two columns, no header; -1: unlabelled.",
 )
 @click.option(
     "--split",
@@ -102,8 +104,9 @@ def ingest(
     """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
 
     Rows stream through: memory does not depend on the size of a file. A damaged source ends in an error that names
-    the byte, line or row, and leaves no corpus. Several sources must agree in features and dtype; the column `domain`
-    numbers them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
+    the byte, line or row, and leaves no corpus. Only a text file that was cut within its last number, before the end of
+    the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
+    them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")

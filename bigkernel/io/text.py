@@ -154,6 +154,8 @@ def read_csv(
 ) -> Source:
     """Open a table in text, gzip or plain, UTF-8.
 
+    The last line needs no end, so that a file that was cut within its last number looks whole; gzip shows such a cut.
+
     Parameters
     ----------
     path : str
@@ -197,7 +199,8 @@ def read_csv(
 def read_usps(path: str) -> Source:
     """Open the USPS digits as *The Elements of Statistical Learning* distributes them, gzip or plain.
 
-    Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32.
+    Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32. A cut within the
+    last number cannot be seen, as in `read_csv`.
 
     Raises
     ------

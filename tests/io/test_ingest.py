@@ -105,6 +105,7 @@ def test_rows_are_stored_in_the_dtype_asked_for_or_not_at_all(rows, tmp_path):
         ([2.0**60, 1, 2], "auto", (), np.float64),
         (["b", "a", "b"], "auto", ("a", "b"), np.int64),
         (["b", "a", "b"], True, ("a", "b"), np.int64),
+        (["-1", "a", "-1"], True, ("a",), np.int64),
     ],
 )
 def test_labels_become_classes_or_numbers(rows, tmp_path, y, classes, stored, dtype):
@@ -112,7 +113,7 @@ def test_labels_become_classes_or_numbers(rows, tmp_path, y, classes, stored, dt
     found = corpus.column("y")
     assert (corpus.info.classes, found.dtype) == (stored, dtype)
     assert all(type(label) in (int, str) for label in corpus.info.classes)
-    expected = [stored.index(label) for label in y] if isinstance(y[0], str) else y
+    expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
     assert np.array_equal(found, expected, equal_nan=True)
     assert len(list(corpus.check())) == 2
 
@@ -132,6 +133,7 @@ def test_up_to_a_thousand_integers_are_classes(tmp_path):
     [
         ([1, -1, 1], "auto", "its labels are -1, 1, and −1 among classes means unlabelled"),
         ([-1, -1, -1], True, "its labels are -1, and −1 among classes means unlabelled"),
+        (["1", "-1", "1"], "auto", "its labels are -1, 1, .* classes=True: take it as unlabelled$"),
         ([1, np.inf, 1], "auto", "row 1: the label is infinite"),
         ([1, 0.5, 1], True, "row 1: 0.5 is no class"),
         (["a", "b", "a"], False, "row 0: the label 'a' is a name"),

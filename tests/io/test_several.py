@@ -112,12 +112,23 @@ def test_nothing_at_all_is_refused(tmp_path):
         (["a", "b", "c"], "a:cat,b:dog,other:cat", [0, 1, 0], ("cat", "dog")),
         ([1, 2, 10], "1:0,2.0:1,10:1", [0, 1, 1], (0, 1)),
         ([1.0, 2.0, -1.0], "1:even,other:odd", [0, 1, 1], ("even", "odd")),
+        (["a", "b", "c"], "a:dog,b:cat,other:-1", [1, 0, -1], ("cat", "dog")),
+        ([4, 9, 7], "4:-1,7:cat,9:dog", [-1, 1, 0], ("cat", "dog")),
     ],
 )
 def test_labels_are_replaced_by_the_map(archive, tmp_path, y, text, stored, classes):
     source = relabelled(archive("a", X[:3], np.array(y)), label_map(text))
     corpus = ingest(source, tmp_path / "c")
     assert (corpus.column("y").tolist(), corpus.info.classes) == (stored, classes)
+
+
+@pytest.mark.parametrize("text", ["a:0,b:cat", "a:cat,b:1,other:-1", "old,new\na,0\nb,1\n", "old,new\na,-1\nb,1\n"])
+def test_new_labels_of_both_kinds_are_refused(archive, tmp_path, text):
+    if "\n" in text:
+        (tmp_path / "map.csv").write_text(text)
+        text = str(tmp_path / "map.csv")
+    with pytest.raises(ConfigError, match=r"found both: '[01]' and '(cat|new)'; .*without a header line"):
+        relabelled(archive("a", X[:2], np.array(["a", "b"])), label_map(text))
 
 
 def test_the_map_is_part_of_what_a_run_goes_on_with(archive, tmp_path):
@@ -307,6 +318,42 @@ def test_a_split_that_dies_between_its_corpora_is_gone_on_with(archive, tmp_path
     ingest(archive("a"), tmp_path / "d-test")
     with pytest.raises(DataError, match="d-test: already exists"):
         ingest(archive("a"), tmp_path / "d", resume=True, **{**options, "run": tmp_path / "other"})
+
+
+def test_a_job_that_was_finished_is_found_finished(archive, tmp_path, monkeypatch):
+    options = {"split": Split({"test": 0.3}), "run": tmp_path / "run", "chunk_rows": 50}
+    made = ingest(archive("a"), tmp_path / "c", **options)
+    sides = [tmp_path / "c", tmp_path / "c-test"]
+    before = [side.stat().st_ino for side in sides]
+    with monkeypatch.context() as patch:
+        patch.setattr("bigkernel.ingest._fill", None)
+        assert ingest(archive("a"), tmp_path / "c", resume=True, **options) == made
+        assert ingest(archive("a"), tmp_path / "c", resume=True, overwrite=True, **options) == made
+    assert [side.stat().st_ino for side in sides] == before
+    with pytest.raises(ResumeMismatch, match="source"):
+        ingest(archive("a", X + 1), tmp_path / "c", resume=True, **options)
+    archive("a")
+    for side in sides:  # damaged, or lost: not what the job made
+        one, two = (side / "x" / "c" / f"{number}" / "0" for number in (0, 1))
+        first = one.read_bytes()
+        one.write_bytes(two.read_bytes())
+        with pytest.raises(DataError, match="c: already exists"):
+            ingest(archive("a"), tmp_path / "c", resume=True, **options)
+        one.write_bytes(first)
+    sides[1].rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="c: already exists"):
+        ingest(archive("a"), tmp_path / "c", resume=True, **options)
+    sides[0].rename(tmp_path / "elsewhere too")
+    again = ingest(archive("a"), tmp_path / "c", resume=True, **options)
+    assert np.array_equal(again.array("x")[:], open_corpus(tmp_path / "elsewhere too").array("x")[:])
+
+
+def test_another_corpus_in_the_place_of_a_finished_job_is_left_alone(archive, tmp_path):
+    ingest(archive("a"), tmp_path / "c", run=tmp_path / "run")
+    ingest(archive("b"), tmp_path / "c", overwrite=True)
+    with pytest.raises(DataError, match="c: already exists"):
+        ingest(archive("a"), tmp_path / "c", run=tmp_path / "run", resume=True)
+    assert open_corpus(tmp_path / "c").info.name == "b"
 
 
 def test_damage_leaves_neither_side_of_a_split(archive, tmp_path):
