@@ -305,8 +305,8 @@ def deform_corpus(
     """Write `n_rows` rows made of the n images of `corpus` to `target`: these as they are, then deformed copies.
 
     The executor in force makes the chunks (`executing(client, run=…, resume=…)`); with a run, an interrupted corpus is
-    gone on with. Row i depends on the images, the options and i alone. Columns of `corpus` are repeated, and `group` is
-    the number of the original where `corpus` has none.
+    gone on with, and one that is there already is returned. Row i depends on the images, the options and i alone.
+    Columns of `corpus` are repeated, and `group` is the number of the original where `corpus` has none.
 
     Parameters
     ----------
@@ -343,13 +343,18 @@ def deform_corpus(
     assert isinstance(rows.x, DeformedSource)
     if os.path.realpath(target) == os.path.realpath(corpus.path):
         raise DataError(f"{os.fspath(target)}: is the corpus of the originals; write the copies elsewhere")
+    info = replace(corpus.info, name=name or f"deformed {corpus.info.name}", source=source_text(corpus, deformation))
     token, resume = kept_for_run("corpus")
+    if resume:
+        made = deformed_at(target, corpus, n_rows, deformation)
+        if made is not None and (made.info, made.chunk_rows) == (info, rows.x.chunk_rows):
+            return made
     writer = CorpusWriter(
         target,
         n_features=corpus.n_features,
         dtype=rows.dtype,
         columns={column: source.dtype for column, source in rows.columns.items()},
-        info=replace(corpus.info, name=name or f"deformed {corpus.info.name}", source=source_text(corpus, deformation)),
+        info=info,
         n_rows=n_rows,
         chunk_rows=rows.x.chunk_rows,
         overwrite=overwrite,

@@ -170,3 +170,16 @@ def test_a_command_that_is_killed_in_the_middle_is_gone_on_with_to_the_same_byte
     ]
     assert contents[0] == contents[1]
     assert [state.state for state in survey(tmp_path / "run")] == ["finished"]
+
+
+def test_a_job_that_is_sent_again_after_its_end_succeeds(images, tmp_path):
+    words = ["deform", images, tmp_path / "c", "--rows", 300, "--chunk-rows", 100, "--run", tmp_path / "run"]
+    assert run(*words)[0] == 0
+    before = (tmp_path / "c").stat().st_ino
+    code, out, err = run(*words, "--resume", "--json")
+    assert (code, json.loads(out)["rows"]) == (0, 300), err
+    assert (tmp_path / "c").stat().st_ino == before
+    assert [state.state for state in survey(tmp_path / "run")] == ["finished"]
+    for other in (["--seed", 1], ["--name", "mine"], ["--chunk-rows", 50]):  # not what is there
+        code, _, err = run(*words, "--resume", *other)
+        assert (code, "already exists" in err) == (3, True), err
