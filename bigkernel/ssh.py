@@ -95,7 +95,8 @@ class _Start:
             "name": host,
             "host": address,
             "settings": asdict(self.wanted),
-            "silence_seconds": self.wanted.stall_seconds,
+            # stall-seconds may be shorter than the time from one beat to the next
+            "silence_seconds": max(self.wanted.stall_seconds, START_SECONDS + 3 * BEAT_SECONDS),
             "tls": {name: Path(path).read_text(encoding="ascii") for name, path in files.items()},
             **more,
         }
@@ -103,13 +104,14 @@ class _Start:
 
 @dataclass(eq=False)
 class _Session:
-    """A process on a host: what it was told to be, the last that it said, and the task that listens to it."""
+    """A process on a host: what it was told to be, the last that it said, and the tasks that listen and talk to it."""
 
     host: str
     process: Any
     order: Mapping[str, Any]
     said: deque[str] = field(default_factory=lambda: deque(maxlen=20))
     listener: asyncio.Task[None] | None = None
+    beats: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
         """Hand on what is logged there."""
@@ -119,8 +121,17 @@ class _Session:
                     self.said.append(line.strip())
                 _log.info("%s: %s", self.host, line.rstrip())
 
+    async def beat(self) -> None:
+        """Tell the process that the driver lives, as long as it can be told."""
+        with suppress(Exception):  # the session has ended, which `_keep` sees
+            while not self.process.is_closing():
+                await asyncio.sleep(BEAT_SECONDS)
+                self.process.stdin.write("\n")
+
     async def end(self) -> None:
         """Let the process end, and wait for it, not for ever."""
+        if self.beats is not None:
+            self.beats.cancel()
         with suppress(Exception):
             self.process.stdin.write_eof()
         with suppress(Exception):
@@ -188,16 +199,16 @@ async def _all(steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
 
 
 async def _keep(start: _Start, opened: list[Any], sessions: list[_Session], leave: asyncio.Event) -> None:
-    """Tell all hosts that the driver lives, and start anew what was lost with its session, until `leave`."""
+    """Start anew what was lost with its session, until `leave`."""
     again: list[asyncio.Task[None]] = []
     try:
         while not leave.is_set():
             for session in list(sessions):
                 if not session.process.is_closing():
-                    with suppress(Exception):  # its end is seen the next time
-                        session.process.stdin.write("\n")
                     continue
                 sessions.remove(session)
+                if session.beats is not None:
+                    session.beats.cancel()
                 role, said = session.order["role"], session.said[-1] if session.said else "it said nothing"
                 _log.warning(
                     "%s: the session of the %s ended, and what ran there with it (%s)", session.host, role, said
@@ -284,6 +295,7 @@ async def _started(start: _Start, connection: Any, order: Mapping[str, Any], ses
     sessions.append(session)
     session.listener = asyncio.ensure_future(session.listen())
     process.stdin.write(json.dumps(order) + "\n")
+    session.beats = asyncio.ensure_future(session.beat())  # from now on, for other hosts may take long to start
     try:
         line = await asyncio.wait_for(process.stdout.readline(), seconds)
     except TimeoutError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -21,7 +22,10 @@ from bigkernel import connect
 from bigkernel.certificates import make_certificates
 from bigkernel.cluster_files import SshFile, read_file
 from bigkernel.config import settings
+from bigkernel.dask_settings import START_SECONDS
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.hosted import BEAT_SECONDS
+from bigkernel.ssh import _Start, _started
 
 pytestmark = [pytest.mark.ssh, pytest.mark.cluster]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -195,6 +199,69 @@ def test_a_host_without_an_ssh_server_is_named(hosts):
         with connect(replace(hosts.file, ports=ports)):
             pass
     assert marked(hosts.mark) == []
+
+
+def test_a_host_waits_longer_than_a_beat_may_take_however_short_stalls_are(tmp_path):
+    file = SshFile(hosts=("127.0.0.1",), scheduler="127.0.0.1", ports=(22,))
+    orders = [
+        _Start(file, replace(settings(), stall_seconds=seconds), 1, None).order("worker", "a", "127.0.0.1")
+        for seconds in (1, 500)
+    ]
+    assert [order["silence_seconds"] for order in orders] == [START_SECONDS + 3 * BEAT_SECONDS, 500]
+
+
+def test_a_session_hears_of_its_driver_before_it_has_started_anything(monkeypatch):
+    monkeypatch.setattr("bigkernel.ssh.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("bigkernel.ssh.START_SECONDS", 5)
+    file = SshFile(hosts=("127.0.0.1",), scheduler="127.0.0.1", ports=(22,))
+    start = _Start(file, replace(settings(), stall_seconds=5), 1, None)
+
+    async def begin():
+        heard = Slow()
+        sessions = []
+        found = await _started(start, heard, start.order("worker", "a", "127.0.0.1"), sessions)
+        await sessions[0].end()
+        return found, heard.lines
+
+    found, lines = asyncio.run(begin())
+    assert found == ["tcp://there"]
+    assert json.loads(lines[0])["role"] == "worker"
+    assert lines[1:] == ["\n"] * 3
+
+
+class Slow:
+    """Stands for a connection, its process and the streams of that: tells its address after three beats."""
+
+    def __init__(self):
+        self.stdin = self.stdout = self.stderr = self
+        self.lines, self.beaten = [], asyncio.Event()
+
+    async def create_process(self, command, encoding):
+        return self
+
+    def is_closing(self):
+        return self.beaten.is_set()
+
+    def write(self, text):
+        self.lines.append(text)
+        if len(self.lines) == 4:
+            self.beaten.set()
+
+    def write_eof(self):
+        pass
+
+    async def wait_closed(self):
+        pass
+
+    async def readline(self):
+        await self.beaten.wait()
+        return '{"addresses": ["tcp://there"]}'
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        raise StopAsyncIteration
 
 
 def test_what_runs_on_a_host_ends_when_its_driver_says_nothing(tmp_path):
