@@ -254,7 +254,7 @@ def source_text(corpus: Corpus, deformation: Deformation) -> str:
     content = fingerprint(tuple(arrays.stored_fingerprint(corpus.array(name)) for name in ("x", *corpus.columns)))
     return (
         f"deformed copies of {corpus.n_rows} originals {content[:16]}, recipe {RECIPE}, seed {deformation.seed}, "
-        f"strength {deformation.strength:g}, smoothness {deformation.smoothness:.6g} px, shift {deformation.shift} px, "
+        f"strength {deformation.strength!r}, smoothness {deformation.smoothness!r} px, shift {deformation.shift} px, "
         f"originals: {corpus.info.source or corpus.info.name}"
     )
 

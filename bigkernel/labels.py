@@ -208,7 +208,10 @@ def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
         raise DataError(f"{source.path}: a label map, but the rows carry no labels")
     new, whole = _new_labels(mapping)
     other = new.pop("other", None)
-    by_value = {float(key): value for key, value in new.items() if _is_number(key)}
+    numbers = [key for key in new if _is_number(key)]
+    by_value = {float(key): new[key] for key in numbers}
+    if len(by_value) < len(numbers):
+        raise ConfigError(f"a label map: of {', '.join(numbers)} some are the same number; give each label once")
 
     def mapped(start: int, y: NDArray[Any]) -> NDArray[Any]:
         distinct, places = np.unique(y, return_inverse=True)

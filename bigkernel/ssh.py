@@ -229,9 +229,11 @@ async def _again(start: _Start, order: Mapping[str, Any], opened: list[Any], ses
     while True:
         await asyncio.sleep(AGAIN_SECONDS)
         mine: list[_Session] = []
+        connection = None
         try:
-            opened.append(await _connected(start.file, host))
-            await _started(start, opened[-1], order, mine)
+            connection = await _connected(start.file, host)
+            await _started(start, connection, order, mine)
+            opened.append(connection)
             sessions.extend(mine)
         except (BigKernelError, OSError) as error:
             _log.info("%s: not back yet: %s", host, error)
@@ -242,6 +244,8 @@ async def _again(start: _Start, order: Mapping[str, Any], opened: list[Any], ses
             for session in mine:
                 if session not in sessions:
                     await session.end()
+            if connection is not None and connection not in opened:
+                connection.close()
 
 
 async def _connected(file: SshFile, host: str) -> Any:
@@ -290,7 +294,12 @@ async def _started(start: _Start, connection: Any, order: Mapping[str, Any], ses
     """Start a host's part of the cluster; the addresses of what runs there."""
     host, python = order["name"], start.file.python or sys.executable
     seconds = max(START_SECONDS, start.wanted.stall_seconds)
-    process = await connection.create_process(f"{shlex.quote(python)} -m bigkernel.hosted", encoding="utf-8")
+    try:
+        process = await connection.create_process(f"{shlex.quote(python)} -m bigkernel.hosted", encoding="utf-8")
+    except (OSError, _asyncssh().Error) as error:
+        raise ConfigError(
+            f"{host}: lets us in, but starts no program for us ({error}); is the account limited?"
+        ) from error
     session = _Session(host, process, order)
     sessions.append(session)
     session.listener = asyncio.ensure_future(session.listen())

@@ -393,3 +393,8 @@ def test_impossible_splits_are_refused(shares, options, expected):
 def test_a_split_by_group_needs_groups(archive, tmp_path):
     with pytest.raises(DataError, match="a split by group, but the rows have no groups"):
         ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}, by="group"))
+
+
+def test_a_number_that_a_map_gives_twice_is_refused(archive):
+    with pytest.raises(ConfigError, match=r"of 3, 3\.0, 4 some are the same number"):
+        relabelled(archive("a", X[:2], np.array([3, 4])), label_map("3:0,3.0:1,4:2"))
