@@ -84,11 +84,11 @@ class Effort:
 @click.option("--landmarks", default=2000, show_default=True, type=click.IntRange(1), help="m, of model and sweeps.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Alternated rounds of 3 sweeps.")
 @click.option(
-    "--crowd", default=200, show_default=True, type=click.IntRange(1, 1000), help="Workers that share one process."
+    "--crowd", default=100, show_default=True, type=click.IntRange(1, 1000), help="Workers that share one process."
 )
 @click.option(
     "--segments",
-    default="200,400,800",
+    default="100,300,500",
     show_default=True,
     type=Numbers(whole=True),
     help="Numbers of segments that cost nothing.",
