@@ -343,7 +343,7 @@ def test_a_window_is_those_rows_and_columns_with_ids_of_its_own(build, kind, sta
 
 @pytest.mark.parametrize("start, stop", [(-1, 5), (5, 5), (0, N + 1)])
 def test_a_window_beyond_the_rows_is_refused(build, start, stop):
-    with pytest.raises(DataError, match="rows .* were asked for, of 110"):
+    with pytest.raises(DataError, match=r"rows .* were asked for, of 110"):
         build("corpus").window(start, stop)
 
 
