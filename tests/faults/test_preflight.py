@@ -198,6 +198,8 @@ def test_a_worker_lost_between_wait_and_examination_is_no_error(rows):
         local_cluster(2) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        # Dask's own books of a cluster cannot lose a worker before they have it
+        wait_until(lambda: len(cluster.scheduler_info["workers"]) == 2)
         pid = next(iter(client.run(os.getpid).values()))
         os.kill(pid, 9)
         swept = sweep(rows, Sums(D), client=client)
