@@ -32,6 +32,7 @@ from bigkernel.execution import executor_in_force, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, Note, Step, emit
 from bigkernel.monitor.terminal import bar
+from bigkernel.monitor.words import flops, size
 from bigkernel.plan import Plan
 from bigkernel.preflight import check_cluster
 from bigkernel.rows import Rows, as_rows
@@ -136,6 +137,8 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
         rows = as_rows(rows, _few_labels(rows, first, job))
     outcome = Outcome(job, material, sigma, model.plan(rows), workers=_workers(rows))
     _require_room(outcome.plan, rows)
+    a_worker = outcome.plan.worker_bytes(settings().worker_base_bytes)
+    emit(Note(f"plan: {flops(outcome.plan.flops)}, {size(outcome.plan.bytes_read)} to read, a worker {size(a_worker)}"))
     ends = growing(first, len(train), job.steps)
     counts = growing(max(10, job.landmarks // 16), job.landmarks, job.steps)
     for number, (start, stop) in enumerate(zip((0, *ends), ends, strict=False)):
