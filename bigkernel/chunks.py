@@ -8,7 +8,7 @@ task. Shapes: n rows of a chunk, b ≤ block_rows rows of a block, d features.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
@@ -22,33 +22,79 @@ Array = NDArray[Any]
 
 
 class RowMap(Protocol):
-    """A row-wise transform, d features to d features: what it gives for a row depends on that row alone."""
+    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
 
     name: ClassVar[str]
 
-    def apply(self, x: Array) -> None:
-        """Transform the rows x (b, d), float32 or float64, in place."""
+    def width(self, d: int) -> int:
+        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """What a row of d features costs, in a dtype of `itemsize` bytes."""
+
+    def apply(self, x: Array) -> Array:
+        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
 
 
 @dataclass(frozen=True)
-class Scale:
+class MapCost:
+    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
+
+    flops_per_row: float = 0.0
+    row_bytes: int = 0
+    fixed_bytes: int = 0
+
+
+class SameWidth:
+    """A row map in place: d features to d features, at a cost that is not counted."""
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        return d
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        return MapCost()
+
+
+def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
+    """Features of a row of d after the maps."""
+    for row_map in row_maps:
+        d = row_map.width(d)
+    return d
+
+
+def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
+    """What all maps cost together; one that changes the width needs its rows before and after it."""
+    flops, row_bytes, fixed = 0.0, 0, 0
+    for row_map in row_maps:
+        cost, after = row_map.cost(d, itemsize), row_map.width(d)
+        flops, fixed = flops + cost.flops_per_row, fixed + cost.fixed_bytes
+        row_bytes = max(row_bytes, cost.row_bytes + (d + after) * itemsize * (after != d))
+        d = after
+    return MapCost(flops, row_bytes, fixed)
+
+
+@dataclass(frozen=True)
+class Scale(SameWidth):
     """x·factor, for example 1/255 for pixels."""
 
     factor: float
     name: ClassVar[str] = "scale"
 
-    def apply(self, x: Array) -> None:
+    def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         np.multiply(x, x.dtype.type(self.factor), out=x)
+        return x
 
 
 @dataclass(frozen=True)
-class UnitNorm:
+class UnitNorm(SameWidth):
     """x/‖x‖₂; a row of zeros stays as it is."""
 
     name: ClassVar[str] = "unit-norm"
 
-    def apply(self, x: Array) -> None:
+    def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         limits = np.finfo(x.dtype)
         with np.errstate(over="ignore", under="ignore"):
@@ -60,20 +106,22 @@ class UnitNorm:
             squares[extreme] = np.einsum("ij,ij->i", x[extreme], x[extreme])
             squares[squares == 0] = 1
         np.divide(x, np.sqrt(squares)[:, None], out=x)
+        return x
 
 
 @dataclass(frozen=True, eq=False)
-class Standardize:
+class Standardize(SameWidth):
     """(x − mean)/std per feature; std is 1 where a feature does not vary."""
 
     mean: Array
     std: Array
     name: ClassVar[str] = "standardize"
 
-    def apply(self, x: Array) -> None:
+    def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         np.subtract(x, self.mean.astype(x.dtype), out=x)
         np.divide(x, self.std.astype(x.dtype), out=x)
+        return x
 
 
 ROW_MAPS: dict[str, type] = {kind.name: kind for kind in (Scale, UnitNorm, Standardize)}
@@ -141,15 +189,20 @@ class Chunk:
             yield block if index is None else index[block]
 
     def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
-        """Rows of a block, converted and mapped, in a (b, columns) buffer whose first d columns they fill."""
+        """Rows of a block, converted and mapped, in a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
             x = self.x[block]
+            d = x.shape[1]
             rows = self.work.buffer("rows", (len(x), columns), dtype)
-            filled = rows[:, : x.shape[1]]
+            plain = mapped_width(self.row_maps, d) == d <= columns
+            mapped = rows[:, :d] if plain else self.work.buffer("unmapped rows", x.shape, dtype)
             with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite: as far as rows can be
-                np.copyto(filled, x, casting="unsafe")
+                np.copyto(mapped, x, casting="unsafe")
             for row_map in self.row_maps:
-                row_map.apply(filled)
+                mapped = row_map.apply(mapped)
+            filled = rows[:, : mapped.shape[1]]
+            if not np.may_share_memory(mapped, filled):
+                np.copyto(filled, mapped)
         return rows
 
     def require_finite(self, name: str) -> None:

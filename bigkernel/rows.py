@@ -19,7 +19,7 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel import arrays
-from bigkernel.chunks import Chunk, RowMap, Workspace
+from bigkernel.chunks import Chunk, RowMap, Workspace, mapped_width
 from bigkernel.config import settings
 from bigkernel.corpus import COLUMNS, Corpus
 from bigkernel.errors import DataError
@@ -51,8 +51,13 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n rows, d features)."""
-        return self.x.shape[0], self.x.shape[1]
+        """(n rows, d features), after the row maps."""
+        return self.x.shape[0], mapped_width(self.row_maps, self.x.shape[1])
+
+    @property
+    def stored_width(self) -> int:
+        """Features of a row as stored."""
+        return self.x.shape[1]
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -69,6 +74,7 @@ class Rows:
 
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""
+        row_map.width(self.shape[1])  # refuses rows that it cannot take
         return replace(self, row_maps=(*self.row_maps, row_map))
 
     def skip_bad_rows(self) -> Rows:
@@ -130,7 +136,7 @@ class Rows:
 
     def bounds(self) -> tuple[int, ...]:
         """Row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
-        n, d = self.shape
+        n, d = len(self), self.stored_width
         target = max(1, settings().chunk_bytes // max(1, d * self.dtype.itemsize))
         if not n:
             return (0,)
@@ -200,14 +206,14 @@ class Rows:
         def read(start: int, stop: int, ids: Array) -> Array:
             return np.asarray(self.x.read(start, stop)[ids - start], np.float64)
 
-        taken = np.concatenate([np.empty((0, self.shape[1])), *self._gather(index, read)])
+        taken = np.concatenate([np.empty((0, self.stored_width)), *self._gather(index, read)])
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             if self.bad_rows == "refuse":
                 raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
             taken[bad] = 0 if bad.all() else taken[~bad].mean(axis=0)
         for row_map in self.row_maps:
-            row_map.apply(taken)
+            taken = row_map.apply(taken)
         return taken
 
     def sound(self, index: Array) -> Array:

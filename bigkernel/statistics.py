@@ -326,16 +326,24 @@ class MomentStatistic:
             parts += [known & (fold == number) for number in (*range(self.folds.count), -1)]
         return [None if part.all() else np.flatnonzero(part) for part in parts]
 
+    def _encode(self, chunk: Chunk, block: slice | Array, group: int, values: Array) -> None:
+        """The targets of a block into values (b, c)."""
+        if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
+            self.targets.encode(chunk.y[block], values)
+        else:
+            values[...] = 0
+
+    def _look(self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+        """What a subclass adds of the features (b, p) of a block, before their weights."""
+
     def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Iterator[Array]:
         """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; adds what needs no product of them."""
         p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
         for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
             with work.stage("add"):
                 values = work.buffer("targets", (len(rows), c), np.float64)
-                if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
-                    self.targets.encode(chunk.y[block], values)
-                else:
-                    values[...] = 0
+                self._encode(chunk, block, group, values)
+                self._look(total, chunk, block, rows[:, :p])
                 rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
                 weighted, weight, counted = values, float(len(rows)), len(rows)
                 if chunk.weight is not None:

@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 
 import bigkernel
 from bigkernel.calibration import rate_of
+from bigkernel.chunks import map_costs
 from bigkernel.config import Settings, settings
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
@@ -247,12 +248,19 @@ def _nothing() -> None:
 
 def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
     """The plan that `sweep` would follow for these rows and this statistic."""
-    wanted = wanted or settings()
+    wanted, footprint = wanted or settings(), statistic.footprint((wanted or settings()).block_rows)
+    # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
+    maps = map_costs(rows.row_maps, rows.stored_width, 8)
+    footprint = replace(
+        footprint,
+        flops_per_row=footprint.flops_per_row + maps.flops_per_row,
+        work_bytes=footprint.work_bytes + maps.fixed_bytes + wanted.block_rows * maps.row_bytes,
+    )
     return plan(
         rows.bounds(),
-        rows.shape[1],
+        rows.stored_width,
         rows.dtype.itemsize,
-        statistic.footprint(wanted.block_rows),
+        footprint,
         column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
         segment_rows=wanted.segment_rows,
         min_segments=wanted.min_segments,

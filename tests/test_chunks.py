@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.chunks import ROW_MAPS, Chunk, Scale, Standardize, UnitNorm, Workspace
+from bigkernel.chunks import (
+    ROW_MAPS,
+    Chunk,
+    MapCost,
+    SameWidth,
+    Scale,
+    Standardize,
+    UnitNorm,
+    Workspace,
+    map_costs,
+    mapped_width,
+)
 from bigkernel.errors import DataError
 from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
@@ -25,7 +36,8 @@ KERNELS = [Gaussian(1.3), Laplacian(0.4), Matern(1.1, 2.5), Linear(), Polynomial
 def mapped(x, *row_maps, dtype=np.float64, block_rows=7):
     """All rows of a chunk, block by block, through its row maps."""
     chunk = Chunk(x, row_maps=row_maps, block_rows=block_rows)
-    return np.concatenate([chunk.load(block, x.shape[1], dtype).copy() for block in chunk.blocks()])
+    width = mapped_width(row_maps, x.shape[1])
+    return np.concatenate([chunk.load(block, width, dtype).copy() for block in chunk.blocks()])
 
 
 def test_every_row_map_of_the_table_is_tested_here():
@@ -156,3 +168,35 @@ def test_the_prepared_landmarks_do_not_travel_with_the_map(rng):
     again = pickle.loads(pickle.dumps(features))
     chunk = Chunk(rng.normal(size=(5, D)))
     assert_array_equal(again.block(chunk, slice(0, 5)).copy(), features.block(chunk, slice(0, 5)))
+
+
+class Doubled(SameWidth):
+    """Every feature twice: a map that changes the width."""
+
+    name = "doubled"
+
+    def width(self, d):
+        return 2 * d
+
+    def cost(self, d, itemsize):
+        return MapCost(1.0, 7, 11)
+
+    def apply(self, x):
+        return np.concatenate([x, x], axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("maps", [(Doubled(),), (Scale(2.0), Doubled(), Scale(3.0)), (Doubled(), Doubled())])
+def test_a_map_may_change_the_width_of_the_rows(rng, maps, dtype):
+    x = rng.normal(size=(23, 5))
+    found, expected = mapped(x, *maps, dtype=dtype), x.astype(dtype)
+    for row_map in maps:
+        expected = row_map.apply(expected.copy())
+    assert found.shape == (23, mapped_width(maps, 5)) == expected.shape
+    assert_array_equal(found, expected)
+
+
+def test_the_cost_of_maps_counts_the_rows_before_and_after_a_change_of_width():
+    cost = map_costs((Scale(2.0), Doubled(), Doubled()), 5, 8)
+    assert cost == MapCost(2.0, 7 + (10 + 20) * 8, 22)
+    assert map_costs((Scale(2.0),), 5, 8) == MapCost()

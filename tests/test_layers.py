@@ -31,6 +31,7 @@ LAYERS = {
             "deformed",
             "tree",
             "forecast",
+            "projections",
         ),
     },
     "storage": {

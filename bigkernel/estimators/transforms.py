@@ -28,7 +28,7 @@ from bigkernel.sweep import sweep
 Array = NDArray[Any]
 
 
-class RowTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RowTransformer(TransformerMixin, BaseEstimator):
     """Base: a fitted transformer is a `RowMap`."""
 
     def _row_map(self) -> RowMap:
@@ -46,8 +46,10 @@ class RowTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
         if isinstance(X, da.Array):
-            dtype = _float(X.dtype)
-            return X.rechunk({1: -1}).map_blocks(_apply, row_map, dtype, dtype=dtype, meta=np.empty((0, 0), dtype))
+            dtype, width = _float(X.dtype), row_map.width(rows.shape[1])
+            whole = X.rechunk({1: -1})
+            chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
+            return whole.map_blocks(_apply, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
         values = rows.x.read(0, len(rows))
@@ -59,7 +61,11 @@ class RowTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-class Rescaler(RowTransformer):
+class SameWidthTransformer(OneToOneFeatureMixin, RowTransformer):
+    """Base of those that give a feature for every feature."""
+
+
+class Rescaler(SameWidthTransformer):
     """Multiply every value by a factor.
 
     Parameters
@@ -77,7 +83,7 @@ class Rescaler(RowTransformer):
         return Scale(float(self.factor))
 
 
-class UnitNormalizer(RowTransformer):
+class UnitNormalizer(SameWidthTransformer):
     """Scale every row to unit L2 norm; rows of zeros stay as they are."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
@@ -86,7 +92,7 @@ class UnitNormalizer(RowTransformer):
         return UnitNorm()
 
 
-class Standardizer(RowTransformer):
+class Standardizer(SameWidthTransformer):
     """Subtract the mean and divide by the standard deviation of every feature, learnt in one sweep.
 
     The deviation is the maximum-likelihood one (divided by the sum of weights), as in scikit-learn's StandardScaler; it
@@ -128,6 +134,4 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def _apply(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
-    mapped = np.array(x, dtype, copy=True, order="C")
-    row_map.apply(mapped)
-    return mapped
+    return row_map.apply(np.array(x, dtype, copy=True, order="C"))
