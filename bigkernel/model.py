@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import arrays, estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators import SSSL, KernelRidge, Rescaler, SSSLClassifier, Standardizer, UnitNormalizer
-from bigkernel.estimators.linear import _Linear
 from bigkernel.kernels import KERNELS, Kernel
+from bigkernel.model_checks import require_sound
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
@@ -230,7 +229,7 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
         setattr(step, name, value)
     if statistics:
         step.statistics_ = statistics
-    _check_shapes(step)
+    require_sound(step)
     return step
 
 
@@ -250,90 +249,3 @@ def _read_values(fitted: Mapping[str, Any]) -> dict[str, Any]:
         elif name != "classes_dtype":
             raise ModelRejected(f"unknown fitted value {name!r}")
     return values
-
-
-def _check_shapes(step: Any) -> None:
-    """All that a fitted step needs, in shapes and values that go together: no later call fails in the middle."""
-    d = _whole(step, "n_features_in_")
-    if isinstance(step, Rescaler | UnitNormalizer):
-        return
-    if isinstance(step, Standardizer):
-        _require(step, mean_=(d,), scale_=(d,))
-        if not (step.scale_ > 0).all():
-            raise ModelRejected("Standardizer: scale_ must be above 0")
-        return
-    if isinstance(step, _Linear):
-        coef = np.atleast_2d(getattr(step, "coef_", np.zeros((0, 0)))).T
-        size = d
-    else:
-        size = len(getattr(step, "landmarks_", ()))
-        coef = getattr(step, "dual_coef_", np.zeros((0, 0)))
-        coef = coef[:, None] if coef.ndim == 1 else coef
-        _require(step, landmarks_=(size, d))
-        _whole(step, "rank_")
-        if getattr(step, "dtype_", None) not in ("float32", "float64"):
-            raise ModelRejected(f"{type(step).__name__}: dtype_ must be float32 or float64")
-        kernel = getattr(step, "kernel_", None)
-        if not isinstance(kernel, Kernel) or "scale" in map(str, kernel.get_params().values()):
-            raise ModelRejected(
-                f"{type(step).__name__}: kernel_ must be a kernel with every parameter a number, as sigma"
-            )
-        kernel.resolve(step.landmarks_)
-        alpha = getattr(step, "alpha_", None)
-        if not isinstance(alpha, float) or not 0 <= alpha < math.inf:
-            raise ModelRejected(f"{type(step).__name__}: alpha_ must be a number of at least 0, found {alpha!r}")
-        weight = getattr(step, "sample_weight_", None)
-        if weight is not None and (weight.shape != (size,) or not (weight >= 0).all() or not weight.any()):
-            raise ModelRejected(f"{type(step).__name__}: sample_weight_ must be {size} numbers of at least 0")
-    c = coef.shape[1]
-    if coef.shape != (size, c) or not c or not size:
-        raise ModelRejected(
-            f"{type(step).__name__}: the shape of its coefficients (dual_coef_, coef_) is missing or wrong"
-        )
-    intercept = np.asarray(getattr(step, "intercept_", None))
-    if intercept.dtype.kind != "f" or intercept.size != c or not np.isfinite(intercept).all():
-        raise ModelRejected(f"{type(step).__name__}: intercept_ must be {c} finite numbers")
-    if is_classifier(step):
-        labels = getattr(step, "classes_", np.zeros(0))
-        if len(labels) != c or len(np.unique(labels)) != c:
-            raise ModelRejected(f"{type(step).__name__}: classes_ must be {c} different labels")
-    else:
-        if not isinstance(getattr(step, "_flat", None), bool) or (step._flat and c != 1):
-            raise ModelRejected(f"{type(step).__name__}: _flat must say whether targets are one column")
-        _require(step, target_shift_=(c,))
-    if isinstance(step, KernelRidge) and not isinstance(getattr(step, "_with_intercept", None), bool):
-        raise ModelRejected("KernelRidge: _with_intercept must say whether it has one")
-    if isinstance(step, _Linear):
-        _require(step, shift_=(d,))
-    statistics = getattr(step, "statistics_", None)
-    if statistics is None and (isinstance(step, _Linear) or not step._exact):
-        raise ModelRejected(f"{type(step).__name__}: the statistics of its fit are missing")
-    if statistics is not None:
-        g = 2 if isinstance(step, SSSL | SSSLClassifier) else 1
-        wanted = {
-            "rows": (g,),
-            "n": (g,),
-            "G": (g, size, size),
-            "C": (g, size, c),
-            "s": (g, size),
-            "t": (g, c),
-            "q": (g, c),
-        }
-        if {name: values.shape for name, values in statistics.items()} != wanted:
-            raise ModelRejected(f"{type(step).__name__}: the shapes of its statistics do not fit its coefficients")
-
-
-def _whole(step: Any, name: str) -> int:
-    value = getattr(step, name, None)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ModelRejected(f"{type(step).__name__}: {name} must be a whole number, found {value!r}")
-    return value
-
-
-def _require(step: Any, **shapes: tuple[int, ...]) -> None:
-    for name, shape in shapes.items():
-        if not hasattr(step, name):
-            raise ModelRejected(f"{type(step).__name__}: {name} is missing")
-        found = np.shape(getattr(step, name))
-        if found != shape:
-            raise ModelRejected(f"{type(step).__name__}: {name} must have the shape {shape}, found {found}")

@@ -43,7 +43,7 @@ LAYERS = {
         *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
         *("cluster_files", "dask_settings", "ssh", "hosted", "slurm", "digits"),
     },
-    "estimators": {"estimators", "search", "model"},
+    "estimators": {"estimators", "search", "model", "model_checks"},
     "front": {"cli", "__main__", "__init__"},
 }
 ORDER = list(LAYERS)

@@ -1,0 +1,126 @@
+"""What a fitted step of a model file must hold: shapes and values that go together, so that no later call fails midway.
+
+One function a family of estimators. Shapes: m landmarks (or the n rows of an exact fit), d features, c targets.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import is_classifier
+
+from bigkernel.errors import ModelRejected
+from bigkernel.estimators import SSSL, KernelRidge, Rescaler, SSSLClassifier, Standardizer, UnitNormalizer
+from bigkernel.estimators.linear import _Linear
+from bigkernel.kernels import Kernel
+
+Array = NDArray[Any]
+
+
+def require_sound(step: Any) -> None:
+    """Raise `ModelRejected`, naming the class and the attribute, unless a step can be used as one that was fitted."""
+    d = _whole(step, "n_features_in_")
+    if isinstance(step, Rescaler | UnitNormalizer):
+        return
+    if isinstance(step, Standardizer):
+        _require(step, mean_=(d,), scale_=(d,))
+        if not (step.scale_ > 0).all():
+            raise ModelRejected("Standardizer: scale_ must be above 0")
+        return
+    if isinstance(step, _Linear):
+        coef = np.atleast_2d(getattr(step, "coef_", np.zeros((0, 0)))).T
+        _require_coefficients(step, coef, d)
+        _require(step, shift_=(d,))
+    else:
+        coef = _kernel_machine(step, d)
+    _require_labels(step, coef.shape[1])
+    if isinstance(step, KernelRidge) and not isinstance(getattr(step, "_with_intercept", None), bool):
+        raise ModelRejected("KernelRidge: _with_intercept must say whether it has one")
+    _require_statistics(step, *coef.shape)
+
+
+def _kernel_machine(step: Any, d: int) -> Array:
+    """Landmarks, kernel and coefficients; the last are returned, (m, c)."""
+    size = len(getattr(step, "landmarks_", ()))
+    coef = getattr(step, "dual_coef_", np.zeros((0, 0)))
+    coef = coef[:, None] if coef.ndim == 1 else coef
+    _require(step, landmarks_=(size, d))
+    _whole(step, "rank_")
+    if getattr(step, "dtype_", None) not in ("float32", "float64"):
+        raise ModelRejected(f"{type(step).__name__}: dtype_ must be float32 or float64")
+    kernel = getattr(step, "kernel_", None)
+    if not isinstance(kernel, Kernel) or "scale" in map(str, kernel.get_params().values()):
+        raise ModelRejected(f"{type(step).__name__}: kernel_ must be a kernel with every parameter a number, as sigma")
+    kernel.resolve(step.landmarks_)
+    alpha = getattr(step, "alpha_", None)
+    if not isinstance(alpha, float) or not 0 <= alpha < math.inf:
+        raise ModelRejected(f"{type(step).__name__}: alpha_ must be a number of at least 0, found {alpha!r}")
+    weight = getattr(step, "sample_weight_", None)
+    if weight is not None and (weight.shape != (size,) or not (weight >= 0).all() or not weight.any()):
+        raise ModelRejected(f"{type(step).__name__}: sample_weight_ must be {size} numbers of at least 0")
+    _require_coefficients(step, coef, size)
+    return np.asarray(coef)
+
+
+def _require_coefficients(step: Any, coef: Array, size: int) -> None:
+    """Coefficients (size, c) and an intercept (c,), c ≥ 1."""
+    c = coef.shape[1]
+    if coef.shape != (size, c) or not c or not size:
+        raise ModelRejected(
+            f"{type(step).__name__}: the shape of its coefficients (dual_coef_, coef_) is missing or wrong"
+        )
+    intercept = np.asarray(getattr(step, "intercept_", None))
+    if intercept.dtype.kind != "f" or intercept.size != c or not np.isfinite(intercept).all():
+        raise ModelRejected(f"{type(step).__name__}: intercept_ must be {c} finite numbers")
+
+
+def _require_labels(step: Any, c: int) -> None:
+    """Classes, or how numbers were targets."""
+    if is_classifier(step):
+        labels = getattr(step, "classes_", np.zeros(0))
+        if len(labels) != c or len(np.unique(labels)) != c:
+            raise ModelRejected(f"{type(step).__name__}: classes_ must be {c} different labels")
+        return
+    if not isinstance(getattr(step, "_flat", None), bool) or (step._flat and c != 1):
+        raise ModelRejected(f"{type(step).__name__}: _flat must say whether targets are one column")
+    _require(step, target_shift_=(c,))
+
+
+def _require_statistics(step: Any, size: int, c: int) -> None:
+    """The moments that `refit` and `partial_fit` go on from."""
+    statistics = getattr(step, "statistics_", None)
+    if statistics is None:
+        if isinstance(step, _Linear) or not step._exact:
+            raise ModelRejected(f"{type(step).__name__}: the statistics of its fit are missing")
+        return
+    g = 2 if isinstance(step, SSSL | SSSLClassifier) else 1
+    wanted = {
+        "rows": (g,),
+        "n": (g,),
+        "G": (g, size, size),
+        "C": (g, size, c),
+        "s": (g, size),
+        "t": (g, c),
+        "q": (g, c),
+    }
+    if {name: values.shape for name, values in statistics.items()} != wanted:
+        raise ModelRejected(f"{type(step).__name__}: the shapes of its statistics do not fit its coefficients")
+
+
+def _whole(step: Any, name: str) -> int:
+    value = getattr(step, name, None)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ModelRejected(f"{type(step).__name__}: {name} must be a whole number, found {value!r}")
+    return value
+
+
+def _require(step: Any, **shapes: tuple[int, ...]) -> None:
+    for name, shape in shapes.items():
+        if not hasattr(step, name):
+            raise ModelRejected(f"{type(step).__name__}: {name} is missing")
+        found = np.shape(getattr(step, name))
+        if found != shape:
+            raise ModelRejected(f"{type(step).__name__}: {name} must have the shape {shape}, found {found}")
