@@ -32,6 +32,7 @@ LAYERS = {
             "tree",
             "forecast",
             "projections",
+            "cells",
         ),
     },
     "storage": {

@@ -1,0 +1,204 @@
+"""Sums of features by domain and class, as more targets of the one sweep.
+
+A cell is a domain together with a class, or with no label. With one-hot cells as targets the moments of a map φ hold,
+in C (p × cells) and t (cells), the sums Σ w φ and the weights Σ w of every cell: all that DICA, joint distribution
+adaptation and adaptation regularization need of domains and classes, whatever the number of rows. Shapes: n rows of a
+chunk, p columns of φ, G domains, k classes, G(k + 1) cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.chunks import Chunk
+from bigkernel.errors import DataError
+from bigkernel.folds import Folds
+from bigkernel.statistics import MomentStatistic, Targets
+
+Array = NDArray[Any]
+MOST_CELLS = 4096  # each is a column of C
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Which cell a row is in: g·(k + 1) + c for class c of domain g, with c = k where it has no label.
+
+    Attributes
+    ----------
+    domains : (G,) sorted integers, the numbers in the rows' column `domain`; or None where there is no such column:
+        labelled rows are then domain 0, the others domain 1
+    classes : (k,) sorted labels, as in the rows' column `y`, or empty: no label is read, and k = 0. −1 and NaN mark
+        rows without a label.
+    position : which of the k classes each of `classes` is; None: its own place
+
+    Raises
+    ------
+    DataError
+        More than 4,096 cells.
+
+    Examples
+    --------
+    >>> cells = Cells(np.array([3, 8]), np.array([0, 1, 2]))
+    >>> chunk = Chunk(np.zeros((3, 1)), y=np.array([2, -1, 0]), domain=np.array([3, 3, 8]))
+    >>> cells.of(chunk)
+    array([2, 3, 4])
+    """
+
+    domains: Array | None
+    classes: Array
+    position: Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.width > MOST_CELLS:
+            raise DataError(
+                f"domain: {self.n_domains:,} domains of {self.n_classes:,} classes and rows without a label make "
+                f"{self.width:,} cells, more than {MOST_CELLS:,}; join domains"
+            )
+
+    @property
+    def n_domains(self) -> int:
+        """G."""
+        return 2 if self.domains is None else len(self.domains)
+
+    @property
+    def n_classes(self) -> int:
+        """k."""
+        return len(self.classes)
+
+    @property
+    def width(self) -> int:
+        """How many cells there are: G(k + 1)."""
+        return self.n_domains * (self.n_classes + 1)
+
+    def of(self, chunk: Chunk, block: slice | Array = slice(None)) -> Array:
+        """The cell of each row of a block of the chunk, (b,) int64.
+
+        Raises
+        ------
+        DataError
+            A column that is missing, a domain that is not among `domains` or a label that is not among `classes`; names
+            the row and the value.
+        """
+        label = self.label(chunk, block)
+        return self.domain(chunk, block, label) * (self.n_classes + 1) + label
+
+    def label(self, chunk: Chunk, block: slice | Array = slice(None)) -> Array:
+        """The place of each row's class, (b,) int64, k where it has no label. Raises as `of` does."""
+        if not self.n_classes:
+            return np.zeros(len(np.arange(len(chunk))[block]), np.int64)
+        if chunk.y is None:
+            raise DataError("y: labels are needed and the input has none")
+        y = chunk.y[block]
+        place = np.minimum(np.searchsorted(self.classes, y), self.n_classes - 1)
+        known = self.classes[place] == y
+        missing = ~known & (y == -1) if y.dtype.kind in "if" else np.zeros(len(y), bool)
+        if y.dtype.kind == "f":
+            missing |= np.isnan(y)
+        self._require(known | missing, chunk, block, "y", "label", y, "classes")
+        return np.where(missing, self.n_classes, place if self.position is None else self.position[place])
+
+    def domain(self, chunk: Chunk, block: slice | Array = slice(None), label: Array | None = None) -> Array:
+        """The place of each row's domain, (b,) int64; `label` is what `label` gives, where it is at hand."""
+        if self.domains is None:
+            label = self.label(chunk, block) if label is None else label
+            unlabelled: Array = label == self.n_classes
+            return unlabelled.astype(np.int64)
+        if chunk.domain is None:
+            raise DataError("domain: the domains of the rows are needed and the input has no such column")
+        found = chunk.domain[block]
+        place = np.minimum(np.searchsorted(self.domains, found), self.n_domains - 1)
+        self._require(self.domains[place] == found, chunk, block, "domain", "domain", found, "domains")
+        return place.astype(np.int64)
+
+    def _require(
+        self, known: Array, chunk: Chunk, block: slice | Array, column: str, what: str, values: Array, of: str
+    ) -> None:
+        if not known.all():
+            first = int(np.argmin(known))
+            row = chunk.start + int(np.arange(len(chunk))[block][first])
+            raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is none of the {of}")
+
+
+@dataclass(frozen=True, eq=False)
+class CellMomentStatistic(MomentStatistic):
+    """The moments of a feature map with one-hot cells as targets: C (p, cells) holds Σ w φ of each, t (cells) Σ w.
+
+    Attributes
+    ----------
+    features : FeatureMap
+    cells : Cells
+    source : (G,) bool or None
+        None: one group, all rows. Otherwise two groups whose G and s are kept apart: group 0 the rows of the other
+        domains (the target), group 1 those of the domains where it is True.
+    """
+
+    targets: Targets | None = field(init=False, default=None)
+    unlabelled: str = field(init=False, default="drop")
+    folds: Folds | None = field(init=False, default=None)
+    cells: Cells
+    source: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", Targets(self.cells.width))
+
+    @property
+    def groups(self) -> int:
+        """How many groups of rows are kept apart."""
+        return 1 if self.source is None else 2
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        if self.source is None:
+            return [None]
+        in_source = self.source[self.cells.domain(chunk)]
+        return [None if part.all() else np.flatnonzero(part) for part in (~in_source, in_source)]
+
+    def _encode(self, chunk: Chunk, block: slice | Array, group: int, values: Array) -> None:
+        values[...] = 0
+        values[np.arange(len(values)), self.cells.of(chunk, block)] = 1
+
+
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """Sums of features and weights by domain and class, from the moments of a `CellMomentStatistic`.
+
+    Attributes
+    ----------
+    sums : (p, G, k + 1) Σ w φ; the last class: rows without a label
+    weights : (G, k + 1) Σ w
+    """
+
+    sums: Array
+    weights: Array
+
+    @classmethod
+    def of(cls, total: Mapping[str, Array], cells: Cells) -> CellSums:
+        """Those of all groups together."""
+        shape = (cells.n_domains, cells.n_classes + 1)
+        C, t = total["C"].sum(axis=0), total["t"].sum(axis=0)
+        return cls(C.reshape(len(C), *shape), t.reshape(shape))
+
+    def by_domain(self) -> tuple[Array, Array]:
+        """Sums (p, G) and weights (G,) of every domain, labelled or not."""
+        return self.sums.sum(axis=2), self.weights.sum(axis=1)
+
+    def by_class(self, domains: Array | None = None) -> tuple[Array, Array]:
+        """Sums (p, k) and weights (k,) of every class, of the domains where `domains` (G,) is True; None: of all."""
+        chosen = np.ones(len(self.weights), bool) if domains is None else domains
+        return self.sums[:, chosen, :-1].sum(axis=1), self.weights[chosen, :-1].sum(axis=0)
+
+
+def means(sums: Array, weights: Array) -> Array:
+    """Sums (p, g) over weights (g,); the columns of groups without weight are 0.
+
+    Examples
+    --------
+    >>> means(np.array([[2.0, 0.0]]), np.array([4.0, 0.0]))
+    array([[0.5, 0. ]])
+    """
+    averaged: Array = np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0)
+    return averaged

@@ -1,0 +1,167 @@
+"""Sums by domain and class against loops over rows: any chunking, weights, rows without labels, source and target."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.cells import CellMomentStatistic, Cells, CellSums, means
+from bigkernel.chunks import Chunk, Workspace
+from bigkernel.errors import DataError
+from bigkernel.features import LandmarkMap, centre_of
+from bigkernel.kernels import Gaussian
+from bigkernel.statistics import uncentred
+
+rng = np.random.default_rng(11)
+N, D, M = 90, 3, 6
+X, Z = rng.normal(size=(N, D)), rng.normal(size=(M, D))
+B = reference.gaussian(X, Z, 1.1)
+DOMAINS, CLASSES = np.array([-4, 0, 7]), np.array([2, 5])
+DOMAIN, LABEL = rng.choice(DOMAINS, N), rng.choice([*CLASSES, -1], N)
+WEIGHT = rng.uniform(0, 3, N) * (rng.uniform(size=N) > 0.1)
+FEATURES = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64))
+CELLS = Cells(DOMAINS, CLASSES)
+
+
+def accumulate(statistic, cuts=(), block_rows=16, *, y=LABEL, domain=DOMAIN, weight=WEIGHT):
+    """The statistic of the rows in chunks cut at `cuts`."""
+    total, work = statistic.zero(), Workspace()
+    for a, b in itertools.pairwise([0, *sorted(cuts), N]):
+        columns = {"y": y, "domain": domain, "weight": weight}
+        columns = {name: None if values is None else values[a:b] for name, values in columns.items()}
+        statistic.update(total, Chunk(X[a:b], a, **columns, block_rows=block_rows, work=work))
+    return total
+
+
+def of_cell(domain, label):
+    """Σ w φ (m,) and Σ w of one cell, row by row."""
+    rows = [i for i in range(N) if DOMAIN[i] == domain and LABEL[i] == label]
+    return sum((WEIGHT[i] * B[i] for i in rows), np.zeros(M)), sum(WEIGHT[i] for i in rows)
+
+
+def weighted_gram(rows):
+    return (B[rows] * WEIGHT[rows, None]).T @ B[rows]
+
+
+@given(cuts=st.lists(st.integers(0, N), max_size=8), block_rows=st.integers(1, 100), split=st.booleans())
+@settings(max_examples=25)
+def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows, split):
+    source = np.array([True, False, True]) if split else None
+    total = accumulate(CellMomentStatistic(FEATURES, CELLS, source), cuts, block_rows)
+    sums = CellSums.of(total, CELLS)
+    for g, domain in enumerate(DOMAINS):
+        for c, label in enumerate([*CLASSES, -1]):
+            dense, weight = of_cell(domain, label)
+            assert_allclose(sums.sums[:, g, c], dense, atol=1e-11)
+            assert_allclose(sums.weights[g, c], weight, atol=1e-12)
+
+
+def test_source_and_target_have_moments_of_their_own():
+    total = accumulate(CellMomentStatistic(FEATURES, CELLS, np.array([True, False, True])), (20, 41))
+    for group, rows in enumerate((DOMAIN == 0, DOMAIN != 0)):
+        assert_allclose(total["G"][group], weighted_gram(rows), atol=1e-11)
+        assert_allclose(total["s"][group], WEIGHT[rows] @ B[rows], atol=1e-11)
+        assert_allclose(total["n"][group], WEIGHT[rows].sum(), rtol=1e-12)
+        assert total["rows"][group] == np.count_nonzero(WEIGHT[rows])
+
+
+def test_without_a_source_all_rows_are_one_group():
+    total = accumulate(CellMomentStatistic(FEATURES, CELLS), (20, 41))
+    assert total["G"].shape == (1, M, M)
+    assert_allclose(total["G"][0], weighted_gram(slice(None)), atol=1e-11)
+
+
+def test_sums_about_a_shift_are_taken_back():
+    shift = centre_of(Gaussian(1.1), Z, np.float64)
+    shifted = CellMomentStatistic(LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift), CELLS)
+    found = CellSums.of(uncentred(accumulate(shifted), shift), CELLS)
+    assert_allclose(found.sums, CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS).sums, atol=1e-11)
+
+
+def test_domains_and_classes_are_sums_of_cells():
+    sums = CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS)
+    by_domain, weights = sums.by_domain()
+    for g, domain in enumerate(DOMAINS):
+        assert_allclose(by_domain[:, g], WEIGHT[domain == DOMAIN] @ B[domain == DOMAIN], atol=1e-11)
+        assert_allclose(weights[g], WEIGHT[domain == DOMAIN].sum(), rtol=1e-12)
+    for chosen in (None, np.array([False, True, True])):
+        inside = np.isin(DOMAIN, DOMAINS if chosen is None else DOMAINS[chosen])
+        by_class, weights = sums.by_class(chosen)
+        for c, label in enumerate(CLASSES):
+            rows = inside & (label == LABEL)
+            assert_allclose(by_class[:, c], WEIGHT[rows] @ B[rows], atol=1e-11)
+            assert_allclose(weights[c], WEIGHT[rows].sum(), rtol=1e-12)
+
+
+def test_without_classes_no_label_is_read_and_a_cell_is_a_domain():
+    cells = Cells(DOMAINS, np.zeros(0, np.int64))
+    total = accumulate(CellMomentStatistic(FEATURES, cells), (33,), y=None)
+    assert total["C"].shape == (1, M, 3)
+    for g, domain in enumerate(DOMAINS):
+        assert_allclose(total["C"][0, :, g], WEIGHT[domain == DOMAIN] @ B[domain == DOMAIN], atol=1e-11)
+
+
+def test_without_domains_labelled_rows_are_domain_0_and_the_others_1():
+    cells = Cells(None, CLASSES)
+    chunk = Chunk(X, y=LABEL)
+    assert_array_equal(cells.domain(chunk), LABEL == -1)
+    total = accumulate(CellMomentStatistic(FEATURES, cells, np.array([True, False])), (10,), domain=None)
+    assert_allclose(total["G"][1], weighted_gram(LABEL != -1), atol=1e-11)
+    assert_allclose(total["G"][0], weighted_gram(LABEL == -1), atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32, np.float64])
+def test_columns_of_any_stored_dtype_give_the_same_cells(dtype):
+    plain = CELLS.of(Chunk(X, y=LABEL, domain=DOMAIN))
+    assert_array_equal(CELLS.of(Chunk(X, y=LABEL.astype(dtype), domain=DOMAIN.astype(dtype))), plain)
+
+
+def test_nan_is_no_label():
+    y = np.where(LABEL == -1, np.nan, LABEL)
+    assert_array_equal(CELLS.of(Chunk(X, y=y, domain=DOMAIN)), CELLS.of(Chunk(X, y=LABEL, domain=DOMAIN)))
+
+
+def test_positions_reorder_the_classes_of_a_corpus():
+    there = Cells(DOMAINS, np.arange(2), position=np.array([1, 0]))
+    codes = np.where(LABEL == -1, -1, (LABEL == 5) * 1)
+    found = there.label(Chunk(X, y=codes, domain=DOMAIN))
+    assert_array_equal(found, np.select([codes == 0, codes == 1], [1, 0], 2))
+
+
+def test_an_unknown_label_or_domain_is_named_with_its_row():
+    y, domain = LABEL.copy(), DOMAIN.copy()
+    y[17], domain[23] = 9, 1
+    with pytest.raises(DataError, match="y: row 117 has the label 9, which is none of the classes"):
+        CELLS.of(Chunk(X, 100, y=y, domain=DOMAIN))
+    with pytest.raises(DataError, match="domain: row 123 has the domain 1, which is none of the domains"):
+        CELLS.of(Chunk(X, 100, y=LABEL, domain=domain), np.arange(5, 40))
+    with pytest.raises(DataError, match="y: row 119 has the label 255"):  # −1 where the column has no sign
+        CELLS.of(Chunk(X, 100, y=np.where(np.arange(N) == 19, 255, 2).astype(np.uint8), domain=DOMAIN), slice(10, 30))
+
+
+@pytest.mark.parametrize("column, message", [("y", "labels are needed"), ("domain", "the domains of the rows are")])
+def test_a_missing_column_is_named(column, message):
+    with pytest.raises(DataError, match=f"{column}: {message}"):
+        accumulate(CellMomentStatistic(FEATURES, CELLS), **{column: None})
+
+
+def test_more_cells_than_can_be_columns_are_refused():
+    with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* make 11,000 cells, more than 4,096"):
+        Cells(np.arange(1000), np.arange(10))
+
+
+def test_means_of_groups_without_weight_are_zero():
+    assert_array_equal(means(np.array([[4.0, 0.0], [2.0, 0.0]]), np.array([2.0, 0.0])), [[2, 0], [1, 0]])
+
+
+def test_the_footprint_counts_the_cells():
+    p, c = M, CELLS.width
+    one, two = (CellMomentStatistic(FEATURES, CELLS, source) for source in (None, np.array([True, False, True])))
+    assert one.footprint(16).partial_bytes == 8 * (p * p + p * (c + 1) + 2 * c + 2)
+    assert two.footprint(16).partial_bytes == sum(values.nbytes for values in two.zero().values())
