@@ -36,6 +36,10 @@ FILES = {
     "winequality-white.csv": "UCI Wine Quality, white, doi 10.24432/C56S3T",
     "digits16_USPS_1800.mat": "the USPS half (1,800 digits) of the USPS–MNIST pair of Long et al., ICCV 2013",
     "digits16_MNIST_2000.mat": "the MNIST half (2,000 digits) of the USPS–MNIST pair of Long et al., ICCV 2013",
+    "zip.train.gz": "the USPS training digits (7,291) of The Elements of Statistical Learning",
+    "zip.test.gz": "the USPS test digits (2,007) of The Elements of Statistical Learning",
+    "train-images-idx3-ubyte.gz": "the images of MNIST's training digits",
+    "train-labels-idx1-ubyte.gz": "the labels of MNIST's training digits",
 }
 
 
