@@ -1,0 +1,205 @@
+"""The door of estimators that know domains: fit(X, y, sample_domain, sample_weight) for every kind of input.
+
+A row's domain is an integer, from `sample_domain` or from the column `domain` of a corpus or Rows; its label, where it
+has one, tells its class, and −1 or NaN that it has none. Rows become `Cells` (a domain and a class, or no label),
+whose sums one sweep accumulates beside the moments of all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, column_or_1d
+
+from bigkernel.cells import CellMomentStatistic, Cells
+from bigkernel.chunks import Chunk
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_lazy
+from bigkernel.estimators.constraints import require_some
+from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.plan import Plan
+from bigkernel.predictor import Predictor
+from bigkernel.projections import Projection
+from bigkernel.rows import Rows, as_rows
+from bigkernel.statistics import Accumulator, uncentred
+from bigkernel.sweep import plan_sweep, sweep
+
+Array = NDArray[Any]
+
+
+class DomainedEstimator(LandmarkEstimator):
+    """Base of the estimators that take `sample_domain`; a subclass calls `_door` and sweeps with `_learn(rows, cells)`.
+
+    Attributes
+    ----------
+    domains_ : (G,) the domains of the fit, sorted; labelled rows are 0 and the others 1 where labels tell them apart
+    classes_ : (k,) sorted labels, where labels are read
+    """
+
+    _semi_supervised = True
+
+    # -- training input ----------------------------------------------------------------------------------------------
+
+    def _door(
+        self, X: Any, y: Any, sample_domain: Any, sample_weight: Any, *, labels: bool = True, fallback: str = "refuse"
+    ) -> tuple[Rows, Cells]:
+        """Validated rows with their columns y, domain and weight, and the cells they are in.
+
+        Parameters
+        ----------
+        labels : read labels; False: y is ignored, and cells are domains
+        fallback : what rows are that come without domains: "refuse" them; "one": all of domain 0; "labels": the
+            labelled ones domain 0, the others domain 1
+
+        Raises
+        ------
+        DataError
+            Labels or domains that are missing, of another length or not of a kind that can be used.
+        """
+        name = type(self).__name__
+        if is_lazy(X):
+            rows = input_rows(self, X, reset=True)
+        else:
+            X = _validate(self, X, reset=True)
+            rows = as_rows(X)
+            if sample_weight is not None:
+                try:
+                    sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+                except ValueError as error:
+                    raise DataError(f"sample_weight: {error}") from error
+        if labels and y is None and "y" not in rows.columns:
+            raise DataError(f"{rows.name}: {name} requires y to be passed, but the target y is None")
+        domain = None if sample_domain is None else _integers(sample_domain)
+        kept = {"domain", "weight"} | ({"y"} if labels else set())
+        rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
+        rows = as_rows(rows, weight=sample_weight, domain=domain)
+        classes, position = np.zeros(0, np.int64), None
+        self.__dict__.pop("classes_", None)
+        if labels:
+            rows, targets = self._labels(rows, y)
+            classes, position = targets.classes, targets.position
+        rows, domains = self._domains(rows, fallback)
+        return rows, Cells(domains, classes, position)
+
+    def _labels(self, rows: Rows, y: Any) -> tuple[Rows, Any]:
+        """Rows with the column y that `classes_` are found in, and the targets that tell which label is which."""
+        classes = None
+        if y is not None and not is_lazy(y):
+            try:
+                y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite="allow-nan", input_name="y")
+                y = column_or_1d(y, warn=True)
+                check_consistent_length(y, np.empty(len(rows)))
+                y = np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y
+                check_classification_targets(y)
+            except ValueError as error:
+                raise DataError(f"y: {error}") from error
+        elif y is not None or not rows.classes:
+            rows = rows if y is None else replace(as_rows(rows, y), classes=())
+            column = rows.column("y")
+            assert column is not None
+            missing = column == -1
+            if column.dtype.kind == "f":
+                missing |= np.isnan(column)
+            y, classes = None, np.unique(column[~missing])
+        y, targets = self._class_targets(rows, y, classes, reset=True)
+        return as_rows(rows, y), targets
+
+    def _domains(self, rows: Rows, fallback: str) -> tuple[Rows, Array | None]:
+        """Rows with the column domain and the domains there, (G,), None where labels tell them; sets `domains_`."""
+        column = rows.column("domain")
+        if column is not None:
+            self.domains_ = np.unique(_integers(column))
+            return rows, self.domains_
+        if fallback == "refuse":
+            raise DataError(
+                f"{rows.name}: {type(self).__name__} needs the domain of every row; pass sample_domain (n,), integers, "
+                "or rows with a column 'domain'"
+            )
+        self.domains_ = np.arange(2 if fallback == "labels" else 1)
+        if fallback == "labels":
+            return rows, None
+        return as_rows(rows, domain=np.zeros(len(rows), np.int8)), self.domains_
+
+    # -- the sweep ---------------------------------------------------------------------------------------------------
+
+    def _statistic(self, cells: Any) -> CellMomentStatistic:
+        return CellMomentStatistic(self._centred(), cells)
+
+    def _sweep(self, rows: Rows, cells: Any) -> Accumulator:
+        statistic = self._statistic(cells)
+        swept = sweep(rows, statistic, what="moments")
+        self.sweep_ = swept.report()
+        self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
+        shift = statistic.features.shift  # type: ignore[attr-defined]
+        return uncentred(swept.total, shift)
+
+    def _plan(self, rows: Rows, cells: Cells) -> Plan:
+        """The plan of the sweep of rows that came through the door of an estimator made for this."""
+        if self._exact:
+            raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
+        self._start(rows, look=False)
+        return plan_sweep(rows, self._statistic(cells))
+
+
+def _never(estimator: Any) -> bool:
+    return False
+
+
+class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, DomainedEstimator):
+    """Base of those that learn a projection, z(x) = φ(x)ᵀW + b, as `dual_coef_` (m, r) and `intercept_` (r,)."""
+
+    # a transformer predicts nothing
+    predict = available_if(_never)(RowsEstimator.predict)
+    predict_to = available_if(_never)(RowsEstimator.predict_to)
+    score_totals = available_if(_never)(RowsEstimator.score_totals)
+
+    def _row_map(self) -> Projection:
+        return Projection(int(self.n_features_in_), Predictor(self._features(), *self._coefficients()))
+
+    @property
+    def _n_features_out(self) -> int:
+        """r."""
+        return int(self.dual_coef_.shape[1])
+
+
+def cell_counts(rows: Rows, cells: Cells) -> Array:
+    """How many rows there are in each cell, (G, k + 1) int64: from the columns alone, whatever their weights.
+
+    Raises
+    ------
+    DataError
+        A label or a domain that the cells do not know; names the row.
+    """
+    counts = np.zeros(cells.width, np.int64)
+    columns = {name: source for name, source in rows.columns.items() if name in ("y", "domain")}
+    for start, stop in pairwise(rows.bounds()):
+        read: dict[str, Any] = {name: source.read(start, stop) for name, source in columns.items()}
+        chunk = replace(Chunk(np.empty((stop - start, 0)), start), **read)
+        counts += np.bincount(cells.of(chunk), minlength=cells.width)
+    return counts.reshape(cells.n_domains, cells.n_classes + 1)
+
+
+def _integers(domain: Any) -> Any:
+    """A column of domains, refused unless it holds integers; lazy columns are looked at where they are read."""
+    if is_lazy(domain):
+        return domain
+    column = np.asarray(domain)
+    if column.ndim != 1:
+        raise DataError(f"sample_domain: expected one domain a row, found shape {column.shape}")
+    if column.dtype.kind in "iub":
+        return column
+    if column.dtype.kind == "f":
+        wrong = ~np.isfinite(column) | (column != np.trunc(column))
+        if not wrong.any():
+            return column.astype(np.int64)
+        row = int(np.argmax(wrong))
+        raise DataError(f"sample_domain: row {row} has the domain {column[row]}; expected integers")
+    raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; number the domains")
