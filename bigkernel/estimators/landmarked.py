@@ -8,28 +8,24 @@ alpha or another number of components need no second sweep of the old ones.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import certify
-from bigkernel import landmarks as choice
 from bigkernel.certify import Certificates
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.basis import KernelBasis
 from bigkernel.estimators.constraints import require_exact, require_some
-from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.grid import Coordinates, Penalty
-from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.monitor import part_of_job, spent
 from bigkernel.plan import Plan
 from bigkernel.rows import Rows
-from bigkernel.solve import Whitening, require_alpha, whiten
+from bigkernel.solve import require_alpha
 from bigkernel.statistics import (
     Accumulator,
     Moments,
@@ -45,12 +41,8 @@ from bigkernel.sweep import plan_sweep, sweep
 Array = NDArray[Any]
 
 
-class LandmarkEstimator(RowsEstimator):
+class LandmarkEstimator(KernelBasis, RowsEstimator):
     """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
-
-    @property
-    def _exact(self) -> bool:
-        return self.n_landmarks is None and isinstance(self.landmarks, str)
 
     # -- what a subclass gives ---------------------------------------------------------------------------------------
 
@@ -177,60 +169,10 @@ class LandmarkEstimator(RowsEstimator):
             require_alpha(self.alpha)
         if self.dtype not in ("auto", "float32", "float64"):
             raise ConfigError(f"dtype: expected 'auto', 'float32' or 'float64', found {self.dtype!r}")
-        if isinstance(self.landmarks, str) and self.landmarks != "uniform":
-            raise ConfigError(f"landmarks: expected 'uniform' or an array (m, d), found {self.landmarks!r}")
-
-    def _kernel(self) -> Kernel:
-        return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
-
-    def _start(self, rows: Rows, *, look: bool = True) -> None:
-        """Choose landmarks, fix the kernel's parameters and the dtype; `look=False`: as they are likely to be."""
-        self.__dict__.pop("sample_weight_", None)  # of an exact fit before
-        if isinstance(self.landmarks, str):
-            choice.require_count(len(rows), self.n_landmarks)
-            if not look:  # the first rows stand for the draw
-                first = rows.take(np.arange(min(len(rows), self.n_landmarks, 256)))
-                self.landmarks_ = np.resize(first, (self.n_landmarks, rows.shape[1]))
-            else:
-                rng = check_random_state(self.random_state)
-                sound = rows.sound if rows.bad_rows == "skip" else None  # else the rows taken are refused
-                with spent("landmarks"):
-                    self.landmarks_ = rows.take(choice.uniform(len(rows), self.n_landmarks, rng, sound=sound))
-        else:
-            self.landmarks_ = choice.given(self.landmarks, rows.shape[1])
-            if self.n_landmarks not in (None, len(self.landmarks_)):
-                raise DataError(f"n_landmarks={self.n_landmarks}, but {len(self.landmarks_)} landmarks were given")
-        self.kernel_ = self._kernel().resolve(self.landmarks_)
-        self.dtype_ = self._compute_dtype(rows)
-        if not self._within(self.dtype_):
-            raise DataError(
-                f"{self.kernel_.name} kernel: squares of its values at the landmarks leave the range of {self.dtype_}; "
-                "scale the rows, or take dtype='float64'"
-            )
-
-    def _compute_dtype(self, rows: Rows) -> str:
-        if self.dtype != "auto":
-            return str(self.dtype)
-        if rows.dtype.kind == "f" and rows.dtype.itemsize > 4:
-            return "float64"
-        try:
-            self.kernel_.bind(self.landmarks_, np.float32)
-        except DataError:  # float32 cannot resolve these distances
-            return "float64"
-        return "float32" if self._within("float32") else "float64"
-
-    def _within(self, dtype: str) -> bool:
-        """Whether sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            largest = np.abs(self.kernel_.diag(self.landmarks_)).max()
-            return bool(1e9 * largest**2 < np.finfo(dtype).max)
+        self._check_landmarks()
 
     def _statistic(self, targets: Targets) -> MomentStatistic:
         return MomentStatistic(self._centred(), targets, self._unlabelled)
-
-    def _centred(self) -> LandmarkMap:
-        """The map whose moments are swept: about a point near the mean of its blocks."""
-        return replace(self._features(), shift=centre_of(self.kernel_, self.landmarks_, self.dtype_))
 
     # -- what a search over a grid asks ------------------------------------------------------------------------------
 
@@ -309,13 +251,6 @@ class LandmarkEstimator(RowsEstimator):
             + ("" if condition is None else f"; the core has the condition {condition:.1e}")
         )
 
-    def _whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
-        eps, name = float(np.finfo(self.dtype_).eps), self.kernel_.name
-        return whiten(self._core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
-
-    def _core(self) -> Array:
-        return self.kernel_(self.landmarks_)
-
     def _fit_exact(self, rows: Rows, targets: Targets) -> None:
         n = len(rows)
         require_exact(type(self).__name__, n)
@@ -352,9 +287,6 @@ class LandmarkEstimator(RowsEstimator):
         self._settle(certificates)
 
     # -- prediction --------------------------------------------------------------------------------------------------
-
-    def _features(self) -> LandmarkMap:
-        return LandmarkMap(self.kernel_, self.landmarks_, np.dtype(self.dtype_))
 
     def _coefficients(self) -> tuple[Array, Array]:
         coef = self.dual_coef_

@@ -418,7 +418,7 @@ REFUSED = {
     "sigma too small by far": (ConfigError, "sigma above 0", {"kernel": Gaussian(1e-200)}),
     "length of Matern 0": (ConfigError, "length_scale above 0", {"kernel": Matern(0.0)}),
     "one sigma too few": (ConfigError, r"shape \(4,\)", {"kernel": Gaussian(np.ones(3))}),
-    "landmarks by an unknown name": (ConfigError, "landmarks.*k-means", {"landmarks": "k-means"}),
+    "landmarks by an unknown name": (ConfigError, "landmarks.*k-means.*corners", {"landmarks": "corners"}),
     "landmarks of other width": (DataError, r"\(m, 4\)", {"landmarks": np.ones((5, 3))}),
     "landmarks with NaN": (DataError, "landmarks: row 0", {"landmarks": np.full((5, 4), np.nan)}),
     "landmarks not as many": (DataError, "5 landmarks", {"landmarks": Z[:5], "n_landmarks": 6}),

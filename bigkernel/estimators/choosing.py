@@ -1,0 +1,195 @@
+"""Landmarks for rows that lie anywhere: who is read, and which method chooses among them.
+
+The methods (all but "uniform" see a uniform sample only, never all n rows):
+
+    "uniform"            rows, all equally likely (Williams & Seeger 2000)
+    "balanced"           the same number of rows of every domain, which the column "domain" tells
+    "k-means"            centres of k-means, which need not be rows (Zhang, Tsang & Kwok 2008)
+    "balanced-k-means"   the same number of centres for every domain
+    "leverage"           rows by recursive ridge leverage scores (`bigkernel.sampling`)
+    "rpcholesky"         rows by randomly pivoted Cholesky, in blocks (`bigkernel.sampling`)
+
+Weights of rows are not looked at. Shapes: n rows, d features, m landmarks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from distributed import Client
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from bigkernel import landmarks as draws
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.execution import executor_in_force
+from bigkernel.kernels import Kernel
+from bigkernel.rows import Rows
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means")
+FEW_ROWS = 20_000  # up to which k-means sees every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
+ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
+SAMPLE_BYTES = 2**30
+LLOYD_STEPS = 10  # of k-means on a sample of more than FEW_ROWS rows
+SCALABLE_ROUNDS = 5  # of the choice of its first centres, m candidates expected in each (Bahmani et al. 2012)
+_PART_BYTES = 2**25
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Landmarks (m, d) float64; the row ids (m,) they are, sorted, or None for centres; and what is to be said."""
+
+    landmarks: Array
+    rows: Ids | None = None
+    note: str | None = None
+
+
+def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
+    """Choose `count` landmarks for rows and a kernel.
+
+    Parameters
+    ----------
+    rows : bad rows that are to be skipped are no landmarks, and no part of any sample
+    method : one of `CHOICES`
+    count : m
+    kernel : as the estimator was given it; a parameter "scale" is taken from the sample where the method asks
+
+    Returns
+    -------
+    Chosen
+        Fewer than `count` landmarks, with a note, where the rows have fewer different ones to give.
+
+    Raises
+    ------
+    ConfigError
+        An unknown method.
+    DataError
+        More landmarks than rows (or, balanced, than domains have), or no column "domain".
+    """
+    draws.require_count(len(rows), count)
+    if method == "uniform":
+        return _as_rows(rows, draws.uniform(len(rows), count, rng, sound=_sound(rows)))
+    if method == "balanced":
+        ids = [
+            members[draws.uniform(len(members), share, rng, sound=_sound(rows, members))]
+            for members, share in _shares(rows, count)
+        ]
+        return _as_rows(rows, np.sort(np.concatenate(ids)))
+    if method == "k-means":
+        return _centres(rows, None, count, rng)
+    if method == "balanced-k-means":
+        state, found = rng.get_state(), []
+        for members, share in _shares(rows, count):
+            rng.set_state(state)  # a domain's centres do not depend on the domains before it
+            found.append(_centres(rows, members, share, rng))
+        notes = [chosen.note for chosen in found if chosen.note]
+        return Chosen(np.concatenate([chosen.landmarks for chosen in found]), note="; ".join(notes) or None)
+    raise ConfigError(f"landmarks: expected {', '.join(map(repr, CHOICES))} or an array (m, d), found {method!r}")
+
+
+def sample_size(n_rows: int, n_features: int, count: int) -> int:
+    """Rows of the uniform sample that k-means sees: all, or 20 a landmark within `SAMPLE_BYTES`, but `FEW_ROWS`."""
+    most = max(count, SAMPLE_BYTES // (8 * max(1, n_features)))
+    return min(n_rows, max(FEW_ROWS, min(ROWS_PER_LANDMARK * count, most)))
+
+
+def _as_rows(rows: Rows, ids: Ids) -> Chosen:
+    return Chosen(rows.take(ids), ids)
+
+
+def _sound(rows: Rows, members: Ids | None = None) -> Callable[[Ids], Array] | None:
+    """Which of sorted positions among `members` are sound rows; None: a bad row is refused when it is taken."""
+    if rows.bad_rows != "skip":
+        return None
+    return rows.sound if members is None else lambda places: rows.sound(members[places])
+
+
+def _shares(rows: Rows, count: int) -> list[tuple[Ids, int]]:
+    """Row ids of every domain and how many landmarks it gives: as equal as may be, the last ones one more."""
+    domain = rows.column("domain")
+    if domain is None:
+        raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass domains")
+    numbers, code = np.unique(domain, return_inverse=True)
+    members = np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
+    if count < len(numbers):
+        raise DataError(f"n_landmarks={count}: expected one for each of the {len(numbers)} domains at least")
+    share, left = np.zeros(len(numbers), np.int64), count
+    while left:  # small domains give all they have, the others share the rest
+        open_ = np.flatnonzero(share < [len(ids) for ids in members])
+        more = np.full(len(open_), left // len(open_))
+        more[len(open_) - left % len(open_) :] += 1
+        more = np.minimum(more, [len(members[g]) - share[g] for g in open_])
+        share[open_] += more
+        left -= int(more.sum())
+    return [(ids, int(part)) for ids, part in zip(members, share, strict=True) if part]
+
+
+# -- k-means -----------------------------------------------------------------------------------------------------------
+
+
+def _centres(rows: Rows, members: Ids | None, count: int, rng: np.random.RandomState) -> Chosen:
+    """Centres of the rows `members` (None: of all)."""
+    size = len(rows) if members is None else len(members)
+    sample = sample_size(size, rows.shape[1], count)
+    sound = _sound(rows, members)
+    if sample < size:
+        places = draws.uniform(size, sample, rng, sound=sound)
+    else:
+        places = np.arange(size)
+        places = places if sound is None else places[sound(places)]
+        draws.require_count(len(places), count)
+    ids = places if members is None else members[places]
+    if len(ids) <= FEW_ROWS:
+        centres = _few(rows.take(ids), count, rng)
+    else:
+        centres = _many(rows, ids, count, rng)
+    _, first = np.unique(centres, axis=0, return_index=True)
+    if len(first) == count:
+        return Chosen(centres)
+    note = f"k-means: the rows have {len(first)} different centres only, {count} landmarks were asked for"
+    return Chosen(centres[np.sort(first)], note=note)
+
+
+def _few(X: Array, count: int, rng: np.random.RandomState) -> Array:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
+        centres: Array = KMeans(count, n_init=1, random_state=rng).fit(X).cluster_centers_
+    return centres
+
+
+def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> Array:
+    """k-means|| and Lloyd's steps over a sample that stays where its parts were read."""
+    from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
+
+    part = max(256, _PART_BYTES // (8 * max(count, rows.shape[1])))
+    plain = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
+    take = dask.delayed(plain.take, pure=False)
+    executor = executor_in_force(rows)
+    scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
+    with dask.config.set(scheduler=scheduler):
+        X = da.concatenate(
+            [
+                da.from_delayed(take(piece), (len(piece), rows.shape[1]), np.float64)
+                for piece in np.array_split(ids, -(-len(ids) // part))
+            ]
+        ).persist()
+        model = scalable.KMeans(
+            count,
+            oversampling_factor=count,
+            init_max_iter=SCALABLE_ROUNDS,
+            max_iter=LLOYD_STEPS,
+            random_state=int(rng.randint(2**31 - 1)),
+        )
+        centres: Array = model.fit(X).cluster_centers_
+        members = da.bincount(model.labels_, minlength=count).compute()
+    return centres[members > 0]  # one that lost all its rows has no place
