@@ -33,6 +33,10 @@ LAYERS = {
             "forecast",
             "projections",
             "cells",
+            "pseudo",
+            "alignment",
+            "anchors",
+            "adaptation",
         ),
     },
     "storage": {
