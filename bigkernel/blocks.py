@@ -1,6 +1,6 @@
 """The fast path of a kernel block: landmarks prepared once, blocks filled in preallocated buffers.
 
-Shapes: b rows of a block, d features, m landmarks. Nothing in here allocates more than a strip of the block.
+Shapes: b rows of a block, d features, m landmarks. Nothing in here allocates more than a few strips of the block.
 """
 
 from __future__ import annotations
@@ -31,6 +31,43 @@ class Bound:
     stretch: Array | None  # (d,): the rows are multiplied by it (one length per feature)
     landmarks: Array | None  # (m, d): only where no product serves (L1 distances)
     n_features: int
+    touching: Array | None = None  # (m, d): shifted and stretched as rows are, where `product` is to look at them again
+
+    @classmethod
+    def of_distance(
+        cls,
+        value: Callable[[Array], None],
+        Z: Array,
+        gamma: float,
+        lengths: Array | None,
+        dtype: np.dtype[Any],
+        *,
+        touching: bool,
+    ) -> tuple[Bound, float]:
+        """Landmarks Z (m, d) prepared for −γ‖x−z‖², and the error of γ‖x−z‖² that their rounding may cause.
+
+        With `touching` the distances of rows that nearly touch a landmark keep their digits: for kernels whose slope
+        in ‖x−z‖² is infinite at 0.
+        """
+        # the mean as the blocks see it: rounded once, the same for rows and landmarks
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = Z.mean(axis=0).astype(dtype)
+            centred, lost = Z - shift.astype(np.float64), np.abs(Z.astype(dtype) - Z).max(axis=0)
+            stretch = None
+            if lengths is not None:
+                stretch = (1 / lengths).astype(dtype)
+                centred, lost = centred * stretch.astype(np.float64), lost * stretch
+            rounded = centred.astype(dtype)
+            centred = rounded.astype(np.float64)
+            squares = np.einsum("ij,ij->i", centred, centred)
+            # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
+            blur = gamma * squares.max(initial=0.0) * np.finfo(dtype).eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)
+            # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
+            weights = np.empty((Z.shape[1] + 2, len(Z)), dtype)
+            np.multiply(centred.T, 2 * gamma, out=weights[:-2], casting="same_kind")
+            weights[-2] = -gamma
+            weights[-1] = -gamma * squares
+        return cls(value, weights, shift, stretch, None, Z.shape[1], rounded if touching else None), float(blur)
 
     @property
     def columns(self) -> int:
@@ -40,8 +77,11 @@ class Bound:
     @property
     def horizon(self) -> float:
         """The squared distance from the landmarks' mean beyond which a row is as good as infinitely far."""
-        largest, gamma = float(np.finfo(self.dtype).max), -float(self.weights[-2, 0]) if self.weights.size else 1.0
-        return largest / (16 * max(1.0, gamma))
+        return float(np.finfo(self.dtype).max) / (16 * max(1.0, self._gamma))
+
+    @property
+    def _gamma(self) -> float:
+        return -float(self.weights[-2, 0]) if self.weights.size else 1.0
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -68,6 +108,21 @@ class Bound:
                 x[far], rows[far, d] = 0, self.horizon
             rows[:, d + 1] = 1
         np.matmul(rows, self.weights, out=out)
+        if self.touching is not None:
+            self._look_again(x, rows[:, d], out)
+
+    def _look_again(self, x: Array, squares: Array, out: Array) -> None:
+        """Where ‖x−z‖² < √eps·‖x‖² the product has lost half of its digits or more: these few from the differences."""
+        assert self.touching is not None
+        limits = (-self._gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
+        most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))
+        for strip in strips(out):
+            near, values = x[strip], out[strip]
+            found = np.flatnonzero(values > limits[strip])
+            for first in range(0, len(found), most):
+                i, j = np.divmod(found[first : first + most], values.shape[1])
+                gap = near[i] - self.touching[j]
+                values[i, j] = -self._gamma * np.einsum("ij,ij->i", gap, gap)
 
     def finish(self, out: Array) -> None:
         """out ← k, from its argument, in place."""

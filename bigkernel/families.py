@@ -56,7 +56,8 @@ class LandmarkFamily:
     @cached_property
     def bound(self) -> Bound:
         """The landmarks prepared for the shared argument: that of the narrowest kernel."""
-        return self.kernels[int(np.argmax(self._gammas))].bind(self.landmarks, self.dtype)
+        narrowest = self.kernels[int(np.argmax(self._gammas))]
+        return narrowest.bind(self.landmarks, self.dtype, touching=any(kernel.kinked for kernel in self.kernels))
 
     @cached_property
     def scales(self) -> list[float]:

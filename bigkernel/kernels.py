@@ -78,8 +78,16 @@ class Kernel:
         self._check(np.shape(Z)[1])
         return replace(self)  # type: ignore[type-var]
 
-    def bind(self, Z: Array, dtype: Any = np.float64) -> Bound:
+    @property
+    def kinked(self) -> bool:
+        """Whether the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
+        return False
+
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         """Prepare landmarks Z (m, d) for blocks of `dtype`.
+
+        With `touching` the distances of rows that nearly touch a landmark keep their digits, which `kinked` kernels
+        have anyway: for others that share a block with such a one.
 
         Raises
         ------
@@ -90,26 +98,9 @@ class Kernel:
         dtype = np.dtype(dtype)
         if not self._distance:
             return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
-        gamma, lengths = self.widths()
-        # the mean as the blocks see it: rounded once, the same for rows and landmarks
-        with np.errstate(over="ignore", invalid="ignore"):
-            shift = Z.mean(axis=0).astype(dtype)
-            centred, lost = Z - shift.astype(np.float64), np.abs(Z.astype(dtype) - Z).max(axis=0)
-            stretch = None
-            if lengths is not None:
-                stretch = (1 / lengths).astype(dtype)
-                centred, lost = centred * stretch.astype(np.float64), lost * stretch
-            centred = centred.astype(dtype).astype(np.float64)
-            squares = np.einsum("ij,ij->i", centred, centred)
-            # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
-            blur = gamma * squares.max(initial=0.0) * np.finfo(dtype).eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)
-        _refuse_blur(self.name, dtype, float(blur))
-        # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
-        weights = np.empty((Z.shape[1] + 2, len(Z)), dtype)
-        weights[:-2] = (2 * gamma * centred).T
-        weights[-2] = -gamma
-        weights[-1] = -gamma * squares
-        return Bound(self.finish, weights, shift, stretch, None, Z.shape[1])
+        bound, blur = Bound.of_distance(self.finish, Z, *self.widths(), dtype, touching=touching or self.kinked)
+        _refuse_blur(self.name, dtype, blur)
+        return bound
 
     def widths(self) -> tuple[float, Array | None]:
         """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
@@ -180,6 +171,10 @@ class Matern(Kernel):
         gamma, lengths = _isotropic(self.length_scale, lambda length: 1 / (2 * length**2))
         return 4 * self.nu * gamma, lengths  # γ‖x−z‖² = r²
 
+    @property
+    def kinked(self) -> bool:
+        return self.nu == 0.5
+
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "length_scale", self.length_scale, n_features)
         if self.nu not in (0.5, 1.5, 2.5):
@@ -218,7 +213,7 @@ class Laplacian(Kernel):
         d = np.shape(Z)[1]
         return replace(self, gamma=1 / (d * (_spread(Z, weight) / d) ** 0.5)) if _unset(self.gamma) else replace(self)
 
-    def bind(self, Z: Array, dtype: Any = np.float64) -> Bound:
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * self.resolve(Z).gamma)

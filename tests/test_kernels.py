@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, clone
@@ -48,13 +48,13 @@ def test_a_kernel_equals_its_equation_in_float64(kernel, oracle, n, m, d, seed):
     rng = np.random.default_rng(seed)
     X, Z = rng.normal(size=(n, d)), rng.normal(size=(m, d))
     expected = oracle(X, Z)
-    # at r = 0 the Matérn kernels have a kink: √(rounding of ‖x−z‖²)
     assert_allclose(kernel(X, Z), expected, rtol=1e-10, atol=1e-10)
     assert_allclose(block(kernel, X, Z, np.float64), expected, rtol=1e-10, atol=1e-10)
 
 
 @every_kernel
 @given(**shapes)
+@example(n=30, m=20, d=1, seed=704)  # a row 1e-3 from a landmark: √ of the rounding of ‖x−z‖² is 2e-4
 def test_a_kernel_equals_its_equation_in_float32(kernel, oracle, n, m, d, seed):
     rng = np.random.default_rng(seed)
     X, Z = rng.normal(size=(n, d)).astype(np.float32), rng.normal(size=(m, d)).astype(np.float32)
@@ -72,10 +72,32 @@ def test_a_gram_matrix_is_exactly_symmetric_and_has_its_diagonal(kernel, oracle,
     K = kernel(X)
     assert K.dtype == dtype
     assert_array_equal(K, K.T)
-    tolerance = 2e-3 if dtype == np.float32 else 1e-7  # Matérn 1/2: √ of the rounding of a distance of 0
+    tolerance = 1e-5 if dtype == np.float32 else 1e-13
     assert_allclose(kernel.diag(X), np.diagonal(K), rtol=tolerance)
     assert_allclose(kernel.diag(X), np.diagonal(oracle(X, X)), rtol=tolerance)
     assert kernel.diag(X).shape == (70,)
+
+
+@every_distance
+@pytest.mark.parametrize("dtype, most", [(np.float32, 2e-5), (np.float64, 2e-11)])
+@pytest.mark.parametrize("d", [1, 2, 9])
+def test_rows_that_nearly_touch_a_landmark_keep_their_digits(kernel, oracle, dtype, most, d, rng):
+    Z = rng.normal(size=(15, d)).astype(dtype)
+    ways = rng.normal(size=(15, d))
+    X = np.vstack([Z + 10.0**-k * ways for k in range(12)] + [Z]).astype(dtype)
+    for values in (kernel(X, Z), block(kernel, X, Z, dtype)):
+        assert_allclose(values, oracle(X, Z), rtol=0, atol=most)
+        if isinstance(kernel, Matern) and kernel.nu == 0.5:
+            assert_array_equal(np.diagonal(values[-15:]), 1)
+
+
+def test_rows_that_all_touch_all_landmarks_are_exactly_alike():
+    X, Z = np.full((2000, 30), 0.1), np.full((40, 30), 0.1)  # looked at again in many pieces
+    X[7] += 1e-9
+    for dtype in (np.float32, np.float64):
+        values = block(Matern(2.0, 0.5), X, Z, dtype)
+        assert_array_equal(np.delete(values, 7, axis=0), 1)
+        assert_allclose(values[7], 1 if dtype == np.float32 else np.exp(-(30**0.5) * 1e-9 / 2), rtol=1e-15)
 
 
 @pytest.mark.parametrize("kind", KERNELS.values(), ids=list(KERNELS))
