@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from bigkernel import certify
 from bigkernel.certify import Certificates
@@ -36,7 +37,7 @@ def sssl_all(
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
     same in all three (Ji et al. 2012; seed 001).
     """
-    values, W = _leading(whitening.rotate(everything.G), n_components, certificates)
+    values, W = leading(whitening.rotate(everything.G), n_components, certificates)
     basis = W * np.sqrt(values)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
     G, C = basis.T @ whitening.rotate(labelled.G) @ basis, basis.T @ whitening.reduce(labelled.C)
@@ -60,15 +61,30 @@ def sssl_core(
     With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py, f(x) = k(x, ·)Vβ. (Eq. 7 prints the penalty as a norm; its
     solution is that of the squared norm.)
     """
-    values, V = _leading(core, n_components, certificates)
+    values, V = leading(core, n_components, certificates)
     G, C = V.T @ labelled_G @ V, V.T @ labelled_C
     beta = ridge(G, C, alpha(G, C) if callable(alpha) else alpha, certificates=certificates)
     return V @ beta, values
 
 
-def _leading(S: Array, count: int, certificates: Certificates | None) -> tuple[Array, Array]:
+def leading(
+    S: Array, count: int, certificates: Certificates | None = None, *, penalty: Array | None = None
+) -> tuple[Array, Array]:
+    """The largest eigenvalues γ (s,) of S w = γ P w, descending, and their w as columns (r, s), with wᵀPw = 1.
+
+    Those that are rounding are left out, so that s may be less than `count`. `penalty` is P (r, r), positive definite;
+    None: I.
+    """
+    if penalty is not None:
+        # P = LLᵀ: L⁻¹SL⁻ᵀ (Lᵀw) = γ (Lᵀw)
+        L = linalg.cholesky(penalty, lower=True, check_finite=False)
+        half = linalg.solve_triangular(L, S, lower=True, check_finite=False)
+        S = linalg.solve_triangular(L, half.T, lower=True, check_finite=False)
+        S = (S + S.T) / 2
     values, vectors = positive_part(*top_eigen(S, count))
     if certificates is not None and len(values):
         ratios = certificates.ratios
         ratios["eigenfunctions"], ratios["eigenfunctions_orthogonality"] = certify.eigen(S, values, vectors)
+    if penalty is not None:
+        vectors = linalg.solve_triangular(L, vectors, lower=True, trans="T", check_finite=False)
     return values, vectors

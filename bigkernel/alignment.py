@@ -1,0 +1,138 @@
+"""Transfer components and joint distribution adaptation: components in which source and target rows are alike.
+
+With the features whitened, S = Σ (φ − φ̄)(φ − φ̄)ᵀ over the n rows of both sides, e_0 the difference of the sides' means
+and e_c that of the means of class c (the target's by pseudo-labels), the components are the leading solutions of
+    S w = γ [n Σ_j e_j e_jᵀ + μI] w.
+Without classes these are transfer components (Pan, Tsang, Kwok & Yang, IEEE TNN 2011); with them, joint distribution
+adaptation (Long, Wang, Ding, Sun & Yu, ICCV 2013), here in r dimensions from the moments of one sweep and, a round, the
+pseudo-labelled sums of another. Shapes: p columns of the map, r of it whitened, s components, c classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.certify import Certificates
+from bigkernel.chunks import Chunk
+from bigkernel.eigenfunctions import leading
+from bigkernel.pseudo import Decision, PseudoLabels, Sides
+from bigkernel.solve import Whitening, centre, reduced, ridge
+from bigkernel.statistics import Moments, MomentStatistic
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class SidedMomentStatistic(MomentStatistic):
+    """The moments of the target's rows (group 0) and of the labelled rows of the source (group 1, C by class).
+
+    Attributes
+    ----------
+    targets : the classes
+    unlabelled : "keep"
+    sides : which rows are which; None: labelled rows are the source, all others the target
+    """
+
+    unlabelled: str = "keep"
+    sides: Sides | None = None
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        if self.sides is None:
+            return super()._split(chunk)
+        return [None if len(part) == len(chunk) else part for part in self.sides.split(chunk)]
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """The moments of both sides in whitened coordinates: `target`, and `source` with C (r, c) and t (c,) by class."""
+
+    target: Moments
+    source: Moments
+
+    @classmethod
+    def of(cls, total: Mapping[str, Array], whitening: Whitening) -> Aligned:
+        """From the moments of a `SidedMomentStatistic` without their shift."""
+        target, source = (reduced(Moments.of(dict(total), group), whitening) for group in (0, 1))
+        return cls(target, source)
+
+    @property
+    def n(self) -> float:
+        """The weight of all rows."""
+        return float(self.target.n + self.source.n)
+
+    @property
+    def mean(self) -> Array:
+        """φ̄ (r,)."""
+        mean: Array = (self.target.s + self.source.s) / self.n
+        return mean
+
+    @property
+    def scatter(self) -> Array:
+        """S (r, r)."""
+        G, mean = self.target.G + self.source.G, self.mean
+        S: Array = G - self.n * np.outer(mean, mean)
+        return S
+
+    @property
+    def spread(self) -> Array:
+        """S_t (r, r), the scatter of the target about its own mean."""
+        S: Array = self.target.G - np.outer(self.target.s, self.target.s) / self.target.n
+        return S
+
+    @property
+    def apart(self) -> Array:
+        """e_0 (r,), the mean of the source less that of the target."""
+        e: Array = self.source.s / self.source.n - self.target.s / self.target.n
+        return e
+
+    def classes_apart(self, labels: PseudoLabels) -> Array:
+        """e_c (r, ≤ c), of every class that both sides have a row of; `labels` in whitened coordinates."""
+        both = (self.source.t > 0) & (labels.counts > 0)
+        e: Array = self.source.C[:, both] / self.source.t[both] - labels.sums[:, both] / labels.counts[both]
+        return e
+
+
+def differences(aligned: Aligned, labels: PseudoLabels | None) -> Array:
+    """e_0 and, where there are pseudo-labels, all e_c, as columns (r, j)."""
+    first = aligned.apart[:, None]
+    return first if labels is None else np.hstack([first, aligned.classes_apart(labels)])
+
+
+def components(
+    aligned: Aligned,
+    labels: PseudoLabels | None,
+    n_components: int,
+    alpha: float,
+    *,
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """The eigenvalues γ (s,), descending, and the components W (r, s), wᵀ[n Σ e eᵀ + μI]w = 1; alpha is μ > 0.
+
+    Scaled so, a component counts by how much it varies for what it keeps the sides apart. (With unit variance instead,
+    nearest neighbours in 100 components fall from 59 and 71 % to 30 and 44 % on the digit pair.)
+    """
+    E = differences(aligned, labels)
+    penalty = aligned.n * (E @ E.T)
+    penalty[np.diag_indices(len(penalty))] += alpha
+    return leading(aligned.scatter, n_components, certificates, penalty=penalty)
+
+
+def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
+    """Ridge with an intercept on the components W (r, s) of the labelled source rows: f over the whitened columns."""
+    moments = aligned.source
+    small = centre(
+        Moments(moments.rows, moments.n, W.T @ moments.G @ W, W.T @ moments.C, W.T @ moments.s, moments.t, moments.q),
+        fit_intercept=True,
+    )
+    beta = ridge(small.G, small.C, alpha, n_rows=moments.rows)
+    return Decision(W @ beta, small.target_mean - small.mean @ beta)
+
+
+def expanded(decision: Decision, whitening: Whitening) -> Decision:
+    """The decision over the columns of the map, from that over the whitened ones."""
+    return Decision(whitening.expand(decision.coef), decision.intercept)

@@ -1,0 +1,209 @@
+"""Pseudo-labels: what a classifier says of rows without a label, as sums of features by predicted class.
+
+The rows of a target domain are known and their labels are not. A round of joint distribution adaptation or of
+adaptation regularization needs no more of them than, with f(x) = φ(x)ᵀW + b and Q = softmax(f·slope) a row,
+    T = Σ w φ Qᵀ (p×c),   q = Σ w Q (c),   the mean entropy of Q,
+which one sweep of the target gives; no label is stored. Shapes: p columns of φ, c classes, b rows of a block, G
+domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.cells import Cells
+from bigkernel.chunks import Chunk
+from bigkernel.features import FeatureMap
+from bigkernel.plan import Footprint
+from bigkernel.solve import Whitening
+from bigkernel.statistics import Accumulator, add, require_weights
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Which rows are the source, which the target.
+
+    Attributes
+    ----------
+    cells : of the rows
+    source : (G,) bool, the domains with labels; the others are the target
+    """
+
+    cells: Cells
+    source: Array
+
+    def split(self, chunk: Chunk) -> tuple[Array, Array]:
+        """Positions of the target's rows and of the labelled rows of the source, sorted.
+
+        Rows without a label in a source domain are in neither.
+        """
+        label = self.cells.label(chunk)
+        in_source = self.source[self.cells.domain(chunk, label=label)]
+        return np.flatnonzero(~in_source), np.flatnonzero(in_source & (label < self.cells.n_classes))
+
+
+def weights_of(chunk: Chunk, block: slice | Array) -> Array | None:
+    """Weights of a block, (b,) float64, or None where there are none; `DataError` unless finite and not negative."""
+    if chunk.weight is None:
+        return None
+    return require_weights(np.asarray(chunk.weight[block], np.float64), chunk.start, np.arange(len(chunk))[block])
+
+
+def soft_labels(values: Array, slope: float) -> Array:
+    """Q = softmax(slope·f) of values f (b, c), rows of sum 1; an infinite slope: 1 for the largest.
+
+    Examples
+    --------
+    >>> soft_labels(np.array([[1.0, 1.0], [0.0, 3.0]]), np.inf)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    if np.isinf(slope):
+        hard = np.zeros(values.shape)
+        hard[np.arange(len(values)), values.argmax(axis=1)] = 1
+        return hard
+    labels: Array = np.exp(slope * (values - values.max(axis=1, keepdims=True)))
+    labels /= labels.sum(axis=1, keepdims=True)
+    return labels
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """f(x) = φ(x)ᵀW + b over the columns of a map: `coef` (p, c) and `intercept` (c,)."""
+
+    coef: Array
+    intercept: Array
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabelStatistic:
+    """Sums of the target's features by predicted class; see the head of the module.
+
+    Accumulates `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights), `entropy` (Σ −w Q log Q, in nats) and
+    `changed` (the weight of rows whose largest value is of another class than before), all of the target alone.
+
+    Attributes
+    ----------
+    features : a single map of width p
+    sides : which rows are the target
+    decision : f
+    slope : by which f is multiplied; ∞: hard labels
+    before : f of the round before, or None: every label is new
+    """
+
+    features: FeatureMap
+    sides: Sides
+    decision: Decision
+    slope: float
+    before: Decision | None = None
+
+    @property
+    def n_classes(self) -> int:
+        """c."""
+        return int(self.decision.coef.shape[1])
+
+    @cached_property
+    def weights(self) -> Array:
+        """The coefficients of both decisions side by side, in the dtype of the features."""
+        both = [self.decision.coef, *([] if self.before is None else [self.before.coef])]
+        return np.hstack(both).astype(self.features.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "weights"}
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        p, c = self.features.width, self.n_classes
+        single: Accumulator = {name: np.zeros(()) for name in ("rows", "n", "entropy", "changed")}
+        return {"T": np.zeros((p, c)), "q": np.zeros(c), **single}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        p, c, itemsize = self.features.width, self.n_classes, self.features.dtype.itemsize
+        columns = c if self.before is None else 2 * c
+        # of a row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
+        row_bytes = self.features.row_bytes + columns * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
+        return Footprint(
+            flops_per_row=self.features.flops_per_row + 2 * p * (columns + c),
+            partial_bytes=8 * (p * c + c + 4),
+            work_bytes=self.features.fixed_bytes + p * (columns + c) * (8 + itemsize) + block_rows * row_bytes,
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        target, _ = self.sides.split(chunk)
+        everything = len(target) == len(chunk)
+        for block in chunk.blocks(None if everything else target):
+            (phi,) = self.features.blocks(chunk, block)
+            with chunk.work.stage("predict"):
+                self._add(total, phi, weights_of(chunk, block))
+
+    def _add(self, total: Accumulator, phi: Array, weight: Array | None) -> None:
+        c = self.n_classes
+        both = (phi @ self.weights).astype(np.float64)
+        values = both[:, :c] + self.decision.intercept
+        labels = soft_labels(values, self.slope)
+        changed: Array = np.ones(len(phi), bool)
+        if self.before is not None:
+            changed = values.argmax(axis=1) != (both[:, c:] + self.before.intercept).argmax(axis=1)
+        if weight is None:
+            weight = np.ones(len(phi))
+        # 0·log 0 = 0
+        entropy = -(labels * np.log(np.where(labels > 0, labels, 1))).sum(axis=1)
+        total["rows"] += np.count_nonzero(weight)
+        total["n"] += weight.sum()
+        total["entropy"] += weight @ entropy
+        total["changed"] += weight @ changed
+        labels *= weight[:, None]
+        total["q"] += labels.sum(axis=0)
+        total["T"] += phi.T @ labels.astype(phi.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """The target's rows by predicted class: `sums` T (p, c), `counts` q (c,), and how sure the labels are.
+
+    Attributes
+    ----------
+    entropy : mean of −Σ Q log Q a row, in nats
+    changed : share of the rows whose predicted class is another than the round before
+    """
+
+    sums: Array
+    counts: Array
+    entropy: float = 0.0
+    changed: float = 1.0
+
+    @classmethod
+    def of(cls, total: Mapping[str, Array], shift: Array | None = None) -> PseudoLabels:
+        """Those of φ, from the sums of φ − shift."""
+        n, q = max(float(total["n"]), 1e-300), total["q"]
+        sums = total["T"] if shift is None else total["T"] + np.outer(shift.astype(np.float64), q)
+        return cls(sums, q, float(total["entropy"]) / n, float(total["changed"]) / n)
+
+    def reduced(self, whitening: Whitening) -> PseudoLabels:
+        """Those of the whitened features."""
+        return replace(self, sums=whitening.reduce(self.sums))
+
+    @property
+    def equivocation(self) -> float:
+        """The entropy of a label given its row as a share of that of labels at large, from 0 (sure) to 1 (no idea).
+
+        H(class | row)/H(class) (Shannon 1948). It is 1 both where labels are flat and where all rows are of one class,
+        the two ways in which pseudo-labels collapse.
+        """
+        share = self.counts[self.counts > 0] / max(float(self.counts.sum()), 1e-300)
+        at_large = float(-(share * np.log(share)).sum())
+        return min(1.0, self.entropy / at_large) if at_large > 1e-12 else 1.0

@@ -1,0 +1,58 @@
+"""Transfer components and joint distribution adaptation as their papers print them: n×n matrices, rows in memory.
+
+Pan et al. (2011) and Long et al. (2013): with K (n, n), H = I − 11ᵀ/n and the maximum mean discrepancy matrices
+M_j = m_j m_jᵀ, the components of A = (a_1 … a_s) are the leading solutions of K H K a = γ (n K ΣM_j K + μK) a.
+Sources first, then targets; every row has the weight 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import linalg
+
+
+def discrepancy_vectors(labels, n_target, pseudo=None):
+    """m_0 and the m_c, columns (n, j): ±1 over the number of rows of a side, of all and of each class on both."""
+    n_source = len(labels)
+    n = n_source + n_target
+    first = np.zeros(n)
+    first[:n_source], first[n_source:] = 1 / n_source, -1 / n_target
+    vectors = [first]
+    for c in [] if pseudo is None else np.unique(labels):
+        mine, theirs = labels == c, pseudo == c
+        if theirs.any():
+            vector = np.zeros(n)
+            vector[:n_source][mine] = 1 / mine.sum()
+            vector[n_source:][theirs] = -1 / theirs.sum()
+            vectors.append(vector)
+    return np.array(vectors).T
+
+
+def components(K, labels, s, mu, pseudo=None):
+    """Eigenvalues (s,) and the centred coordinates Z (n, s) of all rows, each up to its sign."""
+    n = len(K)
+    H = np.eye(n) - 1 / n
+    m = discrepancy_vectors(labels, n - len(labels), pseudo)
+    values, A = linalg.eigh(K @ H @ K, n * K @ m @ m.T @ K + mu * K)
+    return values[::-1][:s], H @ K @ A[:, ::-1][:, :s]
+
+
+def ridge_labels(Z, labels, alpha):
+    """The class of the largest value of ridge with an intercept, fitted to the labelled rows, for the other rows."""
+    n, classes = len(labels), np.unique(labels)
+    Y = (labels[:, None] == classes).astype(float)
+    design = np.hstack([Z[:n], np.ones((n, 1))])
+    penalty = alpha * np.eye(design.shape[1])
+    penalty[-1, -1] = 0
+    w = np.linalg.solve(design.T @ design + penalty, design.T @ Y)
+    return classes[np.argmax(np.hstack([Z[n:], np.ones((len(Z) - n, 1))]) @ w, axis=1)]
+
+
+def joint_adaptation(K, labels, s, mu, alpha, rounds):
+    """Eigenvalues, coordinates and the labels of every round but the last, by which the next one is solved."""
+    values, Z = components(K, labels, s, mu)
+    told = []
+    for _ in range(rounds):
+        told.append(ridge_labels(Z, labels, alpha))
+        values, Z = components(K, labels, s, mu, told[-1])
+    return values, Z, told

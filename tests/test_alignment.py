@@ -1,0 +1,104 @@
+"""Transfer components and joint distribution adaptation against their n×n forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import reference
+import reference_alignment as dense
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.alignment import Aligned, components, differences, labeller
+from bigkernel.eigenfunctions import leading
+from bigkernel.pseudo import PseudoLabels
+from bigkernel.solve import whiten
+from bigkernel.statistics import Moments
+
+rng = np.random.default_rng(8)
+N_S, N_T, D, S, MU = 26, 22, 6, 8, 0.7
+X = np.vstack([rng.normal(size=(N_S, D)), rng.normal(size=(N_T, D)) + 0.5])
+LABEL = rng.integers(0, 3, N_S)
+LABEL[:3] = 0, 1, 2
+X[:N_S] += LABEL[:, None] * 0.5
+K = reference.gaussian(X, X, 1.5)
+WHITENING = whiten(K)
+TOLD = rng.integers(0, 3, N_T)
+PHI = WHITENING.reduce(K).T
+
+
+def moments(Phi, Y):
+    ones = np.ones(len(Phi))
+    return Moments(float(len(Phi)), float(len(Phi)), Phi.T @ Phi, Phi.T @ Y, ones @ Phi, ones @ Y, ones @ Y**2)
+
+
+ALIGNED = Aligned(moments(PHI[N_S:], np.zeros((N_T, 3))), moments(PHI[:N_S], np.eye(3)[LABEL]))
+
+
+def told(labels, classes=3):
+    Q = np.eye(classes)[labels]
+    return PseudoLabels(PHI[N_S:].T @ Q, Q.sum(axis=0))
+
+
+def up_to_sign(Z, other):
+    return Z * np.sign((Z * other).sum(axis=0))
+
+
+def test_transfer_components_are_those_of_the_dense_form():
+    values, W = components(ALIGNED, None, S, MU)
+    expected, Z = dense.components(K, LABEL, S, MU)
+    mine = (PHI - ALIGNED.mean) @ W
+    assert_allclose(values, expected, rtol=1e-8)
+    assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
+
+
+def test_components_with_classes_are_those_of_the_dense_form():
+    values, W = components(ALIGNED, told(TOLD), S, MU)
+    expected, Z = dense.components(K, LABEL, S, MU, TOLD)
+    mine = (PHI - ALIGNED.mean) @ W
+    assert_allclose(values, expected, rtol=1e-8)
+    assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
+
+
+def test_rounds_of_labels_are_those_of_the_dense_form():
+    _, Z, rounds = dense.joint_adaptation(K, LABEL, S, MU, 0.5, 4)
+    labels, W = None, components(ALIGNED, None, S, MU)[1]
+    for expected in rounds:
+        decision = labeller(ALIGNED, W, 0.5)
+        mine = (PHI[N_S:] @ decision.coef + decision.intercept).argmax(axis=1)
+        assert_array_equal(mine, expected)
+        labels = told(mine)
+        W = components(ALIGNED, labels, S, MU)[1]
+    mine = (PHI - ALIGNED.mean) @ W
+    assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
+
+
+def test_components_bring_the_means_of_the_sides_together():
+    _, W = components(ALIGNED, None, S, MU)
+    _, plain = leading(ALIGNED.scatter, S)
+
+    def apart(W):
+        between = ALIGNED.apart @ W
+        return (between @ between) / np.einsum("rs,rs->", W, ALIGNED.scatter @ W)
+
+    assert apart(W) < 0.05 * apart(plain)
+
+
+def test_a_class_that_one_side_lacks_has_no_difference():
+    only = np.where(TOLD == 2, 0, TOLD)
+    assert differences(ALIGNED, told(only)).shape[1] == 3
+    assert differences(ALIGNED, None).shape[1] == 1
+    without = Moments(**{**ALIGNED.source.__dict__, "t": ALIGNED.source.t * [1, 0, 1]})
+    assert differences(Aligned(ALIGNED.target, without), told(TOLD)).shape[1] == 3
+
+
+def test_leading_pairs_solve_the_generalised_problem():
+    A, P = rng.normal(size=(9, 9)), rng.normal(size=(9, 9))
+    A, P = A @ A.T, P @ P.T + np.eye(9)
+    values, W = leading(A, 4, penalty=P)
+    assert_allclose(A @ W, P @ W * values, atol=1e-9)
+    assert_allclose(W.T @ P @ W, np.eye(4), atol=1e-10)
+    assert (np.diff(values) < 0).all()
+
+
+def test_the_rank_bounds_the_components():
+    values, W = components(ALIGNED, told(TOLD), 500, MU)
+    assert len(values) == W.shape[1] <= N_S + N_T - 1

@@ -1,0 +1,123 @@
+"""The anchor graph against loops over rows and against its n×n Laplacian."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import reference_adaptation as dense
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.alignment import SidedMomentStatistic
+from bigkernel.anchors import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
+from bigkernel.chunks import Chunk, Workspace
+from bigkernel.features import LandmarkMap, centre_of
+from bigkernel.kernels import Gaussian, Laplacian, Linear, Polynomial
+from bigkernel.statistics import Targets
+
+rng = np.random.default_rng(3)
+N, D, M, K = 70, 3, 9, 3
+X, Z = rng.normal(size=(N, D)), rng.normal(size=(M, D))
+LABEL = rng.integers(-1, 2, N)
+WEIGHT = rng.uniform(0.2, 3, N)
+KERNELS = [Gaussian(1.2), Laplacian(0.4), Polynomial(2, 0.5, 1.0), Linear()]
+
+
+def weights_of(kernel, k=K):
+    places, weights = anchor_weights(kernel(X, Z), kernel.diag(Z), k, of_rows=kernel.diag(X))
+    P = np.zeros((N, M))
+    np.put_along_axis(P, places, weights, axis=1)
+    return P
+
+
+def accumulate(statistic, cuts=(), block_rows=16, weight=WEIGHT):
+    total, work = statistic.zero(), Workspace()
+    for a, b in itertools.pairwise([0, *sorted(cuts), N]):
+        chunk = Chunk(X[a:b], a, y=LABEL[a:b], weight=weight[a:b], block_rows=block_rows, work=work)
+        statistic.update(total, chunk)
+    return total
+
+
+def statistic_of(kernel, **options):
+    features = LandmarkMap(kernel, Z, np.dtype(np.float64), centre_of(kernel, Z, np.float64))
+    return AnchorMomentStatistic(features, Targets(2, np.arange(2)), **options)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_weights_are_those_of_the_nearest_landmarks_found_one_by_one(kernel):
+    P = weights_of(kernel)
+    assert_allclose(P, dense.anchors(X, Z, lambda x, z: kernel(x[None], z[None])[0, 0], K), atol=1e-12)
+    assert_allclose(P.sum(axis=1), 1)
+
+
+def test_a_shift_of_the_block_changes_no_weight():
+    kernel = Gaussian(1.2)
+    block, shift = kernel(X, Z), centre_of(kernel, Z, np.float64)
+    about = anchor_weights(block - shift, np.ones(M), K, shift=shift)
+    plain = anchor_weights(block, np.ones(M), K)
+    assert_array_equal(about[0], plain[0])
+    assert_allclose(about[1], plain[1], rtol=1e-12)
+
+
+def test_a_row_on_all_its_anchors_is_on_each_alike():
+    places, weights = anchor_weights(np.ones((2, 4)), np.ones(4), 3)
+    assert_array_equal(places, [[0, 1, 2]] * 2)
+    assert_allclose(weights, 1 / 3)
+
+
+def test_one_anchor_a_row_takes_it_whole():
+    places, weights = anchor_weights(Gaussian(1.2)(X, Z), np.ones(M), 1)
+    assert_array_equal(places[:, 0], ((X[:, None] - Z) ** 2).sum(axis=2).argmin(axis=1))
+    assert_array_equal(weights, 1)
+
+
+@given(cuts=st.lists(st.integers(0, N), max_size=6), block_rows=st.integers(1, 80))
+@settings(max_examples=15)
+def test_any_chunking_gives_anchors_and_degrees(cuts, block_rows):
+    kernel = Gaussian(1.2)
+    statistic, P = statistic_of(kernel, neighbours=K), weights_of(kernel)
+    total = accumulate(statistic, cuts, block_rows)
+    assert_allclose(total["anchors"], (P * WEIGHT[:, None]).T @ (kernel(X, Z) - statistic.features.shift), atol=1e-11)
+    assert_allclose(total["degrees"], WEIGHT @ P, atol=1e-11)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_the_laplacian_is_that_of_the_graph_of_all_rows(kernel):
+    total = accumulate(statistic_of(kernel, neighbours=K), (20, 50))
+    L = laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"])
+    B = kernel(X, Z)
+    expected = B.T @ dense.laplacian(weights_of(kernel), WEIGHT) @ B
+    assert_allclose(L, expected, atol=1e-9 * np.abs(expected).max())
+    assert np.linalg.eigvalsh(L)[0] > -1e-9 * np.abs(L).max()
+
+
+def test_moments_beside_the_anchors_are_those_without_them():
+    statistic = statistic_of(Gaussian(1.2), neighbours=K)
+    plain = accumulate(SidedMomentStatistic(statistic.features, statistic.targets))
+    total = accumulate(statistic)
+    for name, values in plain.items():
+        assert_array_equal(total[name], values)
+
+
+def test_a_landmark_that_is_nobodys_anchor_leaves_nothing():
+    A, degrees = rng.normal(size=(4, 3)), np.array([1.0, 0.0, 2.0, 0.0])
+    A[[1, 3]] = 0
+    G = 10 * np.eye(3)
+    assert_allclose(laplacian(G, A, degrees), G - A[[0, 2]].T @ np.diag([1, 0.5]) @ A[[0, 2]])
+
+
+def test_kernels_of_a_distance_have_a_constant_diagonal():
+    assert [constant_diagonal(kernel) for kernel in KERNELS] == [True, True, False, False]
+
+
+def test_the_cost_counts_anchors_beside_the_moments():
+    statistic = statistic_of(Gaussian(1.2), neighbours=K)
+    plain = SidedMomentStatistic(statistic.features, statistic.targets).footprint(64)
+    cost = statistic.footprint(64)
+    assert cost.partial_bytes == plain.partial_bytes + 8 * (M * M + M)
+    held = sum(values.nbytes for values in statistic.zero().values())
+    assert cost.partial_bytes >= held
+    assert cost.work_bytes > plain.work_bytes

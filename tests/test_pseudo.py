@@ -1,0 +1,136 @@
+"""Pseudo-labelled sums against loops over rows: soft and hard labels, weights, any chunking, both sides."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.cells import Cells
+from bigkernel.chunks import Chunk, Workspace
+from bigkernel.errors import DataError
+from bigkernel.features import LandmarkMap, centre_of
+from bigkernel.kernels import Gaussian
+from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
+
+rng = np.random.default_rng(5)
+N, D, M, C = 80, 3, 7, 3
+X, Z = rng.normal(size=(N, D)), rng.normal(size=(M, D))
+B = reference.gaussian(X, Z, 1.1)
+DOMAIN = rng.choice([2, 4, 9], N)
+LABEL = np.where((DOMAIN == 4) | (rng.uniform(size=N) < 0.2), -1, rng.integers(0, C, N))
+WEIGHT = rng.uniform(0, 3, N) * (rng.uniform(size=N) > 0.1)
+SIDES = Sides(Cells(np.array([2, 4, 9]), np.arange(C)), np.array([True, False, True]))
+FEATURES = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64))
+NOW, BEFORE = (Decision(rng.normal(size=(M, C)), rng.normal(size=C)) for _ in range(2))
+TARGET = DOMAIN == 4
+
+
+def accumulate(statistic, cuts=(), block_rows=16, weight=WEIGHT):
+    total, work = statistic.zero(), Workspace()
+    for a, b in itertools.pairwise([0, *sorted(cuts), N]):
+        columns = {"y": LABEL[a:b], "domain": DOMAIN[a:b], "weight": None if weight is None else weight[a:b]}
+        statistic.update(total, Chunk(X[a:b], a, **columns, block_rows=block_rows, work=work))
+    return total
+
+
+def softmax(values):
+    return np.array([np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in values])
+
+
+def test_the_target_the_labelled_source_and_nothing_else_are_the_sides():
+    chunk = Chunk(X, y=LABEL, domain=DOMAIN)
+    target, source = SIDES.split(chunk)
+    assert_array_equal(target, np.flatnonzero(TARGET))
+    assert_array_equal(source, np.flatnonzero(~TARGET & (LABEL >= 0)))
+    assert 0 < len(target) + len(source) < N
+
+
+def test_without_domains_labels_tell_the_sides_apart():
+    sides = Sides(Cells(None, np.arange(C)), np.array([True, False]))
+    target, source = sides.split(Chunk(X, y=LABEL))
+    assert_array_equal(target, np.flatnonzero(LABEL < 0))
+    assert_array_equal(source, np.flatnonzero(LABEL >= 0))
+
+
+@given(cuts=st.lists(st.integers(0, N), max_size=6), block_rows=st.integers(1, 90), weighted=st.booleans())
+@settings(max_examples=20)
+def test_any_chunking_gives_the_sums_of_the_target_by_soft_label(cuts, block_rows, weighted):
+    statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5, BEFORE)
+    total = accumulate(statistic, cuts, block_rows, WEIGHT if weighted else None)
+    w = (WEIGHT if weighted else np.ones(N))[TARGET]
+    values, phi = B[TARGET] @ NOW.coef + NOW.intercept, B[TARGET]
+    Q = softmax(2.5 * values)
+    changed = values.argmax(axis=1) != (phi @ BEFORE.coef + BEFORE.intercept).argmax(axis=1)
+    assert_allclose(total["T"], (phi * w[:, None]).T @ Q, atol=1e-11)
+    assert_allclose(total["q"], w @ Q, atol=1e-11)
+    assert_allclose(total["entropy"], -(w[:, None] * Q * np.log(Q)).sum(), rtol=1e-10)
+    assert_allclose(total["changed"], w @ changed, atol=1e-11)
+    assert_allclose(total["n"], w.sum(), atol=1e-11)
+    assert total["rows"] == np.count_nonzero(w)
+
+
+def test_hard_labels_are_the_sums_of_the_classes_as_predicted():
+    total = accumulate(PseudoLabelStatistic(FEATURES, SIDES, NOW, np.inf), weight=None)
+    told = (B[TARGET] @ NOW.coef + NOW.intercept).argmax(axis=1)
+    for c in range(C):
+        assert_allclose(total["T"][:, c], B[TARGET][told == c].sum(axis=0), atol=1e-12)
+        assert total["q"][c] == np.count_nonzero(told == c)
+    assert total["entropy"] == 0
+    assert total["changed"] == total["n"] == TARGET.sum()
+
+
+def test_sums_about_a_shift_are_taken_back():
+    shift = centre_of(FEATURES.kernel, Z, np.float64)
+    shifted = Decision(NOW.coef, NOW.intercept + shift @ NOW.coef)
+    features = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift)
+    about = PseudoLabels.of(accumulate(PseudoLabelStatistic(features, SIDES, shifted, 2.5)), shift)
+    plain = PseudoLabels.of(accumulate(PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5)))
+    assert_allclose(about.sums, plain.sums, atol=1e-11)
+    assert_allclose(about.entropy, plain.entropy, rtol=1e-11)
+
+
+def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_tells_nothing():
+    values = np.array([[1.0, 1.0, 0.0], [-5.0, -7.0, -1.0]])
+    assert_array_equal(soft_labels(values, np.inf), [[1, 0, 0], [0, 0, 1]])
+    assert_array_equal(soft_labels(values, 0.0), np.full((2, 3), 1 / 3))
+    assert_array_equal(soft_labels(1e300 * values, 1e3), [[0.5, 0.5, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("counts", "entropy", "told"),
+    [
+        ([5.0, 5.0], 0.0, 0.0),  # sure, and both classes
+        ([5.0, 5.0], np.log(2), 1.0),  # flat
+        ([10.0, 0.0], 0.0, 1.0),  # one class takes all
+        ([9.0, 1.0], -(0.9 * np.log(0.9) + 0.1 * np.log(0.1)) / 2, 0.5),
+    ],
+)
+def test_equivocation_is_1_for_either_collapse(counts, entropy, told):
+    assert_allclose(PseudoLabels(np.zeros((1, 2)), np.array(counts), entropy).equivocation, told, rtol=1e-12)
+
+
+def test_a_statistic_travels_without_its_converted_coefficients():
+    statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5, BEFORE)
+    total = accumulate(statistic)
+    copy = pickle.loads(pickle.dumps(statistic))
+    assert "weights" not in copy.__dict__
+    assert_array_equal(accumulate(copy)["T"], total["T"])
+
+
+def test_an_unknown_domain_is_named():
+    statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5)
+    with pytest.raises(DataError, match="row 11 has the domain 5"):
+        statistic.update(statistic.zero(), Chunk(X[:3], 10, y=LABEL[:3], domain=np.array([2, 5, 9])))
+
+
+def test_the_cost_counts_the_map_and_two_products():
+    cost = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5).footprint(100)
+    assert cost.flops_per_row == FEATURES.flops_per_row + 2 * M * 2 * C
+    assert cost.partial_bytes == 8 * (M * C + C + 4)
