@@ -29,6 +29,8 @@ LAYERS = {
             "indefinite",
             "eigenfunctions",
             "deformed",
+            "fourier",
+            "sampling",
             "tree",
             "forecast",
             "projections",

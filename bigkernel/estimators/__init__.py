@@ -1,6 +1,8 @@
 """Estimators in scikit-learn's manners, for rows of any size: NumPy, Dask and zarr arrays, corpora and Rows."""
 
 from bigkernel.estimators.linear import LinearRegression, Ridge
+from bigkernel.estimators.nystroem import Nystroem
+from bigkernel.estimators.random_fourier import RandomFourier
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.estimators.sssl import SSSL, SSSLClassifier
 from bigkernel.estimators.transforms import Rescaler, Standardizer, UnitNormalizer
@@ -10,6 +12,8 @@ __all__ = [
     "KernelRidge",
     "KernelRidgeClassifier",
     "LinearRegression",
+    "Nystroem",
+    "RandomFourier",
     "Rescaler",
     "Ridge",
     "SSSLClassifier",

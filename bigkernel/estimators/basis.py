@@ -1,6 +1,7 @@
 """What every estimator of a kernel in m columns shares: which m, the kernel's parameters, the dtype, the core.
 
-m landmarks and their kernel values, whose core K_mm is whitened. Shapes: n rows, d features, m landmarks.
+Columns are the kernel's values at m landmarks, whose core K_mm is whitened; or m random Fourier features, which are
+white as they are. Shapes: n rows, d features, m landmarks or random features.
 """
 
 from __future__ import annotations
@@ -18,20 +19,30 @@ from bigkernel.certify import Certificates, tell
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.choosing import CHOICES, choose
 from bigkernel.features import LandmarkMap, centre_of
+from bigkernel.fourier import FourierMap
 from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.monitor import spent
 from bigkernel.rows import Rows
-from bigkernel.solve import Whitening, whiten
+from bigkernel.solve import Whitening, identity, whiten
 
 Array = NDArray[Any]
+FOURIER = ("fourier", "orthogonal-fourier")
+OF_FOURIER = ("fourier_seed_", "fourier_origin_", "fourier_mean_")
+GLANCE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
 
 
 class KernelBasis(BaseEstimator):
     """Base of the estimators with a kernel and landmarks.
 
     They have the parameters kernel, gamma, degree, coef0, n_landmarks, landmarks, dtype and random_state; `_start` sets
-    landmarks_, kernel_ and dtype_.
+    kernel_, dtype_, and landmarks_ (m, d), or in their place fourier_seed_ (an int), fourier_origin_ (d,) and
+    fourier_mean_ (m,), a point near the mean of the features.
     """
+
+    @property
+    def _fourier(self) -> bool:
+        """Whether the columns are random features."""
+        return isinstance(self.landmarks, str) and self.landmarks in FOURIER
 
     @property
     def _exact(self) -> bool:
@@ -40,18 +51,27 @@ class KernelBasis(BaseEstimator):
     def _check_landmarks(self) -> None:
         if not isinstance(self.landmarks, str):
             return
-        if self.landmarks not in CHOICES:
-            names = ", ".join(map(repr, CHOICES))
+        if self.landmarks not in CHOICES + FOURIER:
+            names = ", ".join(map(repr, CHOICES + FOURIER))
             raise ConfigError(f"landmarks: expected one of {names}, or an array (m, d), found {self.landmarks!r}")
         if self.n_landmarks is None and self.landmarks != "uniform":
             raise ConfigError(f"landmarks={self.landmarks!r}: expected n_landmarks to say how many, found None")
+        if self._fourier and getattr(self, "eigenfunctions", "all") == "landmarks":
+            raise ConfigError(
+                f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
+                "eigenfunctions='all'"
+            )
 
     def _kernel(self) -> Kernel:
         return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
     def _start(self, rows: Rows, *, look: bool = True) -> None:
         """Choose landmarks, fix the kernel's parameters and the dtype; `look=False`: as they are likely to be."""
-        self.__dict__.pop("sample_weight_", None)  # of an exact fit before
+        for name in ("sample_weight_", "landmarks_", *OF_FOURIER):  # of another fit before
+            self.__dict__.pop(name, None)
+        if self._fourier:
+            self._start_fourier(rows, look=look)
+            return
         if isinstance(self.landmarks, str):
             draws.require_count(len(rows), self.n_landmarks)
             if not look:  # the first rows stand for the draw
@@ -75,16 +95,22 @@ class KernelBasis(BaseEstimator):
                 "scale the rows, or take dtype='float64'"
             )
 
-    def _compute_dtype(self, rows: Rows) -> str:
+    def _start_fourier(self, rows: Rows, *, look: bool) -> None:
+        self.kernel_, self.fourier_seed_, sample = begin(rows, self._kernel(), self.random_state, look=look)
+        self.fourier_origin_ = sample.mean(axis=0)
+        self.dtype_ = self._compute_dtype(rows, sample)
+        self.fourier_mean_ = self._features().of(sample).mean(axis=0, dtype=np.float64)
+
+    def _compute_dtype(self, rows: Rows, points: Array | None = None) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
         if rows.dtype.kind == "f" and rows.dtype.itemsize > 4:
             return "float64"
         try:
-            self.kernel_.bind(self.landmarks_, np.float32)
+            self.kernel_.bind(self.landmarks_ if points is None else points, np.float32)
         except DataError:  # float32 cannot resolve these distances
             return "float64"
-        return "float32" if self._within("float32") else "float64"
+        return "float32" if self._fourier or self._within("float32") else "float64"
 
     def _within(self, dtype: str) -> bool:
         """Whether sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
@@ -92,16 +118,50 @@ class KernelBasis(BaseEstimator):
             largest = np.abs(self.kernel_.diag(self.landmarks_)).max()
             return bool(1e9 * largest**2 < np.finfo(dtype).max)
 
-    def _features(self) -> LandmarkMap:
-        return LandmarkMap(self.kernel_, self.landmarks_, np.dtype(self.dtype_))
+    @property
+    def _columns(self) -> int:
+        """m: landmarks or random features of the fit."""
+        return int(self.n_landmarks) if self._fourier else len(self.landmarks_)
 
-    def _centred(self) -> LandmarkMap:
+    def _features(self) -> Any:
+        dtype = np.dtype(self.dtype_)
+        if not self._fourier:
+            return LandmarkMap(self.kernel_, self.landmarks_, dtype)
+        return FourierMap(
+            self.kernel_,
+            self.fourier_seed_,
+            self.n_landmarks,
+            self.fourier_origin_,
+            self.landmarks == "orthogonal-fourier",
+            dtype,
+        )
+
+    def _centred(self) -> Any:
         """The map whose moments are swept: about a point near the mean of its blocks."""
+        if self._fourier:
+            return replace(self._features(), shift=self.fourier_mean_.astype(self.dtype_))
         return replace(self._features(), shift=centre_of(self.kernel_, self.landmarks_, self.dtype_))
 
     def _whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
+        if self._fourier:
+            return identity(self.n_landmarks)
         eps, name = float(np.finfo(self.dtype_).eps), self.kernel_.name
         return whiten(self._core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
 
     def _core(self) -> Array:
-        return self.kernel_(self.landmarks_)
+        return np.eye(self.n_landmarks) if self._fourier else self.kernel_(self.landmarks_)
+
+
+def begin(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool = True) -> tuple[Kernel, int, Array]:
+    """What random features are made of: the kernel with every parameter a number, a seed, and some rows (k, d).
+
+    `look=False`: the first rows stand for those drawn.
+    """
+    rng = check_random_state(random_state)
+    seed, count = int(rng.randint(2**31 - 1)), min(len(rows), GLANCE_ROWS)
+    if look:
+        with spent("landmarks"):
+            sample = choose(rows, "uniform", count, kernel=kernel, rng=rng).landmarks
+    else:
+        sample = rows.take(np.arange(count))
+    return kernel.resolve(sample), seed, sample

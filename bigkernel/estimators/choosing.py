@@ -192,4 +192,5 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> Array
         )
         centres: Array = model.fit(X).cluster_centers_
         members = da.bincount(model.labels_, minlength=count).compute()
-    return centres[members > 0]  # one that lost all its rows has no place
+    kept: Array = centres[members > 0]  # one that lost all its rows has no place
+    return kept

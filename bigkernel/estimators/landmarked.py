@@ -134,6 +134,10 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         check_is_fitted(self)
         if not hasattr(self, "statistics_"):
             raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; fit with n_landmarks")
+        if self._fourier:
+            raise ConfigError(
+                f"with_landmarks: landmarks={self.landmarks!r} are random features; fit with a smaller n_landmarks"
+            )
         if not 1 <= count <= len(self.landmarks_):
             raise ConfigError(
                 f"with_landmarks: expected from 1 to the {len(self.landmarks_):,} landmarks of the fit, found {count}"
@@ -232,11 +236,10 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
             advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
             certificates.notes.append(f"{self._rounding_note(certificates)}; take {advice}a larger alpha")
         certificates.warn()
-        self.certificates_ = {
-            **certificates.report(),
-            "duplicate_landmarks": certify.duplicates(self.landmarks_),
-            "constant_features": certify.constant_features(self.landmarks_),
-        }
+        self.certificates_ = certificates.report()
+        if not self._fourier:
+            self.certificates_["duplicate_landmarks"] = certify.duplicates(self.landmarks_)
+            self.certificates_["constant_features"] = certify.constant_features(self.landmarks_)
 
     def _blind(self, certificates: Certificates) -> bool:
         # "gcv" asks for what serves with the moments as they are
@@ -309,7 +312,8 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         report: dict[str, Any] = {
             "estimator": type(self).__name__,
             "kernel": {"name": self.kernel_.name, **self.kernel_.get_params()},
-            "landmarks": len(self.landmarks_),
+            "landmarks": self._columns,
+            "landmark_choice": self.landmarks if isinstance(self.landmarks, str) else "given",
             "rank": int(self.rank_),
             "dtype": self.dtype_,
             "alpha": self.alpha_,

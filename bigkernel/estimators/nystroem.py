@@ -1,0 +1,125 @@
+"""Whitened Nyström features as a scikit-learn transformer: kernel values at landmarks, in the task that reads rows."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
+from sklearn.utils._param_validation import Interval
+
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import input_rows
+from bigkernel.estimators.basis import KernelBasis
+from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
+from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.kernels import Kernel
+from bigkernel.monitor import part_of_job
+from bigkernel.predictor import Predictor
+from bigkernel.projections import Projection
+
+
+class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelBasis):
+    """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
+
+    As scikit-learn's `Nystroem`, for rows of any size and any choice of landmarks; its features are these but for a
+    rotation. Directions that are rounding are left out, so that there may be fewer of them than landmarks. On zarr
+    arrays, corpora and Rows nothing is computed before the next step's tasks do it.
+
+    Parameters
+    ----------
+    kernel, gamma, degree, coef0, landmarks, random_state : as in `KernelRidge`, random features (`RandomFourier`) apart
+    n_components : int, default 100
+        m, the number of landmarks, at most that of the rows; not looked at where landmarks are given.
+    dtype : "auto", "float32" or "float64"
+        Of the kernel blocks. "auto" as in `KernelRidge`; features come in the dtype of the rows.
+
+    Attributes
+    ----------
+    landmarks_ : (m, d)
+    dual_coef_ : (m, r)
+        T, in the place of `normalization_` there.
+    intercept_ : (r,), zeros
+    rank_ : int
+        r, the number of features.
+    kernel_ : Kernel, every parameter a number
+    dtype_, n_features_in_, feature_names_in_
+
+    References
+    ----------
+    Williams & Seeger (NIPS 2000).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, Nystroem
+    >>> X = np.random.RandomState(0).normal(size=(200, 2))
+    >>> features = Nystroem(Gaussian(sigma=2.0), n_components=40, landmarks="k-means", random_state=0).fit_transform(X)
+    >>> bool(abs(features @ features.T - Gaussian(sigma=2.0)(X)).max() < 1e-2)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **{name: KERNEL_CONSTRAINTS[name] for name in ("kernel", "gamma", "degree", "coef0", "landmarks")},
+        **{name: KERNEL_CONSTRAINTS[name] for name in ("dtype", "random_state")},
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 100,
+        *,
+        landmarks: Any = "uniform",
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_components = n_components
+        self.landmarks = landmarks
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.random_state = random_state
+
+    @property
+    def n_landmarks(self) -> int | None:
+        """m as the settings have it: the number of the landmarks where they are given, else `n_components`."""
+        return self.n_components if isinstance(self.landmarks, str) else len(self.landmarks)
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Choose landmarks among rows X (n, d), and whiten their core.
+
+        Raises
+        ------
+        DataError
+            More components than rows.
+
+        Warns
+        -----
+        RankDeficient
+            Landmarks that repeat others.
+        """
+        self._validate_params()
+        self._check_landmarks()
+        if self._fourier:
+            raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
+        rows = input_rows(self, X, reset=True)
+        with part_of_job("Nystroem.fit"):
+            self._start(rows)
+            whitening = self._whitening()
+        self.dual_coef_ = whitening.expand(np.eye(whitening.rank))
+        self.intercept_, self.rank_ = np.zeros(whitening.rank), whitening.rank
+        return self
+
+    def _row_map(self) -> Projection:
+        return Projection(int(self.n_features_in_), Predictor(self._features(), self.dual_coef_, self.intercept_))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.rank_)

@@ -1,0 +1,116 @@
+"""Random Fourier features as a scikit-learn transformer: rows become cosines and sines, in the task that reads them."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bigkernel.errors import DataError
+from bigkernel.estimators.base import input_rows
+from bigkernel.estimators.basis import begin
+from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.fourier import FourierMap, FourierRows, spectrum_of
+from bigkernel.kernels import Kernel, as_kernel
+
+
+class RandomFourier(ClassNamePrefixFeaturesOutMixin, RowTransformer):
+    """Random Fourier features of a Gaussian, Laplacian or Matérn kernel.
+
+    √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)], whose inner products are k(x, z) in the mean, with a standard deviation of
+    at most p^{-1/2}. A linear method on them is the kernel method, near enough; `KernelRidge(landmarks="fourier")`
+    is ridge on them in one step. Only the seed and the width are kept: the frequencies Ω (d, p/2) are made where rows
+    are worked on. On zarr arrays, corpora and Rows nothing is computed before the next step's tasks do it.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        `Gaussian`, `Laplacian` or `Matern` with their lengths, one for all features or (but for the Laplacian) one
+        each, or a name: "rbf", "gaussian", "laplacian", "matern".
+    n_components : int, default 100
+        p: a cosine and a sine for each of p/2 frequencies, and one cosine more where p is odd.
+    orthogonal : bool, default False
+        Frequencies in directions at right angles, d at a time: the same mean, a smaller error. Not for the Laplacian.
+    gamma : float or None
+        Of a kernel given by name; None: from the spread of some rows.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    kernel_ : Kernel, every parameter a number
+    fourier_seed_ : int
+        The frequencies are a function of it, of kernel_ and of their number.
+    fourier_origin_ : (d,)
+        a, the mean of some rows.
+    n_features_in_, feature_names_in_
+
+    References
+    ----------
+    Rahimi & Recht (NIPS 2007); Sutherland & Schneider (UAI 2015) on pairs; Yu, Suresh, Choromanski, Holtmann-Rice &
+    Kumar, "Orthogonal random features" (NIPS 2016, arXiv 1610.09072).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, RandomFourier
+    >>> X = np.array([[0.0, 0.0], [1.0, 0.0], [3.0, 4.0]])
+    >>> features = RandomFourier(Gaussian(sigma=1.0), n_components=20_000, random_state=0).fit_transform(X)
+    >>> features.shape
+    (3, 20000)
+    >>> bool(abs(features @ features.T - Gaussian(sigma=1.0)(X)).max() < 0.02)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "kernel": [Kernel, StrOptions({"rbf", "gaussian", "laplacian", "matern"})],
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "orthogonal": ["boolean"],
+        "gamma": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 100,
+        *,
+        orthogonal: bool = False,
+        gamma: float | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_components = n_components
+        self.orthogonal = orthogonal
+        self.gamma = gamma
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw a seed, and read a few rows of X (n, d) for the origin and a bandwidth that is left to them.
+
+        Raises
+        ------
+        ConfigError
+            A kernel that has no such features.
+        """
+        self._validate_params()
+        rows = input_rows(self, X, reset=True)
+        self.kernel_, self.fourier_seed_, sample = begin(
+            rows, as_kernel(self.kernel, gamma=self.gamma), self.random_state
+        )
+        spectrum_of(self.kernel_, self.fourier_seed_, rows.shape[1], orthogonal=self.orthogonal)  # refuses early
+        self.fourier_origin_ = sample.mean(axis=0)
+        if not np.isfinite(self.fourier_origin_).all():
+            raise DataError(f"{rows.name}: the sums of its values leave the range of float64; scale the rows")
+        return self
+
+    def _row_map(self) -> FourierRows:
+        return FourierRows(
+            FourierMap(self.kernel_, self.fourier_seed_, self.n_components, self.fourier_origin_, bool(self.orthogonal))
+        )
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components)

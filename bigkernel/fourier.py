@@ -1,0 +1,251 @@
+"""Random Fourier features: φ(x) with E[φ(x)ᵀφ(z)] = k(x, z), for kernels of the difference x − z.
+
+    φ(x) = √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)],   the columns ω of Ω (d, p/2) drawn from the spectrum of k
+
+(Rahimi & Recht 2007). Of their two forms this is the one in pairs: the other, √(2/p) cos(ωᵀx + b), takes twice the
+products, has the larger variance for the Gaussian (Sutherland & Schneider 2015), and k(x, x) = 1 in the mean only,
+where pairs have it exactly. And the origin a, a point near the rows, which float32 needs, only rotates each pair: no
+method that is linear in φ can tell.
+
+Of an odd number of features the last one is √(2/p) cos(ωᵀ(x − a) + b), b uniform.
+
+Spectra: Gaussian N(0, diag σ⁻²); Laplacian a Cauchy distribution of scale γ in each coordinate; Matérn a multivariate t
+of 2ν degrees of freedom over ℓ. Orthogonal features (Yu et al. 2016) take d frequencies at a time in directions at
+right angles, uniformly distributed, with lengths as of independent ones: still unbiased, and closer to k. The
+Laplacian's spectrum is not the same in every direction and has no such form.
+
+Frequency j is a function of the kernel, the seed and j alone, so that fewer features are the first of more: its normals
+and uniforms are words of Philox 4×64 from a counter that begins at j, turned into quantiles. They are made where rows
+are worked on, once a process, and never stored. Shapes: d features of the rows, p the width of φ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Philox
+from numpy.typing import NDArray
+from scipy import linalg
+from scipy.special import gammaincinv, ndtri
+
+from bigkernel.blocks import strips
+from bigkernel.chunks import Chunk, MapCost
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.features import SingleMap
+from bigkernel.kernels import Gaussian, Kernel, Laplacian, Matern
+
+Array = NDArray[Any]
+_RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length
+_WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What decides the frequencies of a kernel, by value.
+
+    Attributes
+    ----------
+    name : of the kernel
+    scales : frequencies of unit length are multiplied by these, one or one a feature
+    degrees : of freedom of t; 0: normal
+    seed : int ≥ 0
+    n_features : d
+    orthogonal : bool
+    """
+
+    name: str
+    scales: tuple[float, ...]
+    degrees: int
+    seed: int
+    n_features: int
+    orthogonal: bool = False
+
+    def frequencies(self, count: int) -> tuple[Array, Array]:
+        """The first `count`, as columns (d, count), and a phase for each (count,), between 0 and 2π; float64."""
+        words = _uniforms(self.seed, count, _WORDS + self.n_features)
+        directions = words[:, _WORDS:]
+        if self.name == Laplacian.name:
+            drawn = np.tan(np.pi * (directions - 0.5))
+        else:
+            drawn = ndtri(directions)
+            if self.orthogonal:
+                drawn = _at_right_angles(drawn)
+                # lengths as of normal vectors: χ with d degrees of freedom
+                drawn *= np.sqrt(2 * gammaincinv(self.n_features / 2, words[:, _RADIAL]))[:, None]
+            if self.degrees:
+                chi2 = (ndtri(words[:, : self.degrees]) ** 2).sum(axis=1)
+                drawn *= np.sqrt(self.degrees / chi2)[:, None]
+        drawn *= np.asarray(self.scales)
+        return np.ascontiguousarray(drawn.T), 2 * np.pi * words[:, _RADIAL + 1]
+
+
+def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool = False) -> Spectrum:
+    """The spectrum of a kernel whose parameters are numbers.
+
+    Raises
+    ------
+    ConfigError
+        A kernel that is not a function of x − z, or orthogonal features of one whose spectrum has no rotations.
+    """
+    if isinstance(kernel, Gaussian | Matern):
+        length = kernel.sigma if isinstance(kernel, Gaussian) else kernel.length_scale
+        scales = tuple(float(scale) for scale in 1 / np.atleast_1d(np.asarray(length, np.float64)))
+        degrees = round(2 * kernel.nu) if isinstance(kernel, Matern) else 0
+        return Spectrum(kernel.name, scales, degrees, seed, n_features, orthogonal)
+    if not isinstance(kernel, Laplacian):
+        raise ConfigError(
+            f"{kernel.name} kernel: random Fourier features are of kernels of x − z; expected a gaussian, matern or "
+            "laplacian kernel"
+        )
+    if orthogonal:
+        raise ConfigError(
+            "laplacian kernel: its spectrum changes when it is rotated, so that orthogonal frequencies would be those "
+            "of another kernel; expected orthogonal=False, or a gaussian or matern kernel"
+        )
+    return Spectrum(kernel.name, (float(kernel.gamma),), 0, seed, n_features)
+
+
+@dataclass(frozen=True, eq=False)
+class FourierMap(SingleMap):
+    """φ of the head of the module.
+
+    Attributes
+    ----------
+    kernel : gaussian, matern or laplacian, every parameter a number
+    seed : int ≥ 0
+    width : p
+    origin : a, (d,)
+    orthogonal : bool
+    dtype : of the block
+    shift : (p,) subtracted from every row of the block, or None; see `features.centre_of`
+    """
+
+    kernel: Kernel
+    seed: int
+    width: int
+    origin: Array
+    orthogonal: bool = False
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    shift: Array | None = None
+
+    def __post_init__(self) -> None:
+        spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)  # refuses what has none
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """What the frequencies are drawn from."""
+        return spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)
+
+    @property
+    def n_features(self) -> int:
+        """d."""
+        return len(self.origin)
+
+    @property
+    def flops_per_row(self) -> float:
+        """See `FeatureMap`."""
+        return 2.0 * -(-self.width // 2) * self.n_features
+
+    @property
+    def row_bytes(self) -> int:
+        """See `FeatureMap`."""
+        return (self.width + self.n_features) * self.dtype.itemsize
+
+    @property
+    def fixed_bytes(self) -> int:
+        """See `FeatureMap`: the frequencies, and what there is of them while they are made."""
+        d, count = self.n_features, -(-self.width // 2)
+        made = (d + _WORDS + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
+        return d * count * self.dtype.itemsize + made
+
+    def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
+        """k(x, x) of these rows of the chunk, (b,): 1."""
+        return np.ones(len(chunk.x[block]))
+
+    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
+        """See `FeatureMap.blocks`."""
+        pairs, count = self.width // 2, -(-self.width // 2)
+        frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
+        rows = chunk.load(block, self.n_features, self.dtype)
+        out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
+        scale = self.dtype.type((2 / self.width) ** 0.5)
+        with chunk.work.stage("block"), np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(rows, self.origin.astype(self.dtype), out=rows)
+            np.matmul(rows, frequencies, out=out[:, :count])
+        with chunk.work.stage("exp"):
+            out[:, self.width :] = 0
+            for strip in strips(out):
+                cosines, sines = out[strip, :count], out[strip, count : self.width]
+                lost = ~np.isfinite(cosines)  # rows whose phase leaves the range of the dtype
+                if lost.any():
+                    cosines[lost] = 0
+                np.sin(cosines[:, :pairs], out=sines)
+                if count > pairs:
+                    cosines[:, pairs] += phases[pairs]
+                np.cos(cosines, out=cosines)
+                features = out[strip, : self.width]
+                np.multiply(features, scale, out=features)
+                if self.shift is not None:
+                    np.subtract(features, self.shift, out=features)
+        return out
+
+    def of(self, X: Array) -> Array:
+        """φ of rows X (n, d) in memory, (n, p) of the dtype of the map."""
+        return self.block(Chunk(X, block_rows=max(1, len(X))), slice(None))
+
+
+@dataclass(frozen=True, eq=False)
+class FourierRows:
+    """φ as a row map: rows of d features become rows of p, in the task that reads them."""
+
+    features: FourierMap
+    name: ClassVar[str] = "fourier"
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        if d != self.features.n_features:
+            raise DataError(f"fourier features: expected rows of {self.features.n_features} features, found {d}")
+        return self.features.width
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        features = self._of(np.dtype(f"f{itemsize}"))
+        return MapCost(features.flops_per_row, features.row_bytes, features.fixed_bytes)
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        return self._of(x.dtype).of(x)
+
+    def _of(self, dtype: np.dtype[Any]) -> FourierMap:
+        same = self.features
+        return FourierMap(same.kernel, same.seed, same.width, same.origin, same.orthogonal, dtype)
+
+
+@lru_cache(maxsize=2)
+def _frequencies(spectrum: Spectrum, count: int, dtype: str) -> tuple[Array, Array]:
+    """Once a process: a task holds a map of its own, which is a few numbers."""
+    frequencies, phases = (part.astype(dtype) for part in spectrum.frequencies(count))
+    frequencies.setflags(write=False)
+    return frequencies, phases
+
+
+def _uniforms(seed: int, count: int, words: int) -> Array:
+    """`words` numbers between 0 and 1, neither of which occurs, for each of `count` frequencies, (count, words)."""
+    ticks = -(-words // 4)
+    raw = np.asarray(Philox(key=seed).random_raw(4 * ticks * count)).reshape(count, -1)[:, :words]
+    uniforms: Array = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return uniforms
+
+
+def _at_right_angles(normals: Array) -> Array:
+    """Rows (count, d) of normals as unit vectors, those of d at a time at right angles, uniformly distributed."""
+    d = normals.shape[1]
+    for start in range(0, len(normals), d):
+        piece = normals[start : start + d]
+        Q, R = linalg.qr(piece.T, mode="economic", check_finite=False)
+        # with a positive diagonal of R the distribution is Haar's, whatever signs the factorization takes
+        piece[...] = (Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)).T
+    return normals
