@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bigkernel.clusters import connect
     from bigkernel.corpus import Corpus, open_corpus
     from bigkernel.estimators import (
+        DICA,
         SSSL,
         KernelRidge,
         KernelRidgeClassifier,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "DICA",
     "SSSL",
     "Corpus",
     "Gaussian",
@@ -68,6 +70,7 @@ _HOMES = {
     "clusters": ("connect",),
     "corpus": ("Corpus", "open_corpus"),
     "estimators": (
+        "DICA",
         "SSSL",
         "KernelRidge",
         "KernelRidgeClassifier",

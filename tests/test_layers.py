@@ -35,6 +35,8 @@ LAYERS = {
             "forecast",
             "projections",
             "cells",
+            "views",
+            "invariance",
             "pseudo",
             "alignment",
             "anchors",

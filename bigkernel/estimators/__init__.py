@@ -1,5 +1,6 @@
 """Estimators in scikit-learn's manners, for rows of any size: NumPy, Dask and zarr arrays, corpora and Rows."""
 
+from bigkernel.estimators.domains import DICA
 from bigkernel.estimators.linear import LinearRegression, Ridge
 from bigkernel.estimators.nystroem import Nystroem
 from bigkernel.estimators.random_fourier import RandomFourier
@@ -8,6 +9,7 @@ from bigkernel.estimators.sssl import SSSL, SSSLClassifier
 from bigkernel.estimators.transforms import Rescaler, Standardizer, UnitNormalizer
 
 __all__ = [
+    "DICA",
     "SSSL",
     "KernelRidge",
     "KernelRidgeClassifier",

@@ -138,8 +138,9 @@ class DomainedEstimator(LandmarkEstimator):
         swept = sweep(rows, statistic, what="moments")
         self.sweep_ = swept.report()
         self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
-        shift = statistic.features.shift  # type: ignore[attr-defined]
-        return uncentred(swept.total, shift)
+        if not swept.total["n"].sum() > 0:
+            raise DataError(f"{rows.name}: the weights of all rows are zero")
+        return uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
 
     def _plan(self, rows: Rows, cells: Cells) -> Plan:
         """The plan of the sweep of rows that came through the door of an estimator made for this."""

@@ -1,0 +1,255 @@
+"""Components that generalise over domains: DICA and UDICA as transformers, fitted in one sweep."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval
+
+from bigkernel.cells import Cells, CellSums
+from bigkernel.certify import Certificates
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.basis import OF_FOURIER
+from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, require_exact, require_some
+from bigkernel.estimators.domained import DomainedTransformer
+from bigkernel.invariance import Components, exact_components, landmark_components
+from bigkernel.kernels import Kernel
+from bigkernel.monitor import part_of_job
+from bigkernel.plan import Plan
+from bigkernel.rows import Rows
+from bigkernel.statistics import Accumulator, require_weights
+
+Array = NDArray[Any]
+
+
+class DICA(DomainedTransformer):
+    """Domain-invariant component analysis: kernel features in which domains look alike and classes apart.
+
+    For domain generalization: the components are learnt from several source domains, without any row of the domains
+    they will be used on, and `transform` maps rows of any domain, seen or not, one by one. `supervised=True` is DICA,
+    which keeps the means of the classes apart; `supervised=False` is UDICA, which keeps variance. Both hold the means
+    of the domains together.
+
+    Parameters
+    ----------
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    n_components : int, default 20
+        Fewer are given where there are fewer: of DICA at most one less than there are classes.
+    supervised : bool, default True
+        DICA, which needs labels, or UDICA, which does not look at them.
+    alpha : float > 0, default 1
+        λ, of the norm of a component.
+    epsilon : float ≥ 0, default 1e-3
+        ε, of the labels (DICA only).
+    n_landmarks : int or None
+        None: exact, n×n in memory. m: one sweep over the rows and an m×m solve.
+    allow_single_domain : bool, default False
+        Take rows of one domain, or without any, where nothing is to be aligned: DICA is then covariance operator
+        inverse regression and UDICA kernel PCA.
+
+    Attributes
+    ----------
+    eigenvalues_ : (c,), falling; the variance of each component over the training rows
+    dual_coef_ : (m, c), over the landmarks (over the rows, where exact)
+    intercept_ : (c,), which centres the components by the mean of the training rows
+    domains_ : (G,) the domains of the fit, sorted
+    classes_ : (k,) sorted labels (DICA only)
+    distributional_variance_ : dict
+        Mean squared distance of the domains' means from their mean, in the features (`features`) and in the components
+        (`components`), and what share it is of the variance there (`features_share`, `components_share`).
+    landmarks_, kernel_, rank_, certificates_, skipped_rows_, n_features_in_
+        As in `KernelRidge`.
+    statistics_ : dict of float64 arrays
+        The moments of the landmark block (Nyström only), with the sums of every domain and class as C (1, m, G(k + 1));
+        `refit()` after `set_params(alpha=…, epsilon=…, n_components=…)` needs no sweep.
+
+    Notes
+    -----
+    Every domain counts alike in the distributional variance, whatever its rows; a domain of one row has that row for
+    its mean. Rows labelled −1 or NaN have no label: they count in the variance and in the means of domains. The labels
+    of one domain are enough, and a domain may lack classes: classes count over all domains together.
+    The sign of a component is that of its largest magnitude among the landmarks. The paper's code centres a test set by
+    its own mean; here it is centred by that of the training rows, so that a row's components depend on that row alone.
+
+    References
+    ----------
+    Muandet, Balduzzi & Schölkopf, "Domain generalization via invariant feature representation" (ICML 2013).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import DICA, Gaussian
+    >>> rng = np.random.default_rng(0)
+    >>> domain, y = np.repeat([0, 1, 2], 40), np.tile([0, 1], 60)
+    >>> X = rng.normal(size=(120, 2)) + np.column_stack([3 * domain, 2 * y])
+    >>> model = DICA(Gaussian(sigma=2.0), n_landmarks=30, random_state=0).fit(X, y, sample_domain=domain)
+    >>> shares = model.distributional_variance_
+    >>> bool(shares["components_share"] < 0.1 * shares["features_share"])
+    True
+    >>> model.transform(X).shape
+    (120, 1)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KERNEL_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "supervised": ["boolean"],
+        "epsilon": [Interval(Real, 0, None, closed="left")],
+        "allow_single_domain": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 20,
+        *,
+        supervised: bool = True,
+        alpha: float = 1.0,
+        epsilon: float = 1e-3,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        allow_single_domain: bool = False,
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_components = n_components
+        self.supervised = supervised
+        self.alpha = alpha
+        self.epsilon = epsilon
+        self.n_landmarks = n_landmarks
+        self.landmarks = landmarks
+        self.allow_single_domain = allow_single_domain
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the components of rows X (n, d).
+
+        Parameters
+        ----------
+        y : (n,) labels, −1 or NaN where there is none; None for a corpus or Rows that carry their own, and for UDICA
+        sample_domain : (n,) integers; None for a corpus or Rows with a column `domain`
+        sample_weight : (n,) or None
+
+        Raises
+        ------
+        DataError
+            Domains or labels that are missing or cannot be used, or only one domain.
+        """
+        self._validate_params()
+        self._check_settings()
+        rows, cells = self._entered(X, y, sample_domain, sample_weight)
+        with part_of_job("DICA.fit"):
+            if self._exact:
+                self._fit_exact(rows, cells)
+            else:
+                self._start(rows)
+                self._learn(rows, cells)
+        return self
+
+    def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
+        """What `fit` on these rows would cost, without running it; see `KernelRidge.plan`."""
+        self._check_settings()
+        other = DICA(**self.get_params(deep=False))
+        return other._plan(*other._entered(X, y, sample_domain, None))
+
+    @property
+    def n_components_(self) -> int:
+        """How many components there are."""
+        return len(self.eigenvalues_)
+
+    def fit_report(self) -> dict[str, Any]:
+        """What the fit was, as plain data: `KernelRidge.fit_report` with `domains` and `distributional_variance`."""
+        report = super().fit_report()
+        report.pop("labelled_rows", None)
+        report["components"] = self.n_components_
+        report["domains"] = len(self.domains_)
+        report["distributional_variance"] = dict(self.distributional_variance_)
+        return report
+
+    def _entered(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Any]:
+        fallback = "one" if self.allow_single_domain else "refuse"
+        return self._door(X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha: DICA needs a penalty above 0, found {self.alpha!r}")
+
+    def _settings(self) -> dict[str, Any]:
+        epsilon = float(self.epsilon) if self.supervised else None
+        return {"alpha": float(self.alpha), "epsilon": epsilon, "count": int(self.n_components)}
+
+    def _solve(self, certificates: Certificates) -> None:
+        total, G = self.statistics_, len(self.domains_)
+        cells = Cells(self.domains_, np.arange(total["C"].shape[2] // G - 1))
+        if self.supervised and not cells.n_classes:
+            raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
+        self._require_domains(CellSums.of(total, cells).by_domain()[1])
+        whitening = self._whitening(certificates=certificates)
+        self.rank_ = whitening.rank
+        self._take(landmark_components(total, cells, whitening, self._core(), **self._settings()))
+
+    def _fit_exact(self, rows: Rows, cells: Any) -> None:
+        n = len(rows)
+        require_exact("DICA", n)
+        given = rows.read(0, n)
+        keep = np.flatnonzero(~given.faults())
+        chunk, self.skipped_rows_ = rows.admit(given)  # refuses rows that are not sound, or blanks them
+        require_some(rows, self.skipped_rows_)
+        X, cell = chunk.load(keep, rows.shape[1], np.float64), cells.of(chunk, keep)
+        weight = None
+        if "weight" in rows.columns and chunk.weight is not None:
+            weight = require_weights(np.asarray(chunk.weight, np.float64), 0)[keep]
+            if not weight.any():
+                raise DataError(f"{rows.name}: the weights of all rows are zero")
+        for name in ("statistics_", "sample_weight_", *OF_FOURIER):  # of another fit before
+            self.__dict__.pop(name, None)
+        self.landmarks_, self.dtype_, self.rank_ = X, "float64", len(X)
+        self.kernel_ = self._kernel().resolve(X, weight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            K = self.kernel_(X)
+        if not np.isfinite(K).all():
+            raise DataError(f"{self.kernel_.name} kernel: its values leave the range of float64; scale the rows")
+        domain = cell // (cells.n_classes + 1)
+        self._require_domains(np.bincount(domain, weight, minlength=cells.n_domains))
+        certificates = Certificates()
+        self._take(exact_components(K, cell, cells, weight=weight, **self._settings()))
+        self._settle(certificates)
+
+    def _take(self, found: Components) -> None:
+        if not len(found.eigenvalues):
+            raise DataError(
+                f"DICA: no component; with n_samples = {self._sample_count()} the rows, or the means of the classes, "
+                "do not differ"
+            )
+        self.alpha_ = float(self.alpha)
+        self.eigenvalues_, self.distributional_variance_ = found.eigenvalues, found.variance
+        self.dual_coef_, self.intercept_ = found.coef, found.intercept
+
+    def _sample_count(self) -> int:
+        statistics: Accumulator | None = self.__dict__.get("statistics_")
+        return len(self.landmarks_) if statistics is None else int(statistics["rows"].sum())
+
+    def _require_domains(self, weights: Array) -> None:
+        count = np.count_nonzero(weights)
+        if count < 2 and not self.allow_single_domain:
+            raise DataError(
+                f"domain: {type(self).__name__} aligns several domains; found rows of {count}, "
+                f"{self.domains_[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
+            )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = bool(self.supervised)
+        return tags

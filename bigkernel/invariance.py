@@ -1,0 +1,252 @@
+"""Domain-invariant components as small problems: UDICA and DICA in m×m form, and exactly.
+
+Muandet, Balduzzi & Schölkopf, "Domain generalization via invariant feature representation" (ICML 2013). Components are
+directions along which the means of the domains differ little while the rows (UDICA), or the means of the classes
+(DICA), differ much. With centred features Φ (n×p), S = ΦᵀΦ, domain means μ_g, their mean μ̄,
+    R = (1/G) Σ_g (μ_g − μ̄)(μ_g − μ̄)ᵀ,                     the distributional variance is tr R,
+    UDICA   (1/n) S² w        = γ [S(R + I) + λI] w,
+    DICA    (1/n_l) M S w     = γ [S(R + I) + λI] w,    M = (ΦᵀY)(YᵀY + n_l εI)⁻¹(YᵀΦ),
+which are the paper's (1/n) K² B = (KQK + K + λI) B Γ and (1/n) L(L + nεI)⁻¹K² B = (KQK + K + λI) B Γ for w = ΦᵀB.
+In M, rows and one-hot labels are centred over the n_l labelled rows alone, so that rows without a label count in S and
+R and add nothing to M. DICA's operator is a product of three positive ones and has complex eigenvalues at times: a
+conjugate pair gives the plane of its real and imaginary parts.
+Shapes: p columns of Φ, G domains, k classes, c components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.cells import Cells, CellSums, means
+from bigkernel.errors import DataError
+from bigkernel.solve import Whitening, positive_part, reduced
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+_NULL = 1e-9  # eigenvalues below this share of the largest are rounding
+
+
+@dataclass(frozen=True)
+class Components:
+    """What a fit gives: z(x) = φ(x)ᵀW + b, centred by the mean of the training rows.
+
+    Attributes
+    ----------
+    coef : W (p, c), over the columns of the map (over the rows, where exact)
+    intercept : b (c,)
+    eigenvalues : γ (c,), falling; the variance of each component over the training rows
+    variance : distributional variance tr R in the features and in the components, and what share of the whole
+        variance it is
+    """
+
+    coef: Array
+    intercept: Array
+    eigenvalues: Array
+    variance: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """All rows in centred coordinates: n = Σ w, S = Σ w φφᵀ (p, p), and `between` (p, G) with R its square."""
+
+    n: float
+    S: Array
+    between: Array
+
+
+@dataclass(frozen=True)
+class Labels:
+    """C = ΦᵀY (p, k) and YᵀY (k, k), centred over the labelled rows, whose Σ w is n."""
+
+    n: float
+    C: Array
+    YY: Array
+
+    def scaled(self, epsilon: float) -> Array:
+        """C A^{1/2} with A = (YᵀY + n_l εI)⁻¹ on its range: M = (C A^{1/2})(C A^{1/2})ᵀ."""
+        values, vectors = linalg.eigh(self.YY)
+        total = values + self.n * epsilon
+        kept = total > _NULL * max(float(total[-1]), 1e-300)
+        half: Array = self.C @ (vectors[:, kept] / np.sqrt(total[kept]))
+        return half
+
+
+def one_hot_labels(sums: Array, weights: Array) -> Labels:
+    """Labels from Σ w φ (p, k) and Σ w (k,) of the labelled rows of each class."""
+    n = float(weights.sum())
+    if not n > 0:
+        raise DataError("y: no labelled row with a weight above zero")
+    C = sums - np.outer(sums.sum(axis=1) / n, weights)
+    return Labels(n, C, np.diag(weights) - np.outer(weights, weights) / n)
+
+
+def between_domains(sums: Array, weights: Array) -> Array:
+    """(p, G) (μ_g − μ̄)/√G from Σ w φ (p, G) and Σ w (G,); domains without weight are left out."""
+    there = weights > 0
+    centres = means(sums[:, there], weights[there])
+    between: Array = (centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(there.sum())
+    return between
+
+
+def unsupervised(spread: Spread, alpha: float, count: int) -> tuple[Array, Array]:
+    """UDICA: directions w (p, c) and eigenvalues (c,)."""
+    values, V = linalg.eigh(spread.S, driver="evd")
+    values, V = positive_part(values, V)
+    # w = VΛ^{1/2}u: (1/n) Λ²u = γ (Λ^{1/2}VᵀRVΛ^{1/2} + Λ + λI) u
+    half = V * np.sqrt(values)
+    right = _penalised(np.diag(values), half.T @ spread.between, alpha)
+    eigenvalues, u = _largest(np.diag(values**2 / spread.n), right, count)
+    return half @ u, eigenvalues
+
+
+def supervised(spread: Spread, labels: Labels, alpha: float, epsilon: float, count: int) -> tuple[Array, Array]:
+    """DICA: directions w (p, c) and eigenvalues (c,); at most one less than there are classes."""
+    # w = D⁻¹E h with M = EEᵀ, D = S(R + I) + λI: (1/n_l) EᵀS D⁻¹E h = γ h
+    E = labels.scaled(epsilon)
+    D = (spread.S @ spread.between) @ spread.between.T + spread.S
+    D[np.diag_indices(len(D))] += alpha
+    solved = linalg.solve(D, E)
+    eigenvalues, H = linalg.eig(E.T @ (spread.S @ solved) / labels.n)
+    return _real(eigenvalues, solved @ H, spread.S, count)
+
+
+def landmark_components(
+    total: Mapping[str, Array],
+    cells: Cells,
+    whitening: Whitening,
+    core: Array,
+    *,
+    alpha: float,
+    epsilon: float | None,
+    count: int,
+) -> Components:
+    """Components from the moments of a `CellMomentStatistic`.
+
+    Parameters
+    ----------
+    total : moments of the landmark block, uncentred
+    whitening, core : of the landmarks; the core (m, m) tells the sign of a component: at the landmark where its
+        magnitude is largest it is positive
+    alpha : λ > 0
+    epsilon : ε ≥ 0 of DICA, or None: UDICA
+    count : most components
+    """
+    everything = reduced(Moments.of(dict(total)), whitening)
+    sums, n = CellSums.of(total, cells), float(everything.n)
+    mean, (by_domain, weights) = everything.s / n, sums.by_domain()
+    between = between_domains(whitening.reduce(by_domain), weights)
+    spread = Spread(n, everything.G - n * np.outer(mean, mean), between)
+    if epsilon is not None:
+        of_class, class_weights = sums.by_class()
+        labels = one_hot_labels(whitening.reduce(of_class), class_weights)
+        w, eigenvalues = supervised(spread, labels, alpha, epsilon, count)
+    else:
+        w, eigenvalues = unsupervised(spread, alpha, count)
+    # the variance of a component is its eigenvalue
+    variance = np.einsum("ij,ij->j", w, spread.S @ w) / n
+    w = w * np.sqrt(eigenvalues / variance)
+    coef = whitening.expand(w)
+    sign = _signs(core @ coef)
+    report = _variance(between, float(np.trace(spread.S)) / n, w.T @ between, eigenvalues)
+    return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report)
+
+
+def exact_components(
+    K: Array,
+    cell: Array,
+    cells: Cells,
+    *,
+    alpha: float,
+    epsilon: float | None,
+    count: int,
+    weight: Array | None = None,
+) -> Components:
+    """Components from the n×n kernel matrix of all rows, the form of the paper (its Algorithm 1).
+
+    Parameters
+    ----------
+    K : (n, n)
+    cell : (n,) the cell of each row
+    alpha, epsilon, count : as in `landmark_components`
+    weight : (n,) or None. The rows of Φ are then those of the centred features times √w.
+    """
+    w = np.ones(len(K)) if weight is None else np.asarray(weight, np.float64)
+    n, root, of_mean = float(w.sum()), np.sqrt(w), K @ w / float(w.sum())
+    centred = (K - of_mean[:, None] - of_mean + w @ of_mean / n) * np.outer(root, root)
+    domain, label = np.divmod(cell, cells.n_classes + 1)
+    # over the rows: Φᵀ·between are the domain means less their mean, and Q = between·betweenᵀ
+    member = root[:, None] * (domain[:, None] == np.arange(cells.n_domains))
+    between = between_domains(member, root @ member)
+    right = _penalised(centred, centred @ between, alpha)
+    if epsilon is not None:
+        hot = root[:, None] * (label[:, None] == np.arange(cells.n_classes))
+        labels = one_hot_labels(hot, root @ hot)
+        # L(L + n_l εI)⁻¹ = EEᵀ and B = D⁻¹E h with D = KQK + K + λI: (1/n_l) EᵀK²D⁻¹E h = γ h
+        E = labels.scaled(epsilon)
+        solved = linalg.solve(right, E, assume_a="pos")
+        square = centred @ centred
+        found, H = linalg.eig(E.T @ (square @ solved) / labels.n)
+        B, eigenvalues = _real(found, solved @ H, square, count)
+    else:
+        # (1/n) K²B = (KQK + K + λI) B Γ
+        eigenvalues, B = _largest(centred @ centred / n, right, count)
+    z = centred @ B
+    scale = np.sqrt(eigenvalues * n / np.einsum("ij,ij->j", z, z))
+    dual = root[:, None] * (B * scale)
+    dual -= np.outer(w, dual.sum(axis=0) / n)
+    sign = _signs(K @ dual)
+    spread = (centred @ between * between).sum()
+    report = _variance(np.sqrt(max(spread, 0.0)), float(np.trace(centred)) / n, (z * scale).T @ between, eigenvalues)
+    return Components(dual * sign, -(of_mean @ dual) * sign, eigenvalues, report)
+
+
+def _penalised(K: Array, half: Array, alpha: float) -> Array:
+    """half·halfᵀ + K + αI."""
+    right: Array = half @ half.T + K
+    right[np.diag_indices(len(K))] += alpha
+    return right
+
+
+def _largest(left: Array, right: Array, count: int) -> tuple[Array, Array]:
+    """The largest eigenvalues above rounding of left·u = γ right·u, falling, and their vectors."""
+    size = len(left)
+    if not size:
+        return np.zeros(0), np.zeros((0, 0))
+    values, vectors = linalg.eigh(left, right, subset_by_index=(max(0, size - count), size - 1))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > _NULL * max(float(values[0]), 1e-300)
+    return values[kept], vectors[:, kept]
+
+
+def _real(values: Array, vectors: Array, S: Array, count: int) -> tuple[Array, Array]:
+    """Real vectors of the leading eigenvalues with positive real parts, and those parts, falling.
+
+    Of a conjugate pair, the real and the imaginary part of its vector w, turned so that they are uncorrelated: wᵀSw is
+    real and positive.
+    """
+    order = np.lexsort((-values.imag, -values.real))
+    values, vectors = values[order], vectors[:, order]
+    kept = values.real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)
+    values, vectors = values[kept][:count], vectors[:, kept][:, :count]
+    turned = vectors * np.exp(-0.5j * np.angle(np.einsum("ij,ij->j", vectors, S @ vectors)))
+    return np.where(values.imag < 0, turned.imag, turned.real), values.real
+
+
+def _signs(values: Array) -> Array:
+    """±1 (c,): the sign of the value of largest magnitude in each column of values (m, c)."""
+    largest = values[np.abs(values).argmax(axis=0), np.arange(values.shape[1])]
+    return np.where(largest < 0, -1.0, 1.0)
+
+
+def _variance(features: Any, whole: float, components: Array, eigenvalues: Array) -> dict[str, float]:
+    """The report of `Components.variance`, from square roots of the variances between domains."""
+    report = {"features": float(np.sum(np.square(features))), "components": float(np.sum(np.square(components)))}
+    wholes = {"features": whole, "components": float(eigenvalues.sum())}
+    shares = {f"{name}_share": report[name] / max(wholes[name], 1e-300) for name in wholes}
+    return {**report, **shares}

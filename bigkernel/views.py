@@ -1,0 +1,120 @@
+"""Correlated Nyström views as small problems: canonical correlations of two views, and ridge in their coordinates.
+
+McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-supervised learning" (NIPS 2013, arXiv
+1306.5554). Two sets of landmarks give two views of every row, labelled or not; what both views agree on is worth
+fitting. Notation: p₁, p₂ columns of the views, r canonical directions with correlations ρ, c targets, N rows in all,
+n_l labelled ones. Nothing here sees a row: the moments of [φ¹, φ²] are all that is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.certify import Certificates
+from bigkernel.solve import Whitening, centre, ridge
+from bigkernel.statistics import Moments
+
+Array = NDArray[Any]
+_UNCORRELATED = 1e-10  # correlations up to this are 0: the penalty (1 − ρ)/ρ leaves nothing of their directions
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """The canonical coordinates of the first view, z(x) = Bᵀφ¹(x) − o: of mean 0 and variance 1 over all rows.
+
+    Attributes
+    ----------
+    basis : B (p₁, r)
+    offset : o (r,)
+    correlations : ρ (r,) with the coordinates of the second view, falling, in (0, 1]
+    ranks : directions kept of either view
+    """
+
+    basis: Array
+    offset: Array
+    correlations: Array
+    ranks: tuple[int, int]
+
+    @property
+    def penalty(self) -> Array:
+        """(1 − ρ)/ρ (r,): what the canonical norm of the paper charges for each direction."""
+        charged: Array = (1 - self.correlations) / self.correlations
+        return charged
+
+    def reduce(self, moments: Moments) -> Moments:
+        """Moments of z from those of φ¹, (p₁) columns."""
+        B, o, n = self.basis, self.offset, moments.n
+        G, C, s = B.T @ moments.G @ B, B.T @ moments.C, B.T @ moments.s
+        cross = np.outer(s, o)
+        G = G - cross - cross.T + n * np.outer(o, o)
+        return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o)
+
+
+def canonical_views(everything: Moments, first: Whitening, second: Whitening) -> Canonical:
+    """Canonical correlations of two views from the moments of all rows, (p₁ + p₂) columns, the first view's first.
+
+    Parameters
+    ----------
+    everything : moments of [φ¹, φ²] over all rows, labelled or not
+    first, second : of the core of each view
+
+    Directions of a view whose variance is rounding are left out, and so are those without correlation.
+    """
+    p, n = first.width, everything.n
+    mean = everything.s / n
+    G = everything.G / n - np.outer(mean, mean)
+    C11, C22 = first.rotate(G[:p, :p]), second.rotate(G[p:, p:])
+    C12 = first.reduce(second.reduce(G[p:, :p]).T)
+    W1, W2 = _inverse_root(C11, everything.rows, first), _inverse_root(C22, everything.rows, second)
+    # C11^{-1/2} C12 C22^{-1/2} = U diag(ρ) Vᵀ
+    U, correlations, _ = linalg.svd(W1.T @ C12 @ W2, full_matrices=False, check_finite=False)
+    kept = correlations > _UNCORRELATED
+    basis = first.expand(W1 @ U[:, kept])
+    ranks = (W1.shape[1], W2.shape[1])
+    return Canonical(basis, basis.T @ mean[:p], np.minimum(correlations[kept], 1.0), ranks)
+
+
+def _inverse_root(C: Array, rows: float, whitening: Whitening) -> Array:
+    """W (r, k) with WᵀCW = I on the k eigenvectors of a covariance that stand above rounding."""
+    if not len(C):
+        return np.zeros((0, 0))
+    values, vectors = linalg.eigh(C, driver="evd", check_finite=False)
+    largest = max(float(values[-1]), 1e-300)
+    # rounding of the moments, which whitening amplifies: what it is at least, and what the negative eigenvalues show
+    relative = 10 * max(len(C), rows) * float(np.finfo(np.float64).eps)
+    relative = min(relative * whitening.condition, max(relative, 1e-8))
+    kept = values > max(relative * largest, -10 * float(values[0]))
+    inverse: Array = vectors[:, kept] / np.sqrt(values[kept])
+    return inverse
+
+
+def canonical_ridge(
+    labelled: Moments,
+    views: Canonical,
+    alpha: float,
+    *,
+    fit_intercept: bool = True,
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """Coefficients over the first view (p₁, c) and intercept (c,) of ridge with the canonical norm.
+
+    min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows (Algorithm 1 of the
+    paper, whose γ is α; it has no b).
+
+    Parameters
+    ----------
+    labelled : moments of φ¹ over the labelled rows, (p₁) columns
+    alpha : ≥ 0
+    fit_intercept : b, without penalty; False: b = 0
+    """
+    small = centre(views.reduce(labelled), fit_intercept=fit_intercept)
+    # (ZᵀZ + n_l diag((1 − ρ)/ρ) + n_l α I) β = ZᵀY
+    G = small.G + np.diag(small.n * views.penalty)
+    beta = ridge(G, small.C, small.n * alpha, n_rows=labelled.rows, certificates=certificates)
+    b = small.target_mean - small.mean @ beta
+    return views.basis @ beta, b - views.offset @ beta
