@@ -69,3 +69,7 @@ class ConfigError(BigKernelError, ValueError):
 
 class RankDeficient(UserWarning):
     """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m."""
+
+
+class PseudoLabelsCollapsed(UserWarning):
+    """The labels that adaptation gives unlabelled rows became flat, or one class took all: an earlier round is kept."""

@@ -36,6 +36,8 @@ class Whitening:
     pivots : (r,) the landmarks kept, or None: all, through `basis`
     factor : (r, r) lower triangular L, or None
     basis : (p, r), T itself, for cores that are not positive
+
+    With neither factor nor basis, T is the identity.
     """
 
     width: int
@@ -55,6 +57,8 @@ class Whitening:
         if self.basis is not None:
             reduced: Array = self.basis.T @ C
             return reduced
+        if self.factor is None:
+            return C
         # TᵀC = L⁻¹ΠC
         return _solve_lower(self.factor, C[self.pivots])
 
@@ -62,6 +66,8 @@ class Whitening:
         """TᵀGT (r×r), for G (p×p) symmetric."""
         if self.basis is not None:
             rotated: Array = self.basis.T @ G @ self.basis
+        elif self.factor is None:
+            rotated = G
         else:
             half = _solve_lower(self.factor, G[np.ix_(self.pivots, self.pivots)])  # type: ignore[arg-type]
             rotated = _solve_lower(self.factor, half.T)
@@ -72,6 +78,8 @@ class Whitening:
         if self.basis is not None:
             expanded: Array = self.basis @ w
             return expanded
+        if self.factor is None:
+            return w
         out = np.zeros((self.width, *w.shape[1:]))
         out[self.pivots] = linalg.solve_triangular(self.factor, w, lower=True, trans="T", check_finite=False)
         return out
@@ -79,7 +87,7 @@ class Whitening:
 
 def identity(width: int) -> Whitening:
     """No whitening: for maps that are features already."""
-    return Whitening(width, width, basis=np.eye(width))
+    return Whitening(width, width)
 
 
 def whiten(
