@@ -55,8 +55,7 @@ class Whitening:
     def reduce(self, C: Array) -> Array:
         """TᵀC, for C (p,) or (p, c)."""
         if self.basis is not None:
-            reduced: Array = self.basis.T @ C
-            return reduced
+            return np.asarray(self.basis.T @ C)
         if self.factor is None:
             return C
         # TᵀC = L⁻¹ΠC
@@ -76,8 +75,7 @@ class Whitening:
     def expand(self, w: Array) -> Array:
         """Tw: coefficients over the landmarks, (p,) or (p, c), of weights w (r,) or (r, c)."""
         if self.basis is not None:
-            expanded: Array = self.basis @ w
-            return expanded
+            return np.asarray(self.basis @ w)
         if self.factor is None:
             return w
         out = np.zeros((self.width, *w.shape[1:]))
@@ -211,12 +209,10 @@ class Factor:
     def solve(self, C: Array) -> Array:
         """(G + αI)⁻¹C, (r, c): the minimum-norm solution where G + αI is singular."""
         if self.lower is not None:
-            solution: Array = linalg.cho_solve((self.lower, True), C, check_finite=False)
-            return solution
+            return np.asarray(linalg.cho_solve((self.lower, True), C, check_finite=False))
         assert self.vectors is not None
         assert self.values is not None
-        w: Array = self.vectors @ ((self.vectors.T @ C) / self.values[:, None])
-        return w
+        return np.asarray(self.vectors @ ((self.vectors.T @ C) / self.values[:, None]))
 
     def half(self, C: Array) -> Array:
         """HC with HᵀH = (G + αI)⁻¹ (or its pseudo-inverse), (·, c)."""
@@ -224,8 +220,7 @@ class Factor:
             return _solve_lower(self.lower, C)
         assert self.vectors is not None
         assert self.values is not None
-        rotated: Array = (self.vectors.T @ C) / np.sqrt(self.values)[:, None]
-        return rotated
+        return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
 
     def certify(self, certificates: Certificates, G: Array, C: Array, alpha: float, w: Array) -> None:
         """Say how well w solves (G + αI)w = C."""
@@ -240,8 +235,7 @@ class Factor:
         """C along the directions that were dropped as null, (r − k, c)."""
         if self.dropped is None:
             return np.zeros((0, C.shape[1]))
-        along: Array = self.dropped.T @ C
-        return along
+        return np.asarray(self.dropped.T @ C)
 
 
 def factorize(
@@ -403,5 +397,4 @@ def require_alpha(alpha: float) -> None:
 
 
 def _solve_lower(factor: Array | None, right: Array) -> Array:
-    solved: Array = linalg.solve_triangular(factor, right, lower=True, check_finite=False)
-    return solved
+    return np.asarray(linalg.solve_triangular(factor, right, lower=True, check_finite=False))
