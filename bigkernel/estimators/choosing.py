@@ -32,14 +32,17 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.execution import executor_in_force
 from bigkernel.kernels import Kernel
 from bigkernel.rows import Rows
+from bigkernel.sampling import recursive_leverage, rp_cholesky
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
-CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means")
+CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky")
+BY_KERNEL = {"leverage": recursive_leverage, "rpcholesky": rp_cholesky}
 FEW_ROWS = 20_000  # up to which k-means sees every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
 ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
 SAMPLE_BYTES = 2**30
+FACTOR_BYTES = 2**31  # of the (rows of the sample, m) matrix that choices by the kernel work on
 LLOYD_STEPS = 10  # of k-means on a sample of more than FEW_ROWS rows
 SCALABLE_ROUNDS = 5  # of the choice of its first centres, m candidates expected in each (Bahmani et al. 2012)
 _PART_BYTES = 2**25
@@ -94,13 +97,15 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
             found.append(_centres(rows, members, share, rng))
         notes = [chosen.note for chosen in found if chosen.note]
         return Chosen(np.concatenate([chosen.landmarks for chosen in found]), note="; ".join(notes) or None)
+    if method in BY_KERNEL:
+        return _by_kernel(rows, method, count, kernel, rng)
     raise ConfigError(f"landmarks: expected {', '.join(map(repr, CHOICES))} or an array (m, d), found {method!r}")
 
 
-def sample_size(n_rows: int, n_features: int, count: int) -> int:
-    """Rows of the uniform sample that k-means sees: all, or 20 a landmark within `SAMPLE_BYTES`, but `FEW_ROWS`."""
+def sample_size(n_rows: int, n_features: int, count: int, *, least: int = FEW_ROWS) -> int:
+    """Rows of the uniform sample that is looked at: 20 a landmark within `SAMPLE_BYTES`, at least `least`, or all."""
     most = max(count, SAMPLE_BYTES // (8 * max(1, n_features)))
-    return min(n_rows, max(FEW_ROWS, min(ROWS_PER_LANDMARK * count, most)))
+    return min(n_rows, max(least, min(ROWS_PER_LANDMARK * count, most)))
 
 
 def _as_rows(rows: Rows, ids: Ids) -> Chosen:
@@ -132,6 +137,31 @@ def _shares(rows: Rows, count: int) -> list[tuple[Ids, int]]:
         share[open_] += more
         left -= int(more.sum())
     return [(ids, int(part)) for ids, part in zip(members, share, strict=True) if part]
+
+
+def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
+    if not kernel.positive:
+        raise ConfigError(
+            f"landmarks={method!r}: the {kernel.name} kernel is not positive definite, and its values at rows are no "
+            "variances; expected 'uniform' or 'k-means' for it"
+        )
+    if 16 * count * count > FACTOR_BYTES:
+        raise ConfigError(
+            f"landmarks={method!r}: choosing {count:,} landmarks among twice as many rows takes "
+            f"{16e-9 * count * count:,.0f} GB, more than {FACTOR_BYTES / 1e9:,.0f} GB; expected 'uniform' or "
+            "'k-means' for so many"
+        )
+    size = min(sample_size(len(rows), rows.shape[1], count, least=0), FACTOR_BYTES // (8 * count))
+    ids = draws.uniform(len(rows), size, rng, sound=_sound(rows))
+    X = rows.take(ids)
+    places = BY_KERNEL[method](kernel.resolve(X), X, count, rng).rows
+    note = None
+    if len(places) < count:
+        note = (
+            f"{method}: {len(places)} landmarks explain the {len(ids):,} rows of the sample up to rounding; {count} "
+            "were asked for"
+        )
+    return Chosen(X[np.sort(places)], ids[np.sort(places)], note)
 
 
 # -- k-means -----------------------------------------------------------------------------------------------------------

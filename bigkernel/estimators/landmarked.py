@@ -303,7 +303,9 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
     def fit_report(self) -> dict[str, Any]:
         """What the fit was, as plain data.
 
-        Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped, and
+        Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped,
+        `trace_error`, tr(K − K̂)/tr(K) of the choice of landmarks (of the rows of the fit by their moments where
+        k(x, x) = 1, else of 256 rows; None for random features and models from files of other kernels), and
         `certificates`: residual ratios of the solve (`bigkernel.certify`; rounding leaves about 1, above 30 is an
         error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
         moments, landmarks that repeat another and features that do not vary among them.
@@ -321,6 +323,7 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
             "skipped_rows": getattr(self, "skipped_rows_", 0),
         }
         if hasattr(self, "statistics_"):
+            report["trace_error"] = self._trace_error()
             report["rows"] = int(self.statistics_["rows"].sum())
             report["labelled_rows"] = int(self.statistics_["rows"][-1])
             report["sweep"] = getattr(self, "sweep_", {})

@@ -1,0 +1,185 @@
+"""Landmarks that follow the kernel: randomly pivoted Cholesky, and recursive ridge leverage scores.
+
+Both draw among n rows that are in memory, a uniform sample of a few for each landmark, for the Nyström approximation
+K̂ = K_nm K_mm⁺ K_mn of their kernel matrix K. Rows that others have explained already are not drawn, so that small
+clusters get landmarks where uniform draws miss them. Shapes: X (n, d) rows, m landmarks.
+
+Chen, Epperly, Tropp & Webber, "Randomly pivoted Cholesky" (2022, arXiv 2207.06503), in the blocks of Epperly, Tropp &
+Webber, "Embrace rejection" (2024, arXiv 2410.03969), which follow the same law; Musco & Musco, "Recursive sampling for
+the Nyström method" (NIPS 2017, arXiv 1605.07583).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.kernels import Kernel
+
+Array = NDArray[Any]
+_EPS = float(np.finfo(np.float64).eps)
+_BLOCKS = 10  # of randomly pivoted Cholesky, at least, if they have `_LEAST` proposals
+_LEAST, _MOST = 8, 512
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Positions of the rows drawn, (k,) in the order of the draw, k ≤ m, and tr(K − K̂)/tr(K) where it is known."""
+
+    rows: NDArray[np.int64]
+    trace_error: float | None = None
+
+
+def rp_cholesky(
+    kernel: Kernel, X: Array, count: int, rng: np.random.RandomState, *, proposals: int | None = None
+) -> Drawn:
+    """Draw rows, each with a probability in proportion to what is left of k(x, x) after those before it.
+
+    `proposals` rows are drawn at a time, and each is accepted with the share that those accepted before it have left
+    of it: the law of one draw after another, at the speed of matrix products. n·(m² + md) work, 8nm bytes.
+
+    Parameters
+    ----------
+    kernel : positive definite, every parameter a number
+    X : (n, d)
+    count : m ≤ n
+    proposals : in a block; None: m/10 within limits; 1: the plain method
+
+    Returns
+    -------
+    Drawn
+        Fewer than m rows where what is left is rounding: K has a lower rank, or rows repeat.
+    """
+    block = proposals or max(_LEAST, min(_MOST, -(-count // _BLOCKS)))
+    left = np.array(kernel.diag(X), np.float64)
+    total, rounding = left.sum(), count * _EPS * left.max(initial=0.0)
+    F = np.empty((len(X), count), order="F")  # K̂ = FFᵀ
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        left[left <= rounding] = 0
+        if not left.any():
+            break
+        k = len(drawn)
+        proposed = rng.choice(len(X), size=block, p=left / left.sum())
+        accepted, L = _accepted(kernel(X[proposed]) - F[proposed, :k] @ F[proposed, :k].T, rounding, rng)
+        accepted, L = accepted[: count - k], L[: count - k, : count - k]
+        fresh = proposed[accepted]
+        if not len(fresh):
+            continue
+        # the columns of K − FFᵀ at the rows accepted are GLᵀ
+        column = kernel(X, X[fresh]) - F[:, :k] @ F[fresh, :k].T
+        G = linalg.solve_triangular(L, column.T, lower=True, check_finite=False).T
+        F[:, k : k + len(fresh)] = G
+        left -= np.einsum("ij,ij->i", G, G)
+        drawn = np.concatenate([drawn, fresh])
+        left[drawn] = 0
+    return Drawn(drawn, float(np.maximum(left, 0).sum() / total) if total > 0 else 0.0)
+
+
+def _accepted(H: Array, rounding: float, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """Which of the proposals with the residual matrix H (b, b) are accepted, (t,), and the factor of theirs, (t, t)."""
+    at_first, H = np.diagonal(H).copy(), H.copy()
+    L = np.zeros_like(H)
+    kept: list[int] = []
+    for i, chance in enumerate(rng.random_sample(len(H))):
+        if H[i, i] > max(rounding, chance * at_first[i]):
+            column = H[i:, i] / np.sqrt(H[i, i])
+            L[i:, len(kept)] = column
+            H[i:, i:] -= np.outer(column, column)
+            kept.append(i)
+    return np.array(kept, np.int64), L[kept, : len(kept)]
+
+
+def leverage_scores(kernel: Kernel, X: Array, ridge: float, dictionary: Array, weights: Array) -> Array:
+    """Ridge leverage scores of rows X, (n,) from 0 to 1, as weighted rows of a dictionary see them.
+
+    [k(x, x) − k(x, Z)(K_ZZ + λW⁻¹)⁻¹k(Z, x)]/λ; with all rows as the dictionary and weights of 1 the diagonal of
+    K(K + λI)⁻¹, and with fewer not much less than it (Musco & Musco, lemma 6).
+
+    Parameters
+    ----------
+    kernel : positive definite, every parameter a number
+    ridge : λ > 0
+    dictionary : Z (k, d)
+    weights : w (k,) > 0, W their diagonal matrix
+    """
+    core = kernel(dictionary)
+    core.flat[:: len(core) + 1] += ridge / weights
+    L = linalg.cholesky(core, lower=True, check_finite=False, overwrite_a=True)
+    half = linalg.solve_triangular(L, kernel(dictionary, X), lower=True, check_finite=False, overwrite_b=True)
+    scores: Array = (kernel.diag(X) - np.einsum("ij,ij->j", half, half)) / ridge
+    return np.clip(scores, 0.0, 1.0)
+
+
+def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.RandomState) -> Drawn:
+    """Draw rows with probabilities in proportion to their ridge leverage scores, without replacement.
+
+    The scores come from a dictionary that was drawn with those of half of the rows, and so on down to few of them. The
+    ridge of a level is what the k = m/(4 log m) leading directions of its dictionary leave, over k. About n·m²/4 work,
+    4nm bytes.
+
+    Parameters
+    ----------
+    kernel : positive definite, every parameter a number
+    X : (n, d)
+    count : m ≤ n
+
+    Returns
+    -------
+    Drawn
+        No two equal rows, and none of score 0: fewer than m where there are no more.
+    """
+    n, oversampling = len(X), max(1.0, float(np.log(count)))
+    leading = max(1, int(np.ceil(count / (4 * oversampling))))
+    order = rng.permutation(n)
+    sizes = [n]
+    while sizes[-1] > count:
+        sizes.append(-(-sizes[-1] // 2))
+    dictionary, weights = order[: sizes[-1]], np.ones(sizes[-1])
+    scores = np.ones(n)
+    for size in reversed(sizes[:-1]):
+        level = order[:size] if size < n else np.arange(n)
+        scores = leverage_scores(
+            kernel, X[level], _ridge(kernel, X[dictionary], weights, leading), X[dictionary], weights
+        )
+        if size < n:
+            chances = np.minimum(1.0, oversampling * scores)
+            taken = rng.random_sample(size) < chances
+            if not taken.any():
+                taken[rng.randint(size)] = True
+                chances = np.full(size, 1 / size)
+            dictionary, weights = level[taken], 1 / chances[taken]
+    # the order of a draw without replacement: by exponential times of rates in proportion to the scores
+    with np.errstate(divide="ignore"):
+        times = rng.exponential(size=n) / scores
+    return Drawn(_different(X, np.argsort(times, kind="stable")[: np.count_nonzero(scores)], count))
+
+
+def _ridge(kernel: Kernel, Z: Array, weights: Array, leading: int) -> float:
+    """λ of a level: the tail of the spectrum of its weighted dictionary over the number of leading directions."""
+    root = np.sqrt(weights)
+    core = kernel(Z) * np.outer(root, root)
+    trace = float(np.trace(core))
+    least = 10 * len(Z) * _EPS * max(trace, 1e-300)  # below it the core is not positive
+    if leading >= len(Z):
+        return least
+    top = linalg.eigvalsh(core, subset_by_index=(len(Z) - leading, len(Z) - 1), check_finite=False)
+    return max(least, (trace - float(top.sum())) / leading)
+
+
+def _different(X: Array, order: Array, count: int) -> NDArray[np.int64]:
+    """The first `count` of the rows in this order that are equal to none before them."""
+    seen: set[bytes] = set()
+    kept: list[int] = []
+    for row in order:
+        content = (X[row] + 0.0).tobytes()  # −0 is 0
+        if content not in seen:
+            seen.add(content)
+            kept.append(int(row))
+            if len(kept) == count:
+                break
+    return np.array(kept, np.int64)
