@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -74,6 +74,7 @@ class Deformation:
     shift: int = 1
     low: float = 0.0
     high: float = 255.0
+    recipe: ClassVar[str] = f"{RECIPE}"
 
     def __post_init__(self) -> None:
         if not (1 <= self.height <= _LONGEST_SIDE and 1 <= self.width <= _LONGEST_SIDE):
@@ -94,6 +95,11 @@ class Deformation:
                 f"shift: expected whole pixels, at least 0 and below the {min(self.height, self.width)} of the image's "
                 f"shorter side, found {self.shift}"
             )
+
+    @property
+    def text(self) -> str:
+        """What is done, in a few words."""
+        return f"strength {self.strength:g}, smoothness {self.smoothness:.3g} px, shift {self.shift} px"
 
     @property
     def n_pixels(self) -> int:
@@ -167,15 +173,15 @@ class Deformation:
         for first in range(0, len(originals), rows):
             some = originals[first : first + rows]
             b = len(some)
-            draws = _draws(self.seed, start + first, b, 2 * modes + 2)
+            drawn = draws(self.seed, start + first, b, 2 * modes + 2)
             x = image[:b]
             x[:] = self.low
             x[:, pad : pad + self.height, pad : pad + self.width] = some.reshape(b, self.height, self.width)
             if basis is not None:
-                self._distort(x, draws[:, : 2 * modes], basis, fields[: 2 * b], slope)
+                self._distort(x, drawn[:, : 2 * modes], basis, fields[: 2 * b], slope)
             np.copyto(stored[:b], x, casting="unsafe")
             # a draw u in 0 … 2¹⁶ − 1 becomes a corner ⌊u(2s + 1)/2¹⁶⌋ of the window, which moves by s − corner
-            corner = draws[:, 2 * modes :].astype(np.intp) * (2 * self.shift + 1) // _DRAW_LEVELS + pad - self.shift
+            corner = drawn[:, 2 * modes :].astype(np.intp) * (2 * self.shift + 1) // _DRAW_LEVELS + pad - self.shift
             windows = sliding_window_view(stored[:b], (self.height, self.width), axis=(1, 2))
             out[first : first + b] = windows[np.arange(b), corner[:, 0], corner[:, 1]]
         return out.reshape(len(originals), self.n_pixels)
@@ -207,8 +213,11 @@ def _displace(x: Array, across: Array, down: Array, slope: Array, wide: int) -> 
     np.add(x[inner], across, out=x[inner])
 
 
-def _draws(seed: int, start: int, rows: int, count: int) -> Array:
-    """`count` draws of 16 bits for each of `rows` rows (rows, count): row i begins at its own tick of the counter."""
+def draws(seed: int, start: int, rows: int, count: int) -> Array:
+    """`count` draws of 16 bits for each of the rows start, start + 1, …, (rows, count), little-endian uint16.
+
+    Row i begins at its own tick of the counter of Philox, so that any rows can be drawn without those before them.
+    """
     ticks = -(-count // _DRAWS_A_TICK)
     raw = Philox(key=seed).advance(start * ticks).random_raw(4 * ticks * rows)
     # as little-endian pieces on every machine

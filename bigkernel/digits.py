@@ -1,14 +1,14 @@
 """Corpora of deformed images: row i is image i of another corpus, and from its end on a deformed copy of image i mod n.
 
-`DeformedSource` makes any of the rows (N, h·w) where they are asked for, so that a sweep over it is the way both to
+`deformed_rows` makes any of the rows (N, h·w) where they are asked for, so that a sweep over them is the way both to
 write them (`deform_corpus`) and to fit to them without writing. All copies of an image share its `group`: a fold that
-separates copies of one image reports an error that is far too low.
+separates copies of one image reports an error that is far too low. Two recipes: "elastic" (`deformed`) moves pixels by
+smooth random fields, "restyled" (`restyled`) draws the image in another size, slant and pen.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,142 +17,20 @@ from numpy.typing import NDArray
 
 from bigkernel import arrays
 from bigkernel.chunks import Chunk
+from bigkernel.copies import DeformedSource, Repeated, RowNumbers
 from bigkernel.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
-from bigkernel.deformed import RECIPE, REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
+from bigkernel.deformed import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
 from bigkernel.identity import NOT_COMPARED, fingerprint
 from bigkernel.plan import Footprint
+from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import Source
 from bigkernel.statistics import Accumulator, add
+from bigkernel.virtual import pixel_range
 
 Array = NDArray[Any]
-_LARGEST_INTEGER, _LARGEST_FLOAT = 2**24, 1e30  # pixels that float32 holds, with room for sums of them
-
-
-@dataclass(frozen=True, eq=False)
-class DeformedSource:
-    """`n_rows` rows made of the n images of `source`: these themselves, then their deformed copies, round by round."""
-
-    source: Source
-    n_rows: int
-    chunk_rows: int
-    deformation: Deformation
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n_rows, h·w)."""
-        return self.n_rows, *self.source.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the images."""
-        return self.source.dtype
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Row ids where chunks begin."""
-        return (*range(0, self.n_rows, self.chunk_rows), self.n_rows)
-
-    def read(self, start: int, stop: int) -> Array:
-        """Rows start … stop, (stop − start, h·w)."""
-        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        for first, last, offset in _rounds(start, stop, self.source.shape[0]):
-            images = self.source.read(first - offset, last - offset)
-            out[first - start : last - start] = self.deformation.copies(images, first) if offset else images
-        return out
-
-    def part(self, start: int, stop: int) -> Source:
-        """The source itself: a task opens the images where they are stored."""
-        return self
-
-    def fingerprint(self) -> str:
-        """Of the images and all options."""
-        return f"deformed {RECIPE} {self.n_rows} {fingerprint(self.deformation)} {self.source.fingerprint()}"
-
-
-@dataclass(frozen=True, eq=False)
-class Repeated:
-    """A column of n values, again and again: row i has value i mod n of `source`."""
-
-    source: Source
-    n_rows: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n_rows, …)."""
-        return self.n_rows, *self.source.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the values."""
-        return self.source.dtype
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """None is natural."""
-        return ()
-
-    def read(self, start: int, stop: int) -> Array:
-        """Values of rows start … stop."""
-        parts = [
-            self.source.read(first - offset, last - offset)
-            for first, last, offset in _rounds(start, stop, self.source.shape[0])
-        ]
-        return np.concatenate(parts) if parts else self.source.read(0, 0)
-
-    def part(self, start: int, stop: int) -> Source:
-        """The source itself."""
-        return self
-
-    def fingerprint(self) -> str:
-        """Of the values and the number of rows."""
-        return f"repeated {self.n_rows} {self.source.fingerprint()}"
-
-
-@dataclass(frozen=True)
-class OriginalNumbers:
-    """The column i mod `n_originals` (n_rows,) int64: which image a row was made of."""
-
-    n_originals: int
-    n_rows: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n_rows,)."""
-        return (self.n_rows,)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """int64."""
-        return np.dtype(np.int64)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """None is natural."""
-        return ()
-
-    def read(self, start: int, stop: int) -> Array:
-        """Numbers of rows start … stop."""
-        return np.arange(start, stop, dtype=np.int64) % self.n_originals
-
-    def part(self, start: int, stop: int) -> Source:
-        """The source itself."""
-        return self
-
-    def fingerprint(self) -> str:
-        """Of its two numbers."""
-        return f"original numbers {self.n_originals} {self.n_rows}"
-
-
-def _rounds(start: int, stop: int, n: int) -> Iterator[tuple[int, int, int]]:
-    """Rows start … stop cut at multiples of n: (first, last, largest multiple of n that is not above first)."""
-    while start < stop:
-        offset = start // n * n
-        last = min(stop, offset + n)
-        yield start, last, offset
-        start = last
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,8 +69,14 @@ class CorpusFiller:
 
 
 def deformation_of(
-    corpus: Corpus, *, seed: int = 0, strength: float = 1.0, smoothness: float | None = None, shift: int | None = None
-) -> Deformation:
+    corpus: Corpus,
+    *,
+    recipe: str = "elastic",
+    seed: int = 0,
+    strength: float = 1.0,
+    smoothness: float | None = None,
+    shift: int | None = None,
+) -> Deformation | Restyling:
     """The options of `deform_corpus`, resolved for the images of `corpus`.
 
     Pixels of 8 bits keep to 0 … 255; others to the range of the images, which are read once for it.
@@ -216,50 +100,46 @@ def deformation_of(
         )
     if not corpus.n_rows:
         raise DataError(f"{corpus.path}: no rows; at least one image is needed to deform")
-    options = Deformation(
-        height,
-        width,
-        seed,
-        strength,
-        REFERENCE_SMOOTHNESS * height / REFERENCE_HEIGHT if smoothness is None else smoothness,
-        round(height / REFERENCE_HEIGHT) if shift is None else shift,
-    )
+    options = _options(height, width, recipe, seed, strength, smoothness, shift)
     if np.dtype(corpus.dtype) == np.uint8:
         return options
-    low, high = _pixel_range(corpus)
+    low, high = pixel_range(as_rows(corpus))
     return replace(options, low=low, high=high)
 
 
-def _pixel_range(corpus: Corpus) -> tuple[float, float]:
-    source = as_rows(corpus).x
-    if source.dtype.kind not in "uif":
-        raise DataError(f"{corpus.path}/x: expected pixels that are numbers, found dtype {source.dtype}")
-    largest = _LARGEST_FLOAT if source.dtype.kind == "f" else _LARGEST_INTEGER
-    low, high = np.inf, -np.inf
-    for start, stop in zip(source.steps, source.steps[1:], strict=False):
-        x = source.read(start, stop)
-        # NaN makes the comparison false
-        bad = np.flatnonzero(~((x >= -largest) & (x <= largest)).all(axis=1))
-        if bad.size:
-            raise DataError(
-                f"{corpus.path}: row {start + int(bad[0])} has a pixel that is not finite or beyond ±{largest:g}; "
-                "clean it or leave it out"
-            )
-        low, high = min(low, float(x.min())), max(high, float(x.max()))
-    return low, high
+def _options(
+    height: int, width: int, recipe: str, seed: int, strength: float, smoothness: float | None, shift: int | None
+) -> Deformation | Restyling:
+    if recipe == "elastic":
+        smooth = REFERENCE_SMOOTHNESS * height / REFERENCE_HEIGHT if smoothness is None else smoothness
+        moved = round(height / REFERENCE_HEIGHT) if shift is None else shift
+        return Deformation(height, width, seed, strength, smooth, moved)
+    if recipe != "restyled":
+        raise ConfigError(f"recipe: expected elastic or restyled, found {recipe!r}")
+    for name, value in (("smoothness", smoothness), ("shift", shift)):
+        if value is not None:
+            raise ConfigError(f"{name}: is of the recipe elastic; restyled copies take strength and seed")
+    return Restyling(height, width, seed).times(strength)
 
 
-def source_text(corpus: Corpus, deformation: Deformation) -> str:
+def source_text(corpus: Corpus, deformation: Deformation | Restyling) -> str:
     """What the attribute `source` of the deformed corpus says: its originals, by content, and every option."""
     content = fingerprint(tuple(arrays.stored_fingerprint(corpus.array(name)) for name in ("x", *corpus.columns)))
+    if isinstance(deformation, Restyling):
+        options = deformation.text
+    else:
+        options = (
+            f"strength {deformation.strength!r}, smoothness {deformation.smoothness!r} px, shift {deformation.shift} px"
+        )
     return (
-        f"deformed copies of {corpus.n_rows} originals {content[:16]}, recipe {RECIPE}, seed {deformation.seed}, "
-        f"strength {deformation.strength!r}, smoothness {deformation.smoothness!r} px, shift {deformation.shift} px, "
-        f"originals: {corpus.info.source or corpus.info.name}"
+        f"deformed copies of {corpus.n_rows} originals {content[:16]}, recipe {deformation.recipe}, "
+        f"seed {deformation.seed}, {options}, originals: {corpus.info.source or corpus.info.name}"
     )
 
 
-def deformed_rows(corpus: Corpus, n_rows: int, deformation: Deformation, *, chunk_rows: int | None = None) -> Rows:
+def deformed_rows(
+    corpus: Corpus, n_rows: int, deformation: Deformation | Restyling, *, chunk_rows: int | None = None
+) -> Rows:
     """Rows 0 … n_rows of the deformed corpus, with their columns, to be made by the tasks that ask for them.
 
     Raises
@@ -271,13 +151,16 @@ def deformed_rows(corpus: Corpus, n_rows: int, deformation: Deformation, *, chun
         raise ConfigError(f"rows: expected at least 1, found {n_rows}")
     rows = as_rows(corpus)
     chunk_rows = chunk_rows or chunk_rows_for(corpus.n_features, rows.dtype.itemsize, n_rows)
-    columns: dict[str, Source] = {name: Repeated(source, n_rows) for name, source in rows.columns.items()}
-    columns.setdefault("group", OriginalNumbers(corpus.n_rows, n_rows))
-    made = DeformedSource(rows.x, n_rows, chunk_rows, deformation)
+    n = corpus.n_rows
+    columns: dict[str, Source] = {name: Repeated(source, n, n_rows) for name, source in rows.columns.items()}
+    columns.setdefault("group", Repeated(RowNumbers(n), n, n_rows))
+    made = DeformedSource(rows.x, n, n_rows, chunk_rows=chunk_rows, deformation=deformation)
     return replace(rows, x=made, columns=columns, name=f"deformed {corpus.info.name}")
 
 
-def deformed_at(target: str | os.PathLike[str], corpus: Corpus, n_rows: int, deformation: Deformation) -> Corpus | None:
+def deformed_at(
+    target: str | os.PathLike[str], corpus: Corpus, n_rows: int, deformation: Deformation | Restyling
+) -> Corpus | None:
     """The corpus at `target`, if it is whole and what `deform_corpus` would make of these; else None."""
     try:
         found = open_corpus(target)
@@ -294,6 +177,7 @@ def deform_corpus(
     target: str | os.PathLike[str],
     n_rows: int,
     *,
+    recipe: str = "elastic",
     seed: int = 0,
     strength: float = 1.0,
     smoothness: float | None = None,
@@ -315,9 +199,12 @@ def deform_corpus(
     target : path
     n_rows : int
         With fewer than n, the first images as they are.
+    recipe : "elastic" or "restyled"
     seed : int
-    strength, smoothness, shift : see `Deformation`
-        None: a smoothness of 4·h/28 pixels and a shift of h/28, rounded.
+    strength : float
+        Elastic: see `Deformation`; restyled: what the ranges of `Restyling` are multiplied by.
+    smoothness, shift : see `Deformation`
+        Of the recipe elastic; None: a smoothness of 4·h/28 pixels and a shift of h/28, rounded.
     chunk_rows : int or None
         Rows of a chunk; None: about 8 MB.
     name : str or None
@@ -338,7 +225,9 @@ def deform_corpus(
     PlanTooLarge
         No room on the disk for the rows.
     """
-    deformation = deformation_of(corpus, seed=seed, strength=strength, smoothness=smoothness, shift=shift)
+    deformation = deformation_of(
+        corpus, recipe=recipe, seed=seed, strength=strength, smoothness=smoothness, shift=shift
+    )
     rows = deformed_rows(corpus, n_rows, deformation, chunk_rows=chunk_rows)
     assert isinstance(rows.x, DeformedSource)
     if os.path.realpath(target) == os.path.realpath(corpus.path):

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, executing
+from bigkernel.copies import Chosen, Repeated, RowNumbers
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.deformed import Deformation
 from bigkernel.digits import (
-    OriginalNumbers,
-    Repeated,
     deform_corpus,
     deformation_of,
     deformed_at,
@@ -149,13 +148,16 @@ def test_rows_can_be_fitted_without_being_written(images, pixels, tmp_path):
 
 
 def test_columns_of_their_own_kind_read_any_range():
-    repeated = Repeated(NumpySource(np.array([5, 6, 7])), 10)
+    repeated = Repeated(NumpySource(np.array([5, 6, 7])), 3, 10)
     assert_array_equal(repeated.read(2, 10), [7, 5, 6, 7, 5, 6, 7, 5])
     assert repeated.read(4, 4).dtype == repeated.dtype
     assert repeated.read(4, 4).shape == (0,)
-    assert_array_equal(OriginalNumbers(3, 10).read(2, 7), [2, 0, 1, 2, 0])
-    prints = {repeated.fingerprint(), Repeated(repeated.source, 11).fingerprint(), OriginalNumbers(3, 10).fingerprint()}
-    assert len(prints | {OriginalNumbers(4, 10).fingerprint()}) == 4
+    numbers = Repeated(RowNumbers(3), 3, 10)
+    assert_array_equal(numbers.read(2, 7), [2, 0, 1, 2, 0])
+    chosen = Repeated(RowNumbers(3), 3, 10, Chosen(np.array([0, 2]), 2))
+    assert_array_equal(chosen.read(0, 10), [0, 1, 2, 0, 2, 0, 2, 0, 2, 0])
+    others = Repeated(repeated.source, 3, 11), Repeated(RowNumbers(4), 4, 10)
+    assert len({source.fingerprint() for source in (repeated, numbers, chosen, *others)}) == 5
 
 
 def test_a_corpus_is_known_again_by_its_images_and_every_option(images, write, pixels, tmp_path):

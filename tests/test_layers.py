@@ -38,6 +38,9 @@ LAYERS = {
             "views",
             "invariance",
             "pseudo",
+            "images",
+            "resampling",
+            "restyled",
             "alignment",
             "anchors",
             "adaptation",
@@ -50,7 +53,7 @@ LAYERS = {
     "execution": {
         *("sources", "rows", "execution", "sweep", "distribute", "worker", "monitor", "incidents", "preflight"),
         *("filling", "certificates", "credentials", "attach", "clusters", "report", "calibration", "measuring"),
-        *("cluster_files", "dask_settings", "ssh", "hosted", "slurm", "digits"),
+        *("cluster_files", "dask_settings", "ssh", "hosted", "slurm", "digits", "copies", "virtual"),
     },
     "estimators": {"estimators", "search", "model", "model_checks"},
     "front": {"cli", "__main__", "__init__"},

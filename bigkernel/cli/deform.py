@@ -14,10 +14,13 @@ from zarr.storage import MemoryStore
 from bigkernel import arrays
 from bigkernel.cli.contact_sheet import contact_sheet
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options, show
+from bigkernel.copies import DeformedSource
 from bigkernel.corpus import open_corpus
-from bigkernel.digits import DeformedSource, deform_corpus, deformation_of, deformed_rows
+from bigkernel.deformed import Deformation
+from bigkernel.digits import deform_corpus, deformation_of, deformed_rows
 from bigkernel.disk import free_bytes, require_free
 from bigkernel.errors import DataError
+from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows
 
 _TIMED_ROWS = 8192
@@ -27,13 +30,21 @@ _TIMED_ROWS = 8192
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
 @click.option("--rows", "n_rows", type=click.IntRange(1), required=True, help="Rows of the new corpus.")
+@click.option(
+    "--recipe",
+    type=click.Choice(["elastic", "restyled"]),
+    default="elastic",
+    show_default=True,
+    help="Smooth distortions, or other sizes, slants and pens.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of all copies.")
 @click.option(
     "--strength",
     type=float,
     default=1.0,
     show_default=True,
-    help="Standard deviation of the displacement, in pixels of an image 28 high.",
+    help="Elastic: standard deviation of the displacement, in pixels of an image 28 high; restyled: a factor on all "
+    "ranges.",
 )
 @click.option("--smoothness", type=float, metavar="PIXELS", help="Of the displacement, σ  [4/28 of the height].")
 @click.option(
@@ -53,6 +64,7 @@ def deform(
     source: str,
     target: str,
     n_rows: int,
+    recipe: str,
     seed: int,
     strength: float,
     smoothness: float | None,
@@ -69,10 +81,10 @@ def deform(
 ) -> None:
     """Make a corpus of --rows rows at TARGET from the images of the corpus SOURCE.
 
-    Its first rows are the images as they are; row i after them is a smoothly distorted, shifted copy of image i mod n
-    (Loosli, Canu & Bottou's infinite MNIST). A row depends on the images, the options and its number alone: any cluster
-    makes the same bytes. Copies keep the label and share the `group` of their original, so that folds by group keep
-    them together.
+    Its first rows are the images as they are; row i after them is a copy of image i mod n: smoothly distorted and
+    shifted (Loosli, Canu & Bottou's infinite MNIST), or, with --recipe restyled, of another size, slant, angle and
+    thickness. A row depends on the images, the options and its number alone: any cluster makes the same bytes. Copies
+    keep the label and share the `group` of their original, so that folds by group keep them together.
 
     \b
     bigkernel ingest train-images-idx3-ubyte.gz mnist.corpus
@@ -81,7 +93,9 @@ def deform(
         --cluster local --run mnist8m.run --picture copies.png
     """
     corpus = open_corpus(source)
-    deformation = deformation_of(corpus, seed=seed, strength=strength, smoothness=smoothness, shift=shift)
+    deformation = deformation_of(
+        corpus, recipe=recipe, seed=seed, strength=strength, smoothness=smoothness, shift=shift
+    )
     rows = deformed_rows(corpus, n_rows, deformation, chunk_rows=chunk_rows)
     assert isinstance(rows.x, DeformedSource)
     row_bytes = corpus.n_features * rows.dtype.itemsize + sum(column.dtype.itemsize for column in rows.columns.values())
@@ -90,9 +104,8 @@ def deform(
         "originals": corpus.n_rows,
         "copies_of_each": round(max(0, n_rows - corpus.n_rows) / corpus.n_rows, 2),
         "features": corpus.n_features,
-        "strength": deformation.strength,
-        "smoothness_pixels": deformation.smoothness,
-        "shift_pixels": deformation.shift,
+        "recipe": recipe,
+        **_options(deformation),
         "chunk_rows": rows.x.chunk_rows,
         "chunks": -(-n_rows // rows.x.chunk_rows),
         "raw_bytes": n_rows * row_bytes,
@@ -111,6 +124,7 @@ def deform(
             corpus,
             target,
             n_rows,
+            recipe=recipe,
             seed=seed,
             strength=strength,
             smoothness=smoothness,
@@ -128,6 +142,16 @@ def deform(
             "raw_bytes_per_second": round(n_rows * row_bytes / seconds),
         }
     show(figures, as_json=as_json, title=target)
+
+
+def _options(deformation: Deformation | Restyling) -> dict[str, Any]:
+    if isinstance(deformation, Restyling):
+        return {f"{name}_range": value for name, value in deformation.ranges.items()}
+    return {
+        "strength": deformation.strength,
+        "smoothness_pixels": deformation.smoothness,
+        "shift_pixels": deformation.shift,
+    }
 
 
 def _estimate(rows: Rows, row_bytes: int) -> dict[str, Any]:

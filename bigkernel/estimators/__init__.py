@@ -1,6 +1,7 @@
 """Estimators in scikit-learn's manners, for rows of any size: NumPy, Dask and zarr arrays, corpora and Rows."""
 
 from bigkernel.estimators.domains import DICA
+from bigkernel.estimators.images import MomentNormalizer, OrientationFeatures
 from bigkernel.estimators.linear import LinearRegression, Ridge
 from bigkernel.estimators.nystroem import Nystroem
 from bigkernel.estimators.random_fourier import RandomFourier
@@ -14,7 +15,9 @@ __all__ = [
     "KernelRidge",
     "KernelRidgeClassifier",
     "LinearRegression",
+    "MomentNormalizer",
     "Nystroem",
+    "OrientationFeatures",
     "RandomFourier",
     "Rescaler",
     "Ridge",

@@ -1,0 +1,295 @@
+"""Row maps for images of digits: brought to a common pose by their moments, and described by oriented strokes.
+
+Both look at one image alone, so that they need neither labels nor images of the place where a model will be used: what
+they take away (position, slant, size, thickness of the pen) is what differs between sources of digits. n images of h×w
+pixels are rows of h·w; pixels are ink, 0 is the ground, and what is below 0 counts as none.
+
+All is elementwise, or summed in an order that no other row changes: a row has the same bits in any block.
+
+Liu, Nakashima, Sako & Fujisawa, Handwritten digit recognition: investigation of normalization and feature extraction
+techniques, Pattern Recognition 37 (2004): moment normalisation, directions of the gradient by the parallelogram rule,
+and the square root of the features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.chunks import MapCost
+from bigkernel.errors import DataError
+from bigkernel.resampling import Resampler, require_image
+
+Array = NDArray[Any]
+DIRECTIONS, CELLS = 8, 8
+_STRIP_PIXELS = 2**16  # of the images that are worked on at a time: buffers stay in the cache of a core
+_SCALES = (0.25, 4.0)  # of a normalised image, against the original
+_STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
+_PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
+
+
+def square_side(d: int) -> int:
+    """The side h of square images of d = h² pixels.
+
+    Raises
+    ------
+    DataError
+        d is no square.
+    """
+    side = math.isqrt(d)
+    if side * side != d:
+        raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
+    return side
+
+
+@dataclass(frozen=True)
+class _ImageMap:
+    """Base of the maps: rows of `height`·`width` pixels.
+
+    Attributes
+    ----------
+    height, columns : int
+        Pixels of an image, down and across.
+    """
+
+    height: int
+    columns: int
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        require_image(self.height, self.columns)
+
+    def _require(self, d: int) -> None:
+        if d != self.height * self.columns:
+            raise DataError(
+                f"{self.name}: expected rows of {self.height}×{self.columns} = {self.height * self.columns} pixels, "
+                f"found {d} features; give image_shape=(height, width)"
+            )
+
+    @property
+    def _strip_rows(self) -> int:
+        """Images that are worked on at a time; it changes no bit."""
+        return max(1, _STRIP_PIXELS // (self.height * self.columns))
+
+
+@dataclass(frozen=True)
+class MomentNormalise(_ImageMap):
+    """Every image moved, sheared and scaled so that the moments of its ink are those of any other.
+
+    The centroid comes to the middle; the slant cov(x, y)/var(y) is taken away; the deviation of the ink down the image
+    becomes `spread`·h. Across, its deviation σ becomes the geometric mean, weighted by `aspect`, of what scaling as
+    down makes it and of `breadth`·w: an aspect of 0 keeps the proportions of the original, 1 makes all images as broad.
+    Scales are kept within ¼ … 4 and slants within ±2; an image without ink stays as it is.
+
+    Attributes
+    ----------
+    height, columns : int
+    spread, breadth : float
+        Of the ink, as shares of the sides of the image; positive.
+    aspect : float
+        0 … 1.
+
+    Examples
+    --------
+    >>> image = np.zeros((8, 8), np.float32)
+    >>> image[0:4, 1] = 1
+    >>> pose = MomentNormalise(8, 8).apply(image.reshape(1, -1)).reshape(8, 8)
+    >>> float((pose.sum(axis=0) @ np.arange(8) / pose.sum()).round(3))  # the middle
+    3.5
+    """
+
+    spread: float = 0.22
+    breadth: float = 0.17
+    aspect: float = 0.5
+    name: ClassVar[str] = "moment-normalise"
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        self._require(d)
+        return d
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        pixels = self._strip_rows * (self.height + 3) * (self.columns + 3)
+        return MapCost(30.0 * d, 0, pixels * (8 + Resampler.pixel_bytes(itemsize)))
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        images = x.reshape(len(x), self.height, self.columns)
+        resampler = Resampler(self.height, self.columns, min(self._strip_rows, max(1, len(x))), x.dtype)
+        for first in range(0, len(x), self._strip_rows):
+            strip = images[first : first + self._strip_rows]
+            affine, inked = self._affine(strip)
+            np.copyto(strip, resampler(strip, affine), where=inked[:, None, None])
+        return x
+
+    def _affine(self, images: Array) -> tuple[Array, Array]:
+        """Where the pixels of the result lie in images (b, h, w): (b, 2, 3), and which images have ink, (b,)."""
+        h, w = images.shape[1:]
+        peak = images.max(axis=(1, 2)).astype(np.float64)
+        inked = peak > 0
+        peak[~inked] = 1.0
+        ink = np.maximum(images, 0, dtype=np.float64)
+        np.divide(ink, peak[:, None, None], out=ink)  # so that no sum leaves the range of the dtype
+        rows, columns = np.arange(h) - (h - 1) / 2, np.arange(w) - (w - 1) / 2
+        lines = ink.sum(axis=2)
+        mass = np.where(inked, lines.sum(axis=1), 1.0)
+        y = (lines * rows).sum(axis=1) / mass
+        y2 = (lines * rows**2).sum(axis=1) / mass
+        np.multiply(ink, columns, out=ink)
+        lines = ink.sum(axis=2)
+        x = lines.sum(axis=1) / mass
+        xy = (lines * rows).sum(axis=1) / mass
+        np.multiply(ink, columns, out=ink)
+        x2 = ink.sum(axis=2).sum(axis=1) / mass
+        var_y = y2 - y**2 + _PIXEL_VARIANCE
+        slant = np.clip((xy - x * y) / var_y, -_STEEPEST, _STEEPEST)
+        # of the ink without its slant
+        var_x = np.maximum(x2 - x**2 - 2 * slant * (xy - x * y) + slant**2 * (y2 - y**2), 0) + _PIXEL_VARIANCE
+        down = np.clip(self.spread * h / np.sqrt(var_y), *_SCALES)
+        across = np.clip(down ** (1 - self.aspect) * (self.breadth * w / np.sqrt(var_x)) ** self.aspect, *_SCALES)
+        affine = np.zeros((len(images), 2, 3))
+        # v = ȳ + (r − r₀)/s_y,  u = x̄ + (c − c₀)/s_x + slant·(r − r₀)/s_y
+        affine[:, 0, 0] = 1 / down
+        affine[:, 1, 0] = slant / down
+        affine[:, 1, 1] = 1 / across
+        affine[:, 0, 2] = y + (h - 1) / 2 + rows[0] / down
+        affine[:, 1, 2] = x + (w - 1) / 2 + columns[0] / across + slant * rows[0] / down
+        return affine, inked
+
+
+@dataclass(frozen=True)
+class Orientations(_ImageMap):
+    """Strokes by direction and place: 8 directions of the gradient in 8×8 cells, 512 features of an image.
+
+    The gradient (central differences, ground beyond the edge) is the sum of a part along an axis and one along a
+    diagonal (parallelogram rule); each of the 8 directions has a picture of its parts, which the cells average with
+    weights that fall linearly to 0 at the centre of the next cell. A feature is √(f/Σf): of unit L2 norm. An image
+    without any edge gives zeros.
+
+    Features are ordered by direction (right, left, down, up, and the diagonals right down, left down, right up, left
+    up: towards more ink), then by cell, line by line.
+
+    Attributes
+    ----------
+    height, columns : int
+
+    Examples
+    --------
+    >>> image = np.zeros((1, 256), np.float32)
+    >>> image[0, 100] = 1
+    >>> features = Orientations(16, 16).apply(image)
+    >>> features.shape, float((features**2).sum().round(6))
+    ((1, 512), 1.0)
+    """
+
+    name: ClassVar[str] = "orientations"
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        self._require(d)
+        return DIRECTIONS * CELLS * CELLS
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        framed = (self.height + 2) * (self.columns + 2)
+        pixels = (5 + DIRECTIONS) * framed + 2 * DIRECTIONS * CELLS * (self.columns + CELLS)
+        pooling = 2 * (_taps(self.height) * self.columns + _taps(self.columns) * CELLS)
+        return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._strip_rows * pixels * itemsize)
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        out = np.empty((len(x), DIRECTIONS * CELLS * CELLS), x.dtype)
+        strip_rows = min(self._strip_rows, max(1, len(x)))
+        work = _Gradients(self.height, self.columns, strip_rows, x.dtype)
+        for first in range(0, len(x), strip_rows):
+            strip = x[first : first + strip_rows]
+            out[first : first + len(strip)] = work(strip).T
+        return out
+
+
+class _Gradients:
+    """Orientation features of a few images at a time, with the buffers: images are the last axis of all arrays."""
+
+    def __init__(self, height: int, columns: int, images: int, dtype: Any) -> None:
+        self._framed = np.zeros((height + 2, columns + 2, images), dtype)
+        self._slopes = np.empty((4, height, columns, images), dtype)
+        self._planes = np.empty((DIRECTIONS, height, columns, images), dtype)
+        self._pooled = np.empty((2, DIRECTIONS, CELLS, columns, images), dtype)
+        self._features = np.empty((2, DIRECTIONS, CELLS, CELLS, images), dtype)
+        self._down, self._across = _cells(height), _cells(columns)
+
+    def __call__(self, x: Array) -> Array:
+        """Features (512, b) of x (b, h·w), in a buffer that the next call overwrites."""
+        b, (h, w) = len(x), self._slopes.shape[1:3]
+        framed, planes = self._framed[..., :b], self._planes[..., :b]
+        framed[1:-1, 1:-1] = x.T.reshape(h, w, b)
+        right, down, flat, steep = self._slopes[..., :b]
+        np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=right)
+        np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=down)
+        np.abs(right, out=flat)
+        np.abs(down, out=steep)
+        # along the axes: the longer of the two slopes less the shorter one
+        np.subtract(right, steep, out=planes[0])
+        np.add(right, steep, out=planes[1])
+        np.negative(planes[1], out=planes[1])
+        np.subtract(down, flat, out=planes[2])
+        np.add(down, flat, out=planes[3])
+        np.negative(planes[3], out=planes[3])
+        # along the diagonals: √2 times the shorter one
+        np.multiply(self._slopes[:2, ..., :b], math.sqrt(2), out=self._slopes[:2, ..., :b])
+        np.negative(self._slopes[:2, ..., :b], out=self._slopes[2:, ..., :b])
+        for place, (across, along) in enumerate(((right, down), (flat, down), (right, steep), (flat, steep)), start=4):
+            np.minimum(across, along, out=planes[place])
+        np.maximum(planes, 0, out=planes)
+        pooled, scratch = self._pooled[..., :b]
+        features, more = self._features[..., :b]
+        for cell, taps in enumerate(self._down):
+            _weighted(planes.swapaxes(0, 1), taps, pooled[:, cell], scratch[:, 0])
+        for cell, taps in enumerate(self._across):
+            _weighted(np.moveaxis(pooled, 2, 0), taps, features[:, :, cell], more[:, :, 0])
+        return self._rooted(features)
+
+    def _rooted(self, features: Array) -> Array:
+        """√(f/Σf), (512, b); the sum is by halves, the same for any b."""
+        values = features.reshape(-1, features.shape[-1])
+        peak = values.max(axis=0)
+        peak[peak == 0] = 1
+        np.divide(values, peak, out=values)  # sums stay in the range of the dtype
+        total = self._features[1].reshape(values.shape[0], -1)[:, : values.shape[1]]
+        np.copyto(total, values)
+        while len(total) > 1:
+            half = len(total) // 2
+            total = np.add(total[:half], total[half:], out=total[:half])
+        sums = np.where(total[0] == 0, 1, total[0])
+        np.divide(values, sums, out=values)
+        return np.sqrt(values, out=values)
+
+
+def _weighted(lines: Array, taps: tuple[tuple[int, float], ...], out: Array, scratch: Array) -> None:
+    """out = Σ weight·lines[position], in the order of the taps."""
+    (position, weight), *rest = taps
+    np.multiply(lines[position], weight, out=out)
+    for position, weight in rest:
+        np.multiply(lines[position], weight, out=scratch)
+        np.add(out, scratch, out=out)
+
+
+def _cells(side: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """For each of 8 cells along a side: the pixels that count, and their weights, which fall from its centre."""
+    reach = max(1.0, side / CELLS)
+    cells = []
+    for cell in range(CELLS):
+        centre = (cell + 0.5) * side / CELLS - 0.5
+        weights = [max(0.0, 1 - abs(pixel - centre) / reach) for pixel in range(side)]
+        total = sum(weights)
+        cells.append(tuple((pixel, weight / total) for pixel, weight in enumerate(weights) if weight))
+    return tuple(cells)
+
+
+def _taps(side: int) -> int:
+    return sum(len(taps) for taps in _cells(side))
