@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from bigkernel.corpus import Corpus, open_corpus
     from bigkernel.estimators import (
         DICA,
+        JDA,
         SSSL,
+        XNV,
+        ARTLClassifier,
         KernelRidge,
         KernelRidgeClassifier,
         LinearRegression,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         SSSLClassifier,
         Standardizer,
         UnitNormalizer,
+        XNVClassifier,
     )
     from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
     from bigkernel.mercer import check_positive_definite
@@ -38,7 +42,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DICA",
+    "JDA",
     "SSSL",
+    "XNV",
+    "ARTLClassifier",
     "Corpus",
     "Gaussian",
     "KernelRidge",
@@ -59,6 +66,7 @@ __all__ = [
     "Standardizer",
     "SweepSearchCV",
     "UnitNormalizer",
+    "XNVClassifier",
     "check_positive_definite",
     "connect",
     "executing",
@@ -75,7 +83,10 @@ _HOMES = {
     "corpus": ("Corpus", "open_corpus"),
     "estimators": (
         "DICA",
+        "JDA",
         "SSSL",
+        "XNV",
+        "ARTLClassifier",
         "KernelRidge",
         "KernelRidgeClassifier",
         "LinearRegression",
@@ -88,6 +99,7 @@ _HOMES = {
         "SSSLClassifier",
         "Standardizer",
         "UnitNormalizer",
+        "XNVClassifier",
     ),
     "kernels": ("Gaussian", "Laplacian", "Linear", "Matern", "Polynomial", "Sigmoid"),
     "mercer": ("check_positive_definite",),

@@ -25,7 +25,7 @@ from scipy import linalg
 
 from bigkernel.cells import Cells, CellSums, means
 from bigkernel.errors import DataError
-from bigkernel.solve import Whitening, positive_part, reduced
+from bigkernel.solve import Whitening, reduced
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -43,21 +43,32 @@ class Components:
     eigenvalues : γ (c,), falling; the variance of each component over the training rows
     variance : distributional variance tr R in the features and in the components, and what share of the whole
         variance it is
+    rounding : of the moments; see `principal`
     """
 
     coef: Array
     intercept: Array
     eigenvalues: Array
     variance: dict[str, float]
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
 class Spread:
-    """All rows in centred coordinates: n = Σ w, S = Σ w φφᵀ (p, p), and `between` (p, G) with R its square."""
+    """All rows in the centred coordinates of their principal axes: n = Σ w and S = Σ w φφᵀ = diag(values).
+
+    Attributes
+    ----------
+    n : Σ w
+    values : (p,) at least 0
+    between : (p, G) with R = between·betweenᵀ
+    rounding : how far below 0 eigenvalues of S were found, which has none
+    """
 
     n: float
-    S: Array
+    values: Array
     between: Array
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,26 +105,34 @@ def between_domains(sums: Array, weights: Array) -> Array:
     return between
 
 
+def principal(n: float, S: Array, between: Array) -> tuple[Spread, Array]:
+    """The principal axes (p, p) of centred rows, and the rows in their coordinates.
+
+    Eigenvalues of S that are less than the rounding ν of the moments, which the negative ones tell, count as ν/4 at
+    least, as those of a ridge do (`solve.factorize`).
+    """
+    values, V = linalg.eigh(S, driver="evd")
+    rounding = max(-float(values.min(initial=0.0)), 0.0)
+    return Spread(n, np.maximum(values, rounding / 4), V.T @ between, rounding), V
+
+
 def unsupervised(spread: Spread, alpha: float, count: int) -> tuple[Array, Array]:
     """UDICA: directions w (p, c) and eigenvalues (c,)."""
-    values, V = linalg.eigh(spread.S, driver="evd")
-    values, V = positive_part(values, V)
-    # w = VΛ^{1/2}u: (1/n) Λ²u = γ (Λ^{1/2}VᵀRVΛ^{1/2} + Λ + λI) u
-    half = V * np.sqrt(values)
-    right = _penalised(np.diag(values), half.T @ spread.between, alpha)
-    eigenvalues, u = _largest(np.diag(values**2 / spread.n), right, count)
-    return half @ u, eigenvalues
+    # w = Λ^{1/2}u: (1/n) Λ²u = γ (Λ^{1/2}RΛ^{1/2} + Λ + λI) u
+    half = np.sqrt(spread.values)
+    right = _penalised(np.diag(spread.values), half[:, None] * spread.between, alpha)
+    eigenvalues, u = _largest(np.diag(spread.values**2 / spread.n), right, count)
+    return half[:, None] * u, eigenvalues
 
 
 def supervised(spread: Spread, labels: Labels, alpha: float, epsilon: float, count: int) -> tuple[Array, Array]:
     """DICA: directions w (p, c) and eigenvalues (c,); at most one less than there are classes."""
-    # w = D⁻¹E h with M = EEᵀ, D = S(R + I) + λI: (1/n_l) EᵀS D⁻¹E h = γ h
-    E = labels.scaled(epsilon)
-    D = (spread.S @ spread.between) @ spread.between.T + spread.S
-    D[np.diag_indices(len(D))] += alpha
-    solved = linalg.solve(D, E)
-    eigenvalues, H = linalg.eig(E.T @ (spread.S @ solved) / labels.n)
-    return _real(eigenvalues, solved @ H, spread.S, count)
+    # w = D⁻¹E h with M = EEᵀ, D = Λ(R + I) + λI: (1/n_l) EᵀΛD⁻¹E h = γ h
+    E, S = labels.scaled(epsilon), spread.values[:, None]
+    solved = linalg.solve((S * spread.between) @ spread.between.T + np.diag(spread.values + alpha), E)
+    eigenvalues, H = linalg.eig(E.T @ (S * solved) / labels.n)
+    w = solved @ H
+    return _real(eigenvalues, w, np.einsum("ij,ij->j", w, S * w), count)
 
 
 def landmark_components(
@@ -141,20 +160,20 @@ def landmark_components(
     sums, n = CellSums.of(total, cells), float(everything.n)
     mean, (by_domain, weights) = everything.s / n, sums.by_domain()
     between = between_domains(whitening.reduce(by_domain), weights)
-    spread = Spread(n, everything.G - n * np.outer(mean, mean), between)
+    spread, V = principal(n, everything.G - n * np.outer(mean, mean), between)
     if epsilon is not None:
         of_class, class_weights = sums.by_class()
-        labels = one_hot_labels(whitening.reduce(of_class), class_weights)
+        labels = one_hot_labels(V.T @ whitening.reduce(of_class), class_weights)
         w, eigenvalues = supervised(spread, labels, alpha, epsilon, count)
     else:
         w, eigenvalues = unsupervised(spread, alpha, count)
     # the variance of a component is its eigenvalue
-    variance = np.einsum("ij,ij->j", w, spread.S @ w) / n
-    w = w * np.sqrt(eigenvalues / variance)
+    w = w * np.sqrt(eigenvalues * n / (spread.values @ w**2))
+    report = _variance(between, float(spread.values.sum()) / n, w.T @ spread.between, eigenvalues)
+    w = V @ w
     coef = whitening.expand(w)
     sign = _signs(core @ coef)
-    report = _variance(between, float(np.trace(spread.S)) / n, w.T @ between, eigenvalues)
-    return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report)
+    return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report, spread.rounding)
 
 
 def exact_components(
@@ -190,9 +209,9 @@ def exact_components(
         # L(L + n_l εI)⁻¹ = EEᵀ and B = D⁻¹E h with D = KQK + K + λI: (1/n_l) EᵀK²D⁻¹E h = γ h
         E = labels.scaled(epsilon)
         solved = linalg.solve(right, E, assume_a="pos")
-        square = centred @ centred
-        found, H = linalg.eig(E.T @ (square @ solved) / labels.n)
-        B, eigenvalues = _real(found, solved @ H, square, count)
+        found, H = linalg.eig(E.T @ (centred @ (centred @ solved)) / labels.n)
+        B = solved @ H
+        B, eigenvalues = _real(found, B, ((centred @ B) ** 2).sum(axis=0), count)
     else:
         # (1/n) K²B = (KQK + K + λI) B Γ
         eigenvalues, B = _largest(centred @ centred / n, right, count)
@@ -224,17 +243,15 @@ def _largest(left: Array, right: Array, count: int) -> tuple[Array, Array]:
     return values[kept], vectors[:, kept]
 
 
-def _real(values: Array, vectors: Array, S: Array, count: int) -> tuple[Array, Array]:
+def _real(values: Array, vectors: Array, squares: Array, count: int) -> tuple[Array, Array]:
     """Real vectors of the leading eigenvalues with positive real parts, and those parts, falling.
 
-    Of a conjugate pair, the real and the imaginary part of its vector w, turned so that they are uncorrelated: wᵀSw is
-    real and positive.
+    Of a conjugate pair, the real and the imaginary part of its vector w, turned so that they are uncorrelated: their
+    `squares` wᵀSw become positive.
     """
     order = np.lexsort((-values.imag, -values.real))
-    values, vectors = values[order], vectors[:, order]
-    kept = values.real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)
-    values, vectors = values[kept][:count], vectors[:, kept][:, :count]
-    turned = vectors * np.exp(-0.5j * np.angle(np.einsum("ij,ij->j", vectors, S @ vectors)))
+    order = order[values[order].real > _NULL * max(float(np.abs(values).max(initial=0.0)), 1e-300)][:count]
+    values, turned = values[order], (vectors * np.exp(-0.5j * np.angle(squares)))[:, order]
     return np.where(values.imag < 0, turned.imag, turned.real), values.real
 
 

@@ -4,6 +4,10 @@ McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-superv
 1306.5554). Two sets of landmarks give two views of every row, labelled or not; what both views agree on is worth
 fitting. Notation: p₁, p₂ columns of the views, r canonical directions with correlations ρ, c targets, N rows in all,
 n_l labelled ones. Nothing here sees a row: the moments of [φ¹, φ²] are all that is needed.
+
+The paper's features are φ = K_mm^{-1/2}k(Z, x). Canonical correlations, and with them the canonical norm, are the same
+for any invertible map of a view, so that φ = k(Z, x) does as well: it needs no core, and what rounding leaves of it is
+the same in all directions.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.certify import Certificates
-from bigkernel.solve import Whitening, centre, ridge
+from bigkernel.solve import centre, ridge
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -55,40 +59,33 @@ class Canonical:
         return replace(moments, G=(G + G.T) / 2, C=C - np.outer(o, moments.t), s=s - n * o)
 
 
-def canonical_views(everything: Moments, first: Whitening, second: Whitening) -> Canonical:
-    """Canonical correlations of two views from the moments of all rows, (p₁ + p₂) columns, the first view's first.
+def canonical_views(everything: Moments, width: int) -> Canonical:
+    """Canonical correlations of two views from the moments of all rows.
 
     Parameters
     ----------
     everything : moments of [φ¹, φ²] over all rows, labelled or not
-    first, second : of the core of each view
+    width : p₁, columns of the first view, which come first
 
     Directions of a view whose variance is rounding are left out, and so are those without correlation.
     """
-    p, n = first.width, everything.n
-    mean = everything.s / n
-    G = everything.G / n - np.outer(mean, mean)
-    C11, C22 = first.rotate(G[:p, :p]), second.rotate(G[p:, p:])
-    C12 = first.reduce(second.reduce(G[p:, :p]).T)
-    W1, W2 = _inverse_root(C11, everything.rows, first), _inverse_root(C22, everything.rows, second)
+    mean = everything.s / everything.n
+    C = everything.G / everything.n - np.outer(mean, mean)
+    W1, W2 = _inverse_root(C[:width, :width]), _inverse_root(C[width:, width:])
     # C11^{-1/2} C12 C22^{-1/2} = U diag(ρ) Vᵀ
-    U, correlations, _ = linalg.svd(W1.T @ C12 @ W2, full_matrices=False, check_finite=False)
+    U, correlations, _ = linalg.svd(W1.T @ C[:width, width:] @ W2, full_matrices=False, check_finite=False)
     kept = correlations > _UNCORRELATED
-    basis = first.expand(W1 @ U[:, kept])
+    basis = W1 @ U[:, kept]
     ranks = (W1.shape[1], W2.shape[1])
-    return Canonical(basis, basis.T @ mean[:p], np.minimum(correlations[kept], 1.0), ranks)
+    return Canonical(basis, basis.T @ mean[:width], np.minimum(correlations[kept], 1.0), ranks)
 
 
-def _inverse_root(C: Array, rows: float, whitening: Whitening) -> Array:
-    """W (r, k) with WᵀCW = I on the k eigenvectors of a covariance that stand above rounding."""
-    if not len(C):
-        return np.zeros((0, 0))
+def _inverse_root(C: Array) -> Array:
+    """W (p, k) with WᵀCW = I on the k eigenvectors of a covariance that stand above rounding."""
     values, vectors = linalg.eigh(C, driver="evd", check_finite=False)
-    largest = max(float(values[-1]), 1e-300)
-    # rounding of the moments, which whitening amplifies: what it is at least, and what the negative eigenvalues show
-    relative = 10 * max(len(C), rows) * float(np.finfo(np.float64).eps)
-    relative = min(relative * whitening.condition, max(relative, 1e-8))
-    kept = values > max(relative * largest, -10 * float(values[0]))
+    # a covariance has no negative eigenvalues: those found tell the rounding of the moments
+    rounding = max(-float(values[0]), len(C) * float(np.finfo(np.float64).eps) * float(values[-1]), 1e-300)
+    kept = values > 10 * rounding
     inverse: Array = vectors[:, kept] / np.sqrt(values[kept])
     return inverse
 

@@ -1,5 +1,7 @@
 """Estimators in scikit-learn's manners, for rows of any size: NumPy, Dask and zarr arrays, corpora and Rows."""
 
+from bigkernel.estimators.adaptation import ARTLClassifier
+from bigkernel.estimators.alignment import JDA
 from bigkernel.estimators.domains import DICA
 from bigkernel.estimators.images import MomentNormalizer, OrientationFeatures
 from bigkernel.estimators.linear import LinearRegression, Ridge
@@ -8,10 +10,14 @@ from bigkernel.estimators.random_fourier import RandomFourier
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.estimators.sssl import SSSL, SSSLClassifier
 from bigkernel.estimators.transforms import Rescaler, Standardizer, UnitNormalizer
+from bigkernel.estimators.views import XNV, XNVClassifier
 
 __all__ = [
     "DICA",
+    "JDA",
     "SSSL",
+    "XNV",
+    "ARTLClassifier",
     "KernelRidge",
     "KernelRidgeClassifier",
     "LinearRegression",
@@ -24,4 +30,5 @@ __all__ = [
     "SSSLClassifier",
     "Standardizer",
     "UnitNormalizer",
+    "XNVClassifier",
 ]

@@ -25,11 +25,12 @@ from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_l
 from bigkernel.estimators.constraints import require_some
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.grid import Penalty
 from bigkernel.plan import Plan
 from bigkernel.predictor import Predictor
 from bigkernel.projections import Projection
 from bigkernel.rows import Rows, as_rows
-from bigkernel.statistics import Accumulator, uncentred
+from bigkernel.statistics import Accumulator, MomentStatistic, uncentred
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -130,7 +131,7 @@ class DomainedEstimator(LandmarkEstimator):
 
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
-    def _statistic(self, cells: Any) -> CellMomentStatistic:
+    def _statistic(self, cells: Any) -> MomentStatistic:
         return CellMomentStatistic(self._centred(), cells)
 
     def _sweep(self, rows: Rows, cells: Any) -> Accumulator:
@@ -141,6 +142,11 @@ class DomainedEstimator(LandmarkEstimator):
         if not swept.total["n"].sum() > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
         return uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
+
+    def _penalty(self) -> Penalty:
+        raise ConfigError(
+            f"{type(self).__name__}: the search of a sweep does not know it; use scikit-learn's GridSearchCV"
+        )
 
     def _plan(self, rows: Rows, cells: Cells) -> Plan:
         """The plan of the sweep of rows that came through the door of an estimator made for this."""

@@ -198,7 +198,9 @@ class DICA(DomainedTransformer):
         self._require_domains(CellSums.of(total, cells).by_domain()[1])
         whitening = self._whitening(certificates=certificates)
         self.rank_ = whitening.rank
-        self._take(landmark_components(total, cells, whitening, self._core(), **self._settings()))
+        found = landmark_components(total, cells, whitening, self._core(), **self._settings())
+        certificates.rounding = found.rounding
+        self._take(found)
 
     def _fit_exact(self, rows: Rows, cells: Any) -> None:
         n = len(rows)
