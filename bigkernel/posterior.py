@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bigkernel.chunks import Chunk
 from bigkernel.features import LandmarkMap
+from bigkernel.fourier import FourierMap
 from bigkernel.predictor import Predictor
 from bigkernel.solve import Factor, Whitening, centre, factorize, reduced, weigh
 from bigkernel.statistics import Moments
@@ -134,7 +135,7 @@ class SpreadPredictor(Predictor):
     def values(self, chunk: Chunk) -> Array:
         """f of every row and the standard deviation of y around it, (n, c + 1) float64."""
         assert self.posterior is not None
-        assert isinstance(self.features, LandmarkMap)
+        assert isinstance(self.features, LandmarkMap | FourierMap)
         out = np.empty((len(chunk), self.width))
         for block in chunk.blocks():
             diagonal = self.features.diagonal(chunk, block)

@@ -1,6 +1,7 @@
 """A fitted model as rows see it: features, coefficients, labels; and the statistic that scores it.
 
-Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves or their kernel values against m landmarks.
+Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves, their kernel values against m
+landmarks, or random features of them.
 Shapes: n rows, p columns of φ, c targets.
 """
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from bigkernel.chunks import Chunk
 from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.fourier import FourierMap
 from bigkernel.plan import Footprint
 from bigkernel.statistics import Accumulator, Targets, add
 
@@ -35,7 +37,7 @@ class Predictor:
     classes : (c,) labels, or None for numbers
     """
 
-    features: IdentityMap | LandmarkMap
+    features: IdentityMap | LandmarkMap | FourierMap
     coef: Array
     intercept: Array
     classes: Array | None = None

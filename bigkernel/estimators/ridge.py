@@ -114,8 +114,11 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         from the statistics of the fit (`alpha_`).
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve.
-    landmarks : "uniform" or array (m, d)
-        How landmarks are drawn from the rows, or the landmarks.
+    landmarks : str or array (m, d)
+        The landmarks, or how they are chosen among the rows: "uniform"; "balanced", as many of every domain; centres of
+        "k-means", or "balanced-k-means"; "leverage", by recursive ridge leverage scores; "rpcholesky", by randomly
+        pivoted Cholesky (see `bigkernel.estimators.choosing`). "fourier" and "orthogonal-fourier" take m random
+        Fourier features (`RandomFourier`) in the place of landmarks.
     fit_intercept : bool
         An intercept b without penalty (seed 002).
     gamma, degree, coef0 : of a kernel given by name
@@ -132,6 +135,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         Coefficients over the landmarks (over the rows, where exact).
     intercept_ : float or (c,)
     landmarks_ : (m, d)
+        With random features, fourier_seed_ (an int) and fourier_origin_ (d,) in its place.
     kernel_ : Kernel, every parameter a number
     statistics_ : dict of float64 arrays
         The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q; those of numeric

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
-from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators.choosing import BY_KERNEL
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.execution import executor_in_force, processors
 from bigkernel.families import LandmarkFamily, gather
@@ -329,7 +330,10 @@ def _same_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate
             groups.setdefault("rows", []).append(candidate)
             continue
         given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        groups.setdefault((given, last.n_landmarks, _seed(last.random_state)), []).append(candidate)
+        if last._fourier:
+            raise ConfigError(f"landmarks={last.landmarks!r}: random features share no sweep; search with 'uniform'")
+        kernel = _key(last._kernel()) if given in BY_KERNEL else None
+        groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
     for group in groups.values():
         # rows are shifted where one of them has an intercept; `without_shifts` undoes it for the others
         group.sort(key=lambda candidate: not getattr(candidate.last, "fit_intercept", False))
