@@ -8,7 +8,9 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigkernel import (
+    DICA,
     SSSL,
+    XNV,
     KernelRidge,
     KernelRidgeClassifier,
     LinearRegression,
@@ -19,6 +21,7 @@ from bigkernel import (
     SSSLClassifier,
     Standardizer,
     UnitNormalizer,
+    XNVClassifier,
 )
 
 ESTIMATORS = [
@@ -34,6 +37,13 @@ ESTIMATORS = [
     KernelRidgeClassifier(n_landmarks=6, landmarks="k-means", random_state=0),
     Nystroem(n_components=5, random_state=0),
     RandomFourier(random_state=0),
+    XNV(n_landmarks=5, random_state=0),
+    XNVClassifier(n_landmarks=5, random_state=0),
+    *(
+        DICA(supervised=supervised, allow_single_domain=True, n_landmarks=m, random_state=0)
+        for supervised in (True, False)
+        for m in (None, 5)
+    ),
     LinearRegression(),
     Ridge(),
     Rescaler(2.0),
@@ -45,7 +55,7 @@ ESTIMATORS = [
 def expected_failures(estimator: Any) -> dict[str, str]:
     """Checks that a documented promise of ours contradicts, each with the promise."""
     failures = {}
-    if isinstance(estimator, SSSLClassifier):
+    if isinstance(estimator, SSSLClassifier | XNVClassifier):
         failures["check_classifiers_classes"] = "uses −1 as a class, which means unlabelled in semi-supervised learning"
     if getattr(estimator, "n_landmarks", None) is not None:
         failures["check_sample_weight_equivalence_on_dense_data"] = "repeated rows change the draw of landmarks"
