@@ -44,6 +44,7 @@ LAYERS = {
             "alignment",
             "anchors",
             "adaptation",
+            "bandwidths",
         ),
     },
     "storage": {

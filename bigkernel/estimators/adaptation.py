@@ -1,0 +1,217 @@
+"""Adaptation regularization in landmark form: a classifier for a target whose rows are known, its labels not."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bigkernel.adaptation import Strengths, adapted, slope
+from bigkernel.alignment import Aligned
+from bigkernel.anchors import AnchorMomentStatistic, laplacian
+from bigkernel.certify import Certificates
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
+from bigkernel.estimators.rounds import SidedEstimator
+from bigkernel.kernels import Kernel
+from bigkernel.pseudo import Decision
+from bigkernel.rows import Rows
+from bigkernel.solve import Whitening
+from bigkernel.statistics import Accumulator, Targets
+
+Array = NDArray[Any]
+
+
+class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstimator):
+    """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
+
+    Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
+    of kernel ridge regression: the distance between the means of both domains, and of each class in them (joint maximum
+    mean discrepancy), the target's classes by soft pseudo-labels; the variation of f along a graph of all rows, whose
+    vertices meet in their nearest landmarks (`bigkernel.anchors`); and the norm of f. One sweep takes the moments; each
+    round sweeps the target once for its pseudo-labels and solves an m×m problem.
+
+    Which rows are the target: those of domains in which no row has a label; without domains, the rows without a label.
+    Rows without a label in a domain that has some are left out. A class that no source row has is never predicted.
+
+    Parameters
+    ----------
+    kernel, landmarks, degree, coef0, dtype, random_state : as in `KernelRidge`
+    n_landmarks : int or None
+        m. None: every row is a landmark, for some thousands of rows.
+    mmd : float ≥ 0, default 10
+        λ, of the distances between means, times half the number of rows.
+    manifold : float ≥ 0, default 1
+        γ, of the graph. Random features have no landmarks to meet in: `manifold=0` there.
+    alpha : float ≥ 0, default 0.1
+        σ, the ridge penalty.
+    balance : float from 0 to 1, default 0.5
+        μ, the share of the classes' means; the rest is that of the domains'.
+    sharpness : float > 0 or (first, last), default (3.0, 10.0)
+        β of the pseudo-labels Q = softmax(βf/τ), τ the spread of f over the target. A pair: raised from the first round
+        to the last by equal factors, for labels are least certain at first (deterministic annealing). Labels that are
+        too soft pull all classes together: below about 2.5 they collapse on digits.
+    n_rounds : int ≥ 0, default 10
+        Most rounds; fewer where no label changes.
+    n_neighbors : int, default 3
+        Landmarks on which a row is written in the graph.
+    gamma : float, "median" or None, default "median"
+        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None: the
+        bandwidth of `KernelRidge`.
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    dual_coef_ : (m, c), over the landmarks
+    rounds_ : list of dict
+        One a round: `entropy` of the soft labels (mean a row, in nats), `equivocation` (that entropy as a share of the
+        entropy of the classes at large, from 0 to 1) and `changed` (share of the target whose class is new).
+    source_domains_, target_domains_ : domains on either side; 0 and 1 where none were given
+    pseudo_labels_ : sums of the target's features by class, which the solution was made with; `refit` uses them
+    landmarks_, kernel_, statistics_, rank_, intercept_ (zeros), certificates_, skipped_rows_, n_features_in_
+        As in `KernelRidge`; the statistics have two groups of rows, target and labelled source, and `anchors` (m, m)
+        and `degrees` (m,) of the graph.
+
+    Warns
+    -----
+    PseudoLabelsCollapsed
+        The pseudo-labels of a round tell less than those before it, or too little after three: the rounds stop, and the
+        least equivocal solution is kept.
+
+    References
+    ----------
+    Long, Wang, Ding, Pan & Yu (IEEE TKDE 2014); Liu, He & Chang (ICML 2010) for the graph.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import ARTLClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat([0, 1], 100)
+    >>> source = rng.normal(size=(200, 2)) * 0.3 + 2 * truth[:, None]
+    >>> target = source + [1.0, -0.5]
+    >>> X, y = np.vstack([source, target]), np.concatenate([truth, np.full(200, -1)])
+    >>> model = ARTLClassifier(n_landmarks=30, random_state=0).fit(X, y)
+    >>> bool(np.mean(model.predict(target) == truth) > 0.95)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KERNEL_CONSTRAINTS,
+        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median"}), None],
+        "mmd": [Interval(Real, 0, None, closed="left")],
+        "manifold": [Interval(Real, 0, None, closed="left")],
+        "balance": [Interval(Real, 0, 1, closed="both")],
+        "sharpness": [Interval(Real, 0, None, closed="neither"), tuple],
+        "n_rounds": [Interval(Integral, 0, None, closed="left")],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+    }
+    _guarded = True
+    _least_target_rows = 2
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        *,
+        n_landmarks: int | None = None,
+        mmd: float = 10.0,
+        manifold: float = 1.0,
+        alpha: float = 0.1,
+        balance: float = 0.5,
+        sharpness: float | tuple[float, float] = (3.0, 10.0),
+        n_rounds: int = 10,
+        n_neighbors: int = 3,
+        landmarks: Any = "uniform",
+        gamma: float | str | None = "median",
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_landmarks = n_landmarks
+        self.mmd = mmd
+        self.manifold = manifold
+        self.alpha = alpha
+        self.balance = balance
+        self.sharpness = sharpness
+        self.n_rounds = n_rounds
+        self.n_neighbors = n_neighbors
+        self.landmarks = landmarks
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) of both domains and labels y (n,), −1 where unlabelled.
+
+        Parameters
+        ----------
+        y : None for a corpus or Rows, which carry their own
+        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
+        sample_weight : (n,), or None: the column `weight`; copies of a row that are made up weigh its share each
+
+        Raises
+        ------
+        DataError
+            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+        """
+        return self._fit_sides(X, y, sample_domain, sample_weight)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        self._sharpness(1)
+        if self._fourier and self.manifold > 0:
+            raise ConfigError(
+                f"landmarks={self.landmarks!r}: random features have no landmarks for the graph to meet in; expected "
+                "manifold=0, or another choice of landmarks"
+            )
+
+    def _sharpness(self, number: int) -> float:
+        """β of a round."""
+        given = self.sharpness if isinstance(self.sharpness, tuple) else (self.sharpness, self.sharpness)
+        try:
+            first, last = map(float, given)
+        except (TypeError, ValueError):
+            first = last = np.nan
+        if not (0 < first < np.inf and 0 < last < np.inf):
+            raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
+        return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
+
+    def _statistic(self, sides: Any) -> Any:
+        if not self.manifold > 0:
+            return super()._statistic(sides)
+        cells, neighbours = sides.cells, min(self.n_neighbors, self._columns)
+        targets = Targets(cells.n_classes, cells.classes, cells.position)
+        return AnchorMomentStatistic(self._centred(), targets, sides=sides, neighbours=neighbours)
+
+    def _sweep(self, rows: Rows, sides: Any) -> Accumulator:
+        total = super()._sweep(rows, sides)
+        if "anchors" in total:  # they are about the shift of the map, as the other moments were
+            total["anchors"] += np.outer(total["degrees"], self._centred().shift.astype(np.float64))
+        return total
+
+    def _graph(self, whitening: Whitening, aligned: Aligned) -> Array | None:
+        if "anchors" not in self.statistics_:
+            return None
+        total = self.statistics_
+        return whitening.rotate(laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"]))
+
+    def _solve(self, certificates: Certificates) -> None:
+        whitening, aligned, graph = self._bases(certificates)
+        strengths = Strengths(float(self.mmd), float(self.manifold), float(self.alpha), float(self.balance))
+        told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
+        W = adapted(aligned, graph, told, strengths, certificates=certificates)
+        self.alpha_, self.rank_, self._solution = float(self.alpha), whitening.rank, (aligned, W)
+        self._set_coefficients(whitening.expand(W), np.zeros(W.shape[1]))
+
+    def _decision(self, number: int) -> tuple[Decision, float]:
+        aligned, W = self._solution
+        return Decision(*self._coefficients()), slope(aligned, W, self._sharpness(number))

@@ -1,0 +1,160 @@
+"""Joint distribution adaptation and transfer components as a transformer: components in which two domains are alike."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bigkernel.alignment import components, expanded, labeller
+from bigkernel.certify import Certificates
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
+from bigkernel.estimators.domained import DomainedTransformer
+from bigkernel.estimators.rounds import SidedEstimator
+from bigkernel.kernels import Kernel
+from bigkernel.pseudo import Decision
+from bigkernel.solve import require_alpha
+
+Array = NDArray[Any]
+
+
+class JDA(SidedEstimator, DomainedTransformer):
+    """Joint distribution adaptation: components of the kernel in which a source and a target domain are alike.
+
+    Transductive: the rows of the target take part in the fit, their labels never. The components keep as much variance
+    as they can for the distance that they leave between the means of both domains and of each class in them, the
+    target's classes by hard pseudo-labels: those of ridge on the components before, fitted to the labelled rows. One
+    sweep takes the moments; each round sweeps the target once and solves an m×m problem. `n_rounds=0` is transfer
+    component analysis: the domains' means alone.
+
+    Which rows are the target: those of domains in which no row has a label; without domains, the rows without a label.
+    Rows without a label in a domain that has some are left out. A target of one row has a mean, and is taken.
+
+    Parameters
+    ----------
+    kernel, landmarks, degree, coef0, dtype, random_state : as in `KernelRidge`
+    n_components : int, default 100
+        s; fewer are used where the kernel matrix has lower rank.
+    n_rounds : int ≥ 0, default 10
+        Most rounds; fewer where no label changes.
+    alpha : float > 0, default 1
+        μ, the penalty on the norm of a component beside the distances of means.
+    label_alpha : float ≥ 0, default 1
+        Penalty of the ridge that gives the pseudo-labels.
+    n_landmarks : int or None
+        m. None: every row is a landmark, for some thousands of rows.
+    gamma : float, "median" or None, default "median"
+        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None: the
+        bandwidth of `KernelRidge`.
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    dual_coef_ : (m, s), over the landmarks
+    intercept_ : (s,), which takes the mean of both domains to 0
+    eigenvalues_ : (s,), descending
+    rounds_ : list of dict
+        One a round: `changed`, the share of the target whose class is new; `entropy` is that of hard labels, 0, and
+        `equivocation` 0 unless all rows are of one class.
+    source_domains_, target_domains_ : domains on either side; 0 and 1 where none were given
+    pseudo_labels_ : sums of the target's features by class, which the components were made with; `refit` uses them
+    landmarks_, kernel_, statistics_, rank_, certificates_, skipped_rows_, n_features_in_
+        As in `KernelRidge`; the statistics have two groups of rows, target and labelled source.
+
+    References
+    ----------
+    Pan, Tsang, Kwok & Yu (IEEE TNN 2011); Long, Wang, Ding, Sun & Yu (ICCV 2013).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import JDA
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat([0, 1], 100)
+    >>> source = rng.normal(size=(200, 2)) * 0.3 + 2 * truth[:, None]
+    >>> target = source + [1.0, -0.5]
+    >>> X, y = np.vstack([source, target]), np.concatenate([truth, np.full(200, -1)])
+    >>> Z = JDA(n_components=2, n_landmarks=30, random_state=0).fit(X, y).transform(X)
+    >>> between = np.linalg.norm(Z[:200].mean(axis=0) - Z[200:].mean(axis=0))
+    >>> bool(between < 0.1 * Z.std())
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KERNEL_CONSTRAINTS,
+        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median"}), None],
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_rounds": [Interval(Integral, 0, None, closed="left")],
+        "label_alpha": [Real],
+    }
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 100,
+        *,
+        n_rounds: int = 10,
+        alpha: float = 1.0,
+        label_alpha: float = 1.0,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        gamma: float | str | None = "median",
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_components = n_components
+        self.n_rounds = n_rounds
+        self.alpha = alpha
+        self.label_alpha = label_alpha
+        self.n_landmarks = n_landmarks
+        self.landmarks = landmarks
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) of both domains and labels y (n,), −1 where unlabelled.
+
+        Parameters
+        ----------
+        y : None for a corpus or Rows, which carry their own
+        sample_domain : (n,) integers, or None: the column `domain` of the rows, and without one the labels tell
+        sample_weight : (n,), or None: the column `weight`
+
+        Raises
+        ------
+        DataError
+            No labelled row, labels of one class alone, or labels in every domain: there is nothing to adapt to.
+        """
+        return self._fit_sides(X, y, sample_domain, sample_weight)
+
+    def fit_transform(self, X: Any, y: Any = None, **more: Any) -> Any:
+        """`fit`, and the components of the same rows."""
+        return self.fit(X, y, **more).transform(X)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
+        require_alpha(self.label_alpha)
+
+    def _solve(self, certificates: Certificates) -> None:
+        whitening, aligned, _ = self._bases(certificates)
+        told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
+        values, W = components(aligned, told, self.n_components, float(self.alpha), certificates=certificates)
+        self.alpha_, self.rank_, self.eigenvalues_ = float(self.alpha), whitening.rank, values
+        self._solution = whitening, aligned, W
+        self.dual_coef_, self.intercept_ = whitening.expand(W), -aligned.mean @ W
+
+    def _decision(self, number: int) -> tuple[Decision, float]:
+        whitening, aligned, W = self._solution
+        return expanded(labeller(aligned, W, float(self.label_alpha)), whitening), np.inf

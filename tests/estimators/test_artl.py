@@ -1,0 +1,303 @@
+"""ARTLClassifier: its dense form, every kind of input and executor, collapsing labels, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import reference_adaptation as dense
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, executing
+from bigkernel.bandwidths import median_width
+from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
+from bigkernel.rows import as_rows
+
+rng = np.random.default_rng(41)
+N_S, N_T, D, M, SIGMA = 90, 70, 3, 14, 1.5
+TRUTH = np.resize([0, 1, 2], N_S + N_T)
+MIDDLES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+X = MIDDLES[TRUTH] + 0.5 * rng.normal(size=(N_S + N_T, D))
+X[N_S:] += [0.6, -0.4, 0.5]
+Y = np.where(np.arange(len(X)) < N_S, TRUTH, -1)
+WEIGHT = rng.uniform(0.2, 2, len(X))
+ORDER = rng.permutation(len(X))  # rows of both sides mixed
+Z = X[:: len(X) // M][:M] + 0.01
+GIVEN = {"kernel": Gaussian(SIGMA), "landmarks": Z, "sharpness": 4.0, "n_rounds": 4}
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def oracle(weight, landmarks=Z, sharpness=4.0, rounds=4):
+    B, core = reference.gaussian(X, landmarks, SIGMA), reference.gaussian(landmarks, landmarks, SIGMA)
+    P = dense.anchors(X, landmarks, lambda x, z: reference.gaussian(x[None], z[None], SIGMA)[0, 0], 3)
+    K, L = B @ np.linalg.pinv(core, hermitian=True) @ B.T, dense.laplacian(P, weight)
+    strengths = {"mmd": 10.0, "manifold": 1.0, "alpha": 0.1, "balance": 0.5}
+    return dense.adapted(K, L, Y[:N_S], weight, **strengths, sharpness=sharpness, rounds=rounds)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+def test_values_and_entropies_are_those_of_the_dense_form(weight):
+    model = ARTLClassifier(**GIVEN).fit(X[ORDER], Y[ORDER], sample_weight=None if weight is None else weight[ORDER])
+    solved = len(model.rounds_) - (model.rounds_[-1]["changed"] == 0)
+    assert solved >= 2
+    wanted, _ = oracle(np.ones(len(X)) if weight is None else weight, rounds=solved)
+    _, told = oracle(np.ones(len(X)) if weight is None else weight, rounds=len(model.rounds_))
+    assert_allclose(model.decision_function(X), wanted, atol=1e-8)
+    assert_allclose([entry["entropy"] for entry in model.rounds_], [entropy for _, entropy in told], rtol=1e-8)
+    assert_array_equal(model.predict(X), wanted.argmax(axis=1))
+
+
+def test_changed_labels_are_counted_from_round_to_round():
+    model = ARTLClassifier(**GIVEN).fit(X, Y)
+    labels = [Q.argmax(axis=1) for Q, _ in oracle(np.ones(len(X)))[1]]
+    expected = [1.0, *(np.mean(a != b) for a, b in itertools.pairwise(labels))]
+    assert_allclose([entry["changed"] for entry in model.rounds_], expected[: len(model.rounds_)])
+
+
+def test_it_holds_on_the_target_where_ridge_on_the_source_does_not():
+    plain = KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, landmarks=Z).fit(X[:N_S], Y[:N_S])
+    shift = [1.3, -0.2, 0.8]
+    moved = np.vstack([X[:N_S], X[N_S:] + shift])
+    model = ARTLClassifier(Gaussian(SIGMA), landmarks=Z).fit(moved, Y)
+    adapted_, not_adapted = (np.mean(m.predict(moved[N_S:]) == TRUTH[N_S:]) for m in (model, plain))
+    assert adapted_ > 0.95
+    assert adapted_ > not_adapted + 0.1
+
+
+def test_a_sharpness_of_two_numbers_rises_by_equal_factors():
+    model = ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=4)
+    assert_allclose([model._sharpness(number) for number in (1, 2, 3, 4)], [2, 4, 8, 16])
+    assert ARTLClassifier(sharpness=5.0)._sharpness(3) == 5
+    assert ARTLClassifier(sharpness=(2.0, 16.0), n_rounds=1)._sharpness(1) == 2
+
+
+def test_rounds_end_where_no_label_changes():
+    model = ARTLClassifier(**{**GIVEN, "n_rounds": 50}).fit(X, Y)
+    assert len(model.rounds_) < 50
+    assert model.rounds_[-1]["changed"] == 0
+
+
+def test_every_row_is_a_landmark_where_no_number_is_given():
+    model = ARTLClassifier(Gaussian(SIGMA), sharpness=4.0, n_rounds=2, alpha=1.0).fit(X, Y)
+    wanted = ARTLClassifier(Gaussian(SIGMA), sharpness=4.0, n_rounds=2, alpha=1.0, landmarks=X).fit(X, Y)
+    assert_array_equal(model.landmarks_, X)
+    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-9)
+
+
+def test_the_width_is_that_of_the_median_distance_of_landmarks():
+    model = ARTLClassifier(landmarks=Z).fit(X, Y)
+    assert_allclose(model.kernel_.sigma, median_width(Z))
+    assert ARTLClassifier(landmarks=Z, gamma=0.5).fit(X, Y).kernel_.sigma == 1.0
+
+
+# ---------------------------------------------------------------- inputs and executors
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    def make(kind, domain=None):
+        if kind == "dask":
+            return {"X": da.from_array(X[ORDER], chunks=(37, D)), "y": da.from_array(Y[ORDER], chunks=50)}
+        if kind == "zarr":
+            array = zarr.create_array(tmp_path / "x", shape=X.shape, dtype=X.dtype, chunks=(16, D))
+            array[...] = X[ORDER]
+            return {"X": array, "y": Y[ORDER]}
+        columns = {"y": Y[ORDER]} if domain is None else {"y": Y[ORDER], "domain": domain}
+        if kind == "corpus":
+            return {"X": make_corpus(X[ORDER], classes=(0, 1, 2), **columns)}
+        return {"X": as_rows(X[ORDER], **columns)}
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["dask", "zarr", "corpus", "rows"])
+def test_every_kind_of_input_gives_the_classifier_of_numpy(build, kind):
+    model, wanted = ARTLClassifier(**GIVEN).fit(**build(kind)), ARTLClassifier(**GIVEN).fit(X, Y)
+    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-8)
+    assert [entry["changed"] for entry in model.rounds_] == [entry["changed"] for entry in wanted.rounds_]
+    assert_array_equal(model.classes_, [0, 1, 2])
+
+
+def test_executors_give_the_same_bits_and_a_run_is_gone_on_with(tmp_path):
+    settings, fits = {**GIVEN, "n_rounds": 2}, []
+    for client in ("serial", "threads"):
+        with executing(client), dask.config.set({"bigkernel.chunk-bytes": 2**20}):
+            fits.append(ARTLClassifier(**settings).fit(X, Y).dual_coef_)
+    for resume in (False, True):
+        with (
+            executing("serial", run=tmp_path / "run", resume=resume),
+            dask.config.set({"bigkernel.chunk-bytes": 2**20, "bigkernel.monitor": False}),
+        ):
+            fits.append(ARTLClassifier(**settings).fit(X, Y).dual_coef_)
+    for other in fits[1:]:
+        assert_array_equal(other, fits[0])
+    assert {"moments", "round-1", "round-2"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_float32_rows_give_what_float64_rows_give():
+    narrow = ARTLClassifier(**GIVEN).fit(X.astype(np.float32), Y)
+    wide = ARTLClassifier(**GIVEN).fit(X, Y)
+    assert (narrow.dtype_, wide.dtype_) == ("float32", "float64")
+    assert_allclose(narrow.decision_function(X), wide.decision_function(X), atol=2e-3)
+
+
+def test_lazy_predictions_and_scores_are_those_in_memory(build):
+    model = ARTLClassifier(**GIVEN).fit(X, Y)
+    corpus = build("corpus")["X"]
+    assert_array_equal(model.predict(corpus).compute(), model.predict(X[ORDER]))
+    labelled = Y[ORDER] >= 0
+    assert_allclose(model.score(corpus), np.mean(model.predict(X[ORDER])[labelled] == Y[ORDER][labelled]))
+
+
+def test_refit_solves_again_with_the_labels_of_the_last_round():
+    model = ARTLClassifier(**GIVEN).fit(X, Y)
+    before = model.decision_function(X)
+    assert_allclose(model.refit().decision_function(X), before, atol=1e-12)
+    model.set_params(alpha=3.0, mmd=1.0, manifold=0.0).refit()
+    assert model.alpha_ == 3.0
+    assert np.abs(model.decision_function(X) - before).max() > 1e-2
+    assert not {"_reduced", "_solution"} & set(vars(model))
+
+
+# ---------------------------------------------------------------- domains
+
+
+def test_a_domain_without_labels_is_the_target():
+    domain = np.where(np.arange(len(X)) < N_S, np.where(TRUTH == 0, 5, 2), 9)
+    model = ARTLClassifier(**GIVEN).fit(X, Y, domain)
+    assert_allclose(model.decision_function(X), ARTLClassifier(**GIVEN).fit(X, Y).decision_function(X), atol=1e-10)
+    assert_array_equal(model.source_domains_, [2, 5])
+    assert_array_equal(model.target_domains_, [9])
+
+
+def test_rows_without_a_label_in_a_source_domain_are_left_out():
+    extra, n = rng.normal(size=(20, D)) * 4, len(X)
+    domain = np.repeat([0, 1, 0], [N_S, N_T, 20])
+    model = ARTLClassifier(**GIVEN).fit(np.vstack([X, extra]), np.r_[Y, np.full(20, -1)], domain)
+    wanted = ARTLClassifier(**GIVEN).fit(X, Y, domain[:n])
+    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-10)
+    assert model.fit_report()["source_rows"] == N_S
+    assert model.fit_report()["target_rows"] == N_T
+
+
+def test_the_domains_of_a_corpus_are_its_column(build):
+    domain = np.where(np.arange(len(X)) < N_S, 3, 4)[ORDER]
+    model = ARTLClassifier(**GIVEN).fit(**build("corpus", domain))
+    assert_array_equal(model.target_domains_, [4])
+    assert_allclose(model.decision_function(X), ARTLClassifier(**GIVEN).fit(X, Y).decision_function(X), atol=1e-8)
+
+
+def test_a_class_that_no_source_row_has_is_never_predicted():
+    some = Y != 2
+    model = ARTLClassifier(**GIVEN).fit(X[some], Y[some])
+    assert_array_equal(model.classes_, [0, 1])
+    assert set(model.predict(X)) <= {0, 1}
+
+
+# ---------------------------------------------------------------- collapse
+
+
+def test_flat_labels_are_warned_of_and_the_least_equivocal_round_is_kept():
+    with pytest.warns(PseudoLabelsCollapsed, match="after 3 rounds .* take a larger sharpness"):
+        model = ARTLClassifier(**{**GIVEN, "sharpness": 0.3}).fit(X, Y)
+    assert len(model.rounds_) == 3
+    told = [entry["equivocation"] for entry in model.rounds_]
+    kept = int(np.argmin(told))
+    wanted = oracle(np.ones(len(X)), sharpness=0.3, rounds=kept)[0]
+    assert_allclose(model.decision_function(X), wanted, atol=1e-8)
+
+
+def test_labels_of_one_class_are_a_collapse_too():
+    far = X.copy()
+    far[N_S:] = MIDDLES[0] + 0.01 * rng.normal(size=(N_T, D))
+    with pytest.warns(PseudoLabelsCollapsed):
+        ARTLClassifier(**{**GIVEN, "mmd": 0.0, "sharpness": 0.01}).fit(far, Y)
+
+
+def test_labels_that_grow_less_sure_stop_the_rounds():
+    with pytest.warns(PseudoLabelsCollapsed, match="rises, from .* in round [2-5]"):
+        model = ARTLClassifier(**{**GIVEN, "sharpness": (30.0, 1.2), "n_rounds": 5}).fit(X, Y)
+    assert len(model.rounds_) < 5
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        (None, "nothing to adapt to, all rows are labelled"),
+        (np.zeros(N_S), r"nothing to adapt to, every domain has labelled rows \(1 domain"),
+        (np.arange(N_S) % 2, r"every domain has labelled rows \(2 domain"),
+    ],
+)
+def test_labels_everywhere_leave_nothing_to_adapt_to(domain, message):
+    with pytest.raises(DataError, match=message):
+        ARTLClassifier(**GIVEN).fit(X[:N_S], Y[:N_S], domain)
+
+
+def test_no_label_at_all_is_refused():
+    with pytest.raises(DataError, match="contains no label"):
+        ARTLClassifier(**GIVEN).fit(X, np.full(len(X), -1))
+
+
+def test_labels_of_one_class_are_refused():
+    with pytest.raises(DataError, match="only one class"):
+        ARTLClassifier(**GIVEN).fit(X, np.where(Y < 0, -1, 7))
+
+
+def test_a_target_of_one_row_does_not_vary():
+    with pytest.raises(DataError, match="at least 2 rows of the target, to see how they vary; found 1"):
+        ARTLClassifier(**GIVEN).fit(X[: N_S + 1], Y[: N_S + 1])
+
+
+def test_a_target_without_weight_is_refused():
+    with pytest.raises(DataError, match="no row of the target has a weight above zero"):
+        ARTLClassifier(**GIVEN).fit(X, Y, sample_weight=np.where(Y < 0, 0.0, 1.0))
+
+
+@pytest.mark.parametrize("sharpness", [(1.0, -2.0), (1.0,), (0.0, 3.0), ("a", "b")])
+def test_a_sharpness_that_is_none_is_refused(sharpness):
+    with pytest.raises(ConfigError, match="sharpness: expected a number above 0 or two of them"):
+        ARTLClassifier(**{**GIVEN, "sharpness": sharpness}).fit(X, Y)
+
+
+def test_random_features_have_no_graph():
+    settings = {"kernel": Gaussian(SIGMA), "n_landmarks": 40, "landmarks": "fourier", "random_state": 0}
+    with pytest.raises(ConfigError, match="expected manifold=0"):
+        ARTLClassifier(**settings).fit(X, Y)
+    model = ARTLClassifier(**settings, manifold=0.0).fit(X, Y)
+    assert np.mean(model.predict(X[N_S:]) == TRUTH[N_S:]) > 0.8
+
+
+def test_fewer_landmarks_need_a_new_fit():
+    with pytest.raises(ConfigError, match="fit with n_landmarks=5"):
+        ARTLClassifier(**GIVEN).fit(X, Y).with_landmarks(5)
+
+
+def test_the_median_is_for_the_gaussian():
+    with pytest.raises(ConfigError, match="gamma='median' is for kernel='rbf'"):
+        ARTLClassifier("laplacian", landmarks=Z).fit(X, Y)
+
+
+def test_a_plan_is_that_of_the_sweep_of_moments(build):
+    rows = build("rows")["X"]
+    model = ARTLClassifier(**GIVEN)
+    plan = model.plan(rows)
+    fitted = model.fit(rows)
+    assert plan.summary().items() <= fitted.sweep_.items()
+    assert plan.partial_bytes >= sum(fitted.statistics_[name].nbytes for name in ("G", "anchors", "degrees"))
+
+
+def test_bad_rows_that_are_skipped_change_nothing():
+    spoilt = np.vstack([X, np.full((4, D), np.nan)])
+    labels = np.r_[Y, [0, 1, -1, -1]]
+    model = ARTLClassifier(**GIVEN).fit(as_rows(spoilt, labels).skip_bad_rows())
+    assert model.skipped_rows_ == 4
+    assert_allclose(model.decision_function(X), ARTLClassifier(**GIVEN).fit(X, Y).decision_function(X), atol=1e-9)

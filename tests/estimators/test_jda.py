@@ -1,0 +1,174 @@
+"""JDA: its dense form, every kind of input and executor, classifiers behind it, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import reference_alignment as dense
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import JDA, Gaussian, KernelRidgeClassifier, executing
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.rows import Rows, as_rows
+
+rng = np.random.default_rng(43)
+N_S, N_T, D, S, SIGMA = 50, 40, 6, 7, 2.5
+TRUTH = np.resize([0, 1, 2], N_S + N_T)
+X = rng.normal(size=(N_S + N_T, D)) + 2.5 * np.eye(D)[TRUTH]
+X[N_S:] += 0.6
+Y = np.where(np.arange(len(X)) < N_S, TRUTH, -1)
+ORDER = rng.permutation(len(X))
+K = reference.gaussian(X, X, SIGMA)
+GIVEN = {"kernel": Gaussian(SIGMA), "n_components": S, "alpha": 0.5, "label_alpha": 0.3}
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def up_to_sign(Z, other):
+    return Z * np.sign((Z * other).sum(axis=0))
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 4])
+def test_components_of_every_row_a_landmark_are_those_of_the_dense_form(rounds):
+    model = JDA(**GIVEN, n_rounds=rounds).fit(X[ORDER], Y[ORDER])
+    done = len(model.rounds_)
+    # a round in which no label changes is not solved again: the labels are the same
+    values, Z, _ = dense.joint_adaptation(K, Y[:N_S], S, 0.5, 0.3, rounds)
+    assert done <= rounds
+    assert_allclose(model.eigenvalues_, values, rtol=1e-8)
+    assert_allclose(up_to_sign(model.transform(X), Z), Z, atol=1e-8 * np.abs(Z).max())
+
+
+def test_changed_labels_are_those_of_the_dense_form():
+    model = JDA(**GIVEN, n_rounds=4).fit(X, Y)
+    _, _, told = dense.joint_adaptation(K, Y[:N_S], S, 0.5, 0.3, 4)
+    expected = [1.0, *(np.mean(a != b) for a, b in itertools.pairwise(told))]
+    assert_allclose([entry["changed"] for entry in model.rounds_], expected[: len(model.rounds_)])
+
+
+def test_without_rounds_only_the_domains_meet():
+    model = JDA(**GIVEN, n_rounds=0).fit(X, Y)
+    Z = model.transform(X)
+    apart = np.linalg.norm(Z[:N_S].mean(axis=0) - Z[N_S:].mean(axis=0))
+    assert model.rounds_ == []
+    assert model.pseudo_labels_ is None
+    assert apart < 0.05 * np.linalg.norm(Z.std(axis=0))
+    assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
+
+
+def test_classifiers_follow_it_in_a_pipeline():
+    model = JDA(**GIVEN).fit(X, Y)
+    Z = model.transform(X)
+    classifier = KernelRidgeClassifier("linear", alpha=0.1, fit_intercept=True).fit(Z[:N_S], Y[:N_S])
+    assert np.mean(classifier.predict(Z[N_S:]) == TRUTH[N_S:]) > 0.75
+    chained = make_pipeline(JDA(**GIVEN), KernelRidgeClassifier("linear", alpha=0.1))
+    named = [f"jda{i}" for i in range(S)]
+    chained.fit(X, Y)
+    assert_array_equal(chained[0].get_feature_names_out(), named)
+
+
+# ---------------------------------------------------------------- inputs and executors
+
+
+@pytest.mark.parametrize("kind", ["dask", "zarr", "corpus", "rows"])
+def test_every_kind_of_input_gives_the_components_of_numpy(tmp_path, make_corpus, kind):
+    x, y = X[ORDER], Y[ORDER]
+    if kind == "zarr":
+        given = zarr.create_array(tmp_path / "x", shape=X.shape, dtype=X.dtype, chunks=(16, D))
+        given[...] = x
+    else:
+        given = {
+            "dask": lambda: da.from_array(x, chunks=(37, D)),
+            "corpus": lambda: make_corpus(x, classes=(0, 1, 2), y=y),
+            "rows": lambda: as_rows(x, y),
+        }[kind]()
+    settings = {**GIVEN, "landmarks": X[::5], "n_rounds": 3}
+    model = JDA(**settings).fit(given, y if kind in ("dask", "zarr") else None)
+    wanted = JDA(**settings).fit(X, Y)
+    Z = wanted.transform(X)
+    assert_allclose(up_to_sign(model.transform(X), Z), Z, atol=1e-8)
+    lazy = model.transform(given)
+    if kind == "dask":
+        assert_allclose(lazy.compute(), model.transform(x), atol=1e-10)
+    else:
+        assert isinstance(lazy, Rows)
+        assert_allclose(lazy.take(np.arange(len(X))), model.transform(x), atol=1e-10)
+
+
+def test_executors_give_the_same_bits_and_a_run_is_gone_on_with(tmp_path):
+    settings, fits = {**GIVEN, "landmarks": X[::5], "n_rounds": 1}, []
+    for client in ("serial", "threads"):
+        with executing(client), dask.config.set({"bigkernel.chunk-bytes": 2**20}):
+            fits.append(JDA(**settings).fit(X, Y).dual_coef_)
+    for resume in (False, True):
+        with (
+            executing("serial", run=tmp_path / "run", resume=resume),
+            dask.config.set({"bigkernel.chunk-bytes": 2**20, "bigkernel.monitor": False}),
+        ):
+            fits.append(JDA(**settings).fit(X, Y).dual_coef_)
+    for other in fits[1:]:
+        assert_array_equal(other, fits[0])
+
+
+def test_refit_solves_again_with_the_labels_of_the_last_round():
+    model = JDA(**GIVEN, landmarks=X[::5]).fit(X, Y)
+    before = model.transform(X)
+    assert_allclose(model.refit().transform(X), before, atol=1e-10)
+    assert model.set_params(n_components=3).refit().transform(X).shape == (len(X), 3)
+    assert not {"_reduced", "_solution"} & set(vars(model))
+
+
+def test_random_features_serve_in_place_of_landmarks():
+    settings = {"n_landmarks": 500, "landmarks": "fourier", "random_state": 0, "n_rounds": 0}
+    model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
+    wanted = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
+    assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=0.2)
+
+
+# ---------------------------------------------------------------- domains, and what is refused
+
+
+def test_a_target_of_one_row_is_taken():
+    model = JDA(**{**GIVEN, "n_components": 3}, n_rounds=2).fit(X[: N_S + 1], Y[: N_S + 1])
+    assert model.transform(X).shape == (len(X), 3)
+    assert model.fit_report()["target_rows"] == 1
+
+
+def test_domains_tell_the_sides_apart():
+    domain = np.where(np.arange(len(X)) < N_S, 4, -3)
+    model = JDA(**GIVEN).fit(X, Y, domain)
+    assert_array_equal(model.source_domains_, [4])
+    assert_array_equal(model.target_domains_, [-3])
+    Z = JDA(**GIVEN).fit(X, Y).transform(X)
+    assert_allclose(up_to_sign(model.transform(X), Z), Z, atol=1e-9)
+
+
+def test_labels_everywhere_leave_nothing_to_adapt_to():
+    with pytest.raises(DataError, match="JDA has nothing to adapt to"):
+        JDA(**GIVEN).fit(X[:N_S], Y[:N_S])
+
+
+@pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("alpha", -1.0), ("label_alpha", -1.0)])
+def test_a_penalty_that_is_none_is_refused(name, value):
+    with pytest.raises(ConfigError, match="alpha: expected"):
+        JDA(**{**GIVEN, name: value}).fit(X, Y)
+
+
+def test_it_predicts_nothing():
+    model = JDA(**GIVEN).fit(X, Y)
+    assert not hasattr(model, "predict")
+    assert not hasattr(model, "predict_to")
+
+
+def test_a_plan_is_that_of_the_sweep_of_moments():
+    rows = as_rows(X, Y)
+    model = JDA(**GIVEN, landmarks=X[::5])
+    plan = model.plan(rows)
+    assert plan.summary().items() <= model.fit(rows).sweep_.items()
