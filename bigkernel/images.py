@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.chunks import MapCost
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.resampling import Resampler, require_image
 
 Array = NDArray[Any]
@@ -106,6 +106,14 @@ class MomentNormalise(_ImageMap):
     breadth: float = 0.17
     aspect: float = 0.5
     name: ClassVar[str] = "moment-normalise"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("spread", self.spread), ("breadth", self.breadth)):
+            if not 0 < value <= 1:
+                raise ConfigError(f"{name}: expected a share of the image above 0, at most 1, found {value}")
+        if not 0 <= self.aspect <= 1:
+            raise ConfigError(f"aspect: expected 0 to 1, found {self.aspect}")
 
     def width(self, d: int) -> int:
         """See `RowMap`."""

@@ -80,8 +80,8 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_SHAPE,
-        "spread": [Interval(Real, 0, None, closed="neither")],
-        "breadth": [Interval(Real, 0, None, closed="neither")],
+        "spread": [Interval(Real, 0, 1, closed="right")],
+        "breadth": [Interval(Real, 0, 1, closed="right")],
         "aspect": [Interval(Real, 0, 1, closed="both")],
     }
 

@@ -1,0 +1,161 @@
+"""Row maps and copies of images one pixel at a time, in float64: the oracle of `bigkernel.images` and `.restyled`.
+
+Nothing here imports `bigkernel`. Images are (h, w); positions are (down, across) in pixels, 0 the middle of the first.
+The one thing taken from the implementation's word is that the coefficients of an affine map are multiples of 2⁻¹⁶.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+from numpy.random import Philox
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def pixel(image: Array, i: int, j: int, ground: float = 0.0) -> float:
+    return float(image[i, j]) if 0 <= i < image.shape[0] and 0 <= j < image.shape[1] else ground
+
+
+def between(image: Array, down: float, across: float, ground: float = 0.0) -> float:
+    """The image between its pixels: linear down and across."""
+    i, j = math.floor(down), math.floor(across)
+    v, u = down - i, across - j
+    return (
+        (1 - v) * (1 - u) * pixel(image, i, j, ground)
+        + (1 - v) * u * pixel(image, i, j + 1, ground)
+        + v * (1 - u) * pixel(image, i + 1, j, ground)
+        + v * u * pixel(image, i + 1, j + 1, ground)
+    )
+
+
+def resampled(image: Array, affine: Array, ground: float = 0.0) -> Array:
+    """Pixel (i, j) is the image at affine·(i, j, 1)."""
+    fixed = np.round(affine * 65536) / 65536
+    out = np.empty(image.shape)
+    for i, j in np.ndindex(image.shape):
+        down, across = fixed @ [i, j, 1]
+        out[i, j] = between(image, down, across, ground)
+    return out
+
+
+def moments(image: Array) -> tuple[float, Array, Array]:
+    """Ink, its centroid (down, across) and its covariance (2, 2)."""
+    mass, first, second = 0.0, np.zeros(2), np.zeros((2, 2))
+    for place in np.ndindex(image.shape):
+        ink, at = max(float(image[place]), 0.0), np.array(place, float)
+        mass, first, second = mass + ink, first + ink * at, second + ink * np.outer(at, at)
+    centre = first / mass
+    return mass, centre, second / mass - np.outer(centre, centre)
+
+
+def moment_normalised(image: Array, spread: float, breadth: float, aspect: float) -> Array:
+    """Centroid to the middle, slant taken away, height to a spread, breadth between its own and another."""
+    if image.max() <= 0:
+        return image.copy()
+    height, width = image.shape
+    _, centre, covariance = moments(image)
+    deep, wide = covariance[0, 0] + 1 / 12, covariance[1, 1]
+    slant = min(max(covariance[0, 1] / deep, -2.0), 2.0)
+    upright = wide - 2 * slant * covariance[0, 1] + slant**2 * covariance[0, 0]
+    down = min(max(spread * height / math.sqrt(deep), 0.25), 4.0)
+    own, other = down, breadth * width / math.sqrt(upright + 1 / 12)
+    across = min(max(own ** (1 - aspect) * other**aspect, 0.25), 4.0)
+    # a point of the original: across first loses the slant, then both sides are scaled about the centroid
+    forward = np.array([[down, 0.0], [0.0, across]]) @ np.array([[1.0, 0.0], [-slant, 1.0]])
+    middle = np.array([(height - 1) / 2, (width - 1) / 2])
+    back = np.linalg.inv(forward)
+    return resampled(image, np.column_stack([back, centre - back @ middle]))
+
+
+def orientation_features(image: Array) -> Array:
+    """√ of the shares of 8 directions in 8×8 cells, in the order of the directions below."""
+    height, width = image.shape
+    directions = [(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]  # (down, across)
+    angles = np.array([math.atan2(down, across) for down, across in directions]) % (2 * math.pi)
+    units = np.array([(math.cos(angle), math.sin(angle)) for angle in angles])
+    around = np.argsort(angles)
+    features = np.zeros((8, 8, 8))
+    lines = [[(cell, cell_weight(i, cell, height)) for cell in range(8)] for i in range(height)]
+    posts = [[(cell, cell_weight(j, cell, width)) for cell in range(8)] for j in range(width)]
+    for i, j in np.ndindex(image.shape):
+        slope = np.array(
+            [pixel(image, i, j + 1) - pixel(image, i, j - 1), pixel(image, i + 1, j) - pixel(image, i - 1, j)]
+        )
+        if not slope.any():
+            continue
+        # the two directions between which the gradient points, and what it is made of
+        sector = int(math.atan2(slope[1], slope[0]) % (2 * math.pi) // (math.pi / 4)) % 8
+        pair = [around[sector], around[(sector + 1) % 8]]
+        parts = np.linalg.solve(units[pair].T, slope)
+        for direction, part in zip(pair, parts, strict=True):
+            for (line, down), (post, across) in product(lines[i], posts[j]):
+                features[direction, line, post] += down * across * max(part, 0.0)
+    total = features.sum()
+    return np.sqrt(features.reshape(-1) / total) if total else features.reshape(-1)
+
+
+def cell_weight(position: int, cell: int, side: int) -> float:
+    """Share of a pixel in the mean over a cell of one side."""
+
+    def fall(pixel: int) -> float:
+        centre = (cell + 0.5) * side / 8 - 0.5
+        return max(0.0, 1 - abs(pixel - centre) / max(side / 8, 1.0))
+
+    return fall(position) / sum(fall(pixel) for pixel in range(side))
+
+
+def figures(seed: int, row: int, count: int) -> list[float]:
+    """`count` ≤ 16 numbers between −1 and 1 for a row: 16 bits each, of a tick (256 bits) of a Philox stream."""
+    words = Philox(key=seed).random_raw(4 * (row + 1))[4 * row :]
+    drawn = [(int(word) >> shift) & 0xFFFF for word in words for shift in (0, 16, 32, 48)]
+    return [(2 * u + 1) / 65536 - 1 for u in drawn[:count]]
+
+
+def thickened(image: Array, amount: float, ground: float) -> Array:
+    """Each pixel goes to the largest, or for a negative amount to the smallest, of the 3×3 about it."""
+    out = np.empty(image.shape)
+    for i, j in np.ndindex(image.shape):
+        about = [pixel(image, i + a, j + b, ground) for a in (-1, 0, 1) for b in (-1, 0, 1)]
+        goal = max(about) if amount > 0 else min(about)
+        out[i, j] = image[i, j] + abs(amount) * (goal - image[i, j])
+    return out
+
+
+def turned(degrees: float) -> Array:
+    """Clockwise for (across, down), with down downwards."""
+    angle = math.radians(degrees)
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+def moved(image: Array, matrix: Array, shift: Array, ground: float) -> Array:
+    """The image with each point (across, down) from its middle taken to matrix·point + shift."""
+    height, width = image.shape
+    back = np.linalg.inv(matrix)[::-1, ::-1]  # of (down, across)
+    middle = np.array([(height - 1) / 2, (width - 1) / 2])
+    return resampled(image, np.column_stack([back, middle - back @ (middle + shift[::-1])]), ground)
+
+
+def restyled(image: Array, row: int, *, seed: int, ranges: dict[str, float], low: float, high: float) -> Array:
+    """Copy number `row`, before it is rounded."""
+    size, aspect, rotation, shear, right, thickness, down = figures(seed, row, 7)
+    scale = math.exp(size * ranges["size"])
+    stretch = math.exp(aspect * ranges["aspect"] / 2)
+    matrix = (
+        turned(rotation * ranges["rotation"])
+        @ np.array([[1, shear * ranges["shear"]], [0, 1]])
+        @ np.diag([scale * stretch, scale / stretch])
+    )
+    shift = ranges["shift"] / 2 * np.array([right * image.shape[1], down * image.shape[0]])
+    drawn = thickened(moved(image, matrix, shift, low), thickness * ranges["thickness"], low)
+    return np.clip(drawn, low, high)
+
+
+def styled(image: Array, rotation: float, thickness: float, contrast: float, *, low: float, high: float) -> Array:
+    """The image turned, drawn with another pen, in another contrast, before it is rounded."""
+    drawn = thickened(moved(image, turned(rotation), np.zeros(2), low), thickness, low)
+    middle = (low + high) / 2
+    return np.clip(middle + contrast * (drawn - middle), low, high)

@@ -1,0 +1,209 @@
+"""Row maps of images: equal to the oracle, row by row, defined for every image, and of the memory they announce."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from reference_images import moment_normalised, moments, orientation_features
+
+from bigkernel.chunks import Scale, Standardize, UnitNorm, map_costs
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.images import MomentNormalise, Orientations, square_side
+
+ROWS = 200
+SHAPES = [(16, 16), (28, 28), (8, 8), (5, 9), (1, 7), (3, 1)]
+MAPS = {"moments": MomentNormalise, "orientations": Orientations}
+every_map = pytest.mark.parametrize("kind", MAPS.values(), ids=MAPS)
+every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def strokes(rng: np.random.Generator, n: int, height: int, width: int) -> np.ndarray:
+    """Slanted bars with soft edges on an empty ground, (n, h·w) float64 in 0 … 1."""
+    i, j = np.mgrid[:height, :width]
+    images = np.zeros((n, height, width))
+    for image in images:
+        for _ in range(2):
+            a, b, slope = rng.uniform(0, height), rng.uniform(0, width), rng.uniform(-1, 1)
+            distance = np.abs(j - b - slope * (i - a)) + 3 * np.maximum(np.abs(i - a) - height / 4, 0)
+            np.maximum(image, rng.uniform(0.3, 1) * np.clip(1.5 - distance, 0, 1), out=image)
+    return images.reshape(n, -1)
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return strokes(np.random.default_rng(3), ROWS, 16, 16)
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+def test_normalised_images_are_what_the_oracle_says(rng, shape, dtype):
+    x = strokes(rng, 6, *shape).astype(dtype)
+    options = {"spread": 0.25, "breadth": 0.2, "aspect": 0.3}
+    found = MomentNormalise(*shape, **options).apply(x.copy())
+    assert found.dtype == dtype
+    for image, normalised in zip(x, found, strict=True):
+        wanted = moment_normalised(image.reshape(shape).astype(float), **options).reshape(-1)
+        assert_allclose(normalised, wanted, atol=1e-8 if dtype == np.float64 else 1e-5)
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+def test_oriented_strokes_are_what_the_oracle_says(rng, shape, dtype):
+    x = strokes(rng, 2, *shape).astype(dtype)
+    found = Orientations(*shape).apply(x.copy())
+    assert found.dtype == dtype
+    for image, features in zip(x, found, strict=True):
+        wanted = orientation_features(image.reshape(shape).astype(float))
+        assert_allclose(features**2, wanted**2, atol=1e-8 if dtype == np.float64 else 1e-6)
+
+
+def test_moments_of_normalised_images_are_those_that_were_asked_for(rng):
+    x = strokes(rng, 20, 40, 32)
+    found = MomentNormalise(40, 32, spread=0.15, breadth=0.12, aspect=1.0).apply(x.copy())
+    for image in found.reshape(-1, 40, 32):
+        _, centre, covariance = moments(image)
+        assert_allclose(centre, (19.5, 15.5), atol=0.5)
+        assert abs(covariance[0, 1]) < 0.03 * covariance[0, 0]
+        assert_allclose(np.sqrt(np.diag(covariance)), (0.15 * 40, 0.12 * 32), rtol=0.12)
+
+
+def test_an_image_that_is_moved_is_normalised_to_the_same_image(rng):
+    x = np.zeros((1, 20, 20))
+    x[0, 4:10, 3:8] = strokes(rng, 1, 6, 5).reshape(6, 5)
+    moved = np.roll(x, (5, 7), axis=(1, 2))
+    pose = MomentNormalise(20, 20)
+    assert_allclose(pose.apply(moved.reshape(1, -1)), pose.apply(x.reshape(1, -1)), atol=1e-3)
+
+
+def test_the_sides_of_an_image_change_directions_and_cells_alone(images):
+    def features(x: np.ndarray) -> np.ndarray:
+        return Orientations(16, 16).apply(np.ascontiguousarray(x).reshape(len(x), -1)).reshape(-1, 8, 8, 8)
+
+    square = images.reshape(-1, 16, 16)
+    mirrored = features(square)[:, [1, 0, 2, 3, 5, 4, 7, 6], :, ::-1]
+    assert_allclose(features(square[:, :, ::-1]), mirrored, atol=1e-12)
+    turned = features(square)[:, [2, 3, 0, 1, 4, 6, 5, 7]].swapaxes(2, 3)
+    assert_allclose(features(square.swapaxes(1, 2)), turned, atol=1e-12)
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    "row_map",
+    [
+        MomentNormalise(16, 16),
+        Orientations(16, 16),
+        Scale(0.3),
+        UnitNorm(),
+        Standardize(np.linspace(0, 1, 256), np.linspace(1, 2, 256)),
+    ],
+    ids=lambda row_map: row_map.name,
+)
+def test_what_a_row_gives_depends_on_no_other_row(images, rng, row_map, dtype):
+    # sorted by class, as the files of digits are: a map that looks across rows would tell the labels
+    x = images[np.argsort(np.arange(ROWS) % 10, kind="stable")].astype(dtype)
+    whole = row_map.apply(x.copy())
+    order = rng.permutation(ROWS)
+    assert_array_equal(row_map.apply(x[order]), whole[order])
+    x[1::2] = rng.uniform(size=x[1::2].shape)
+    assert_array_equal(row_map.apply(x.copy())[::2], whole[::2])
+
+
+@every_map
+@given(cuts=st.lists(st.integers(0, ROWS), max_size=6), single=st.booleans())
+def test_any_cut_of_the_rows_gives_the_same_bits(images, kind, cuts, single):
+    x = images.astype(np.float32 if single else np.float64)
+    whole = kind(16, 16).apply(x.copy())
+    bounds = sorted({0, *cuts, 1, ROWS})
+    assert_array_equal(np.concatenate([kind(16, 16).apply(x[a:b].copy()) for a, b in pairwise(bounds)]), whole)
+
+
+@every_map
+def test_the_size_of_a_strip_changes_no_bit(images, kind, monkeypatch):
+    whole = kind(16, 16).apply(images.copy())
+    for pixels in (1, 7 * 256, 10**7):
+        monkeypatch.setattr("bigkernel.images._STRIP_PIXELS", pixels)
+        assert_array_equal(kind(16, 16).apply(images.copy()), whole)
+
+
+@every_dtype
+def test_pixels_keep_their_range(rng, dtype):
+    x = (255 * strokes(rng, 50, 16, 16)).astype(dtype)
+    found = MomentNormalise(16, 16).apply(x.copy())
+    assert found.min() >= 0
+    assert found.max() <= x.max() * (1 + 4 * np.finfo(dtype).eps)
+    features = Orientations(16, 16).apply(x.copy())
+    assert features.min() >= 0
+    assert_allclose((features.astype(float) ** 2).sum(axis=1), 1, rtol=1e-5)
+
+
+@every_dtype
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_images_without_ink_stay_and_those_without_edges_give_zeros(dtype, value):
+    x = np.full((3, 64), value, dtype)
+    assert_array_equal(MomentNormalise(8, 8).apply(x.copy()), x)
+    assert_array_equal(Orientations(8, 8).apply(np.zeros((3, 64), dtype)), 0)
+
+
+@every_dtype
+def test_one_pixel_is_brought_to_the_middle_and_enlarged_as_far_as_is_allowed(dtype):
+    x = np.zeros((64, 64), dtype)
+    np.fill_diagonal(x, 1)
+    found = MomentNormalise(8, 8).apply(x.copy()).reshape(-1, 8, 8)
+    assert_allclose(found, np.broadcast_to(found[0], found.shape), atol=1e-5)
+    assert_allclose(found[0], found[0, ::-1, ::-1], atol=1e-5)
+    assert_allclose(found.sum(axis=(1, 2)), 4 * 4, rtol=1e-3)
+    assert np.isfinite(Orientations(8, 8).apply(x)).all()
+
+
+@every_map
+@pytest.mark.parametrize("dtype, factors", [(np.float32, (1e-42, 1e-30, 1e38)), (np.float64, (5e-322, 1e-200, 1e307))])
+def test_brightness_that_leaves_the_range_of_squares_costs_nothing(images, kind, dtype, factors):
+    x = (images[:5] / images[:5].max()).astype(dtype)
+    plain = kind(16, 16).apply(x.copy())
+    for factor in factors:
+        with np.errstate(under="ignore"):
+            scaled = x * dtype(factor)
+        found = kind(16, 16).apply(scaled)
+        assert np.isfinite(found).all()
+        if factor > np.finfo(dtype).tiny:
+            assert_allclose(found if kind is Orientations else found / dtype(factor), plain, atol=1e-3)
+
+
+def test_images_of_another_size_are_refused_by_name():
+    with pytest.raises(DataError, match=r"moment-normalise: expected rows of 4×5 = 20 pixels, found 25 features"):
+        MomentNormalise(4, 5).width(25)
+    with pytest.raises(DataError, match=r"orientations: expected rows of 4×5 = 20 pixels"):
+        Orientations(4, 5).width(25)
+    with pytest.raises(ConfigError, match=r"images of 0×8 pixels: expected sides of 1 to 1,024"):
+        Orientations(0, 8)
+    with pytest.raises(DataError, match=r"rows of 50 features are no square images; give image_shape"):
+        square_side(50)
+    assert square_side(784) == 28
+
+
+@pytest.mark.parametrize("option", [{"spread": 0.0}, {"breadth": np.nan}, {"aspect": 1.5}])
+def test_options_out_of_range_are_refused(option):
+    with pytest.raises(ConfigError, match=f"{next(iter(option))}: expected"):
+        MomentNormalise(8, 8, **option)
+
+
+@every_map
+@every_dtype
+def test_memory_is_as_announced(kind, dtype):
+    x = np.random.default_rng(0).uniform(size=(2000, 784)).astype(dtype)
+    row_map = kind(28, 28)
+    row_map.apply(x[:2].copy())
+    tracemalloc.start()
+    out = row_map.apply(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    cost = map_costs((row_map,), 784, x.itemsize)
+    given_back = 0 if out is x else out.nbytes
+    assert peak - given_back < cost.fixed_bytes < 16 * 2**20
+    assert cost.flops_per_row > 784
