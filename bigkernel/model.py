@@ -24,8 +24,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import arrays, estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.estimators.rounds import PseudoLabelRounds
 from bigkernel.kernels import KERNELS, Kernel
 from bigkernel.model_checks import require_sound
+from bigkernel.pseudo import PseudoLabels
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
@@ -43,9 +45,18 @@ _ARRAYS = (
     "training_mse_",
     "target_shift_",
     "sample_weight_",
+    "correlations_",
+    "fourier_origin_",
+    "fourier_mean_",
 )
-_VALUES = ("n_features_in_", "rank_", "dtype_", "alpha_", "_flat", "_with_intercept", "intercept_")
-_STATISTICS = ("rows", "n", "G", "C", "s", "t", "q")
+_VALUES = (
+    *("n_features_in_", "rank_", "dtype_", "alpha_", "_flat", "_with_intercept", "intercept_"),
+    *("fourier_seed_", "image_height_", "image_width_"),
+)
+_INTEGERS = ("domains_", "source_domains_", "target_domains_", "view_ranks_")  # lists of whole numbers
+_STATISTICS = ("rows", "n", "G", "C", "s", "t", "q", "anchors", "degrees")
+_PSEUDO = ("sums", "counts")  # of pseudo_labels_, for another solve with them
+_VARIANCE = ("features", "components", "features_share", "components_share")  # of distributional_variance_
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -152,7 +163,7 @@ def _encode(value: Any, where: str) -> Any:
         params = {key: _encode(item, f"{where}.{key}") for key, item in value.get_params().items()}
         return {"kernel": value.name, "params": params}
     if isinstance(value, np.ndarray | list | tuple) and np.ndim(value) == 1:
-        return [float(item) for item in value]
+        return [_encode(item, where) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value)):
@@ -164,9 +175,13 @@ def _decode(value: Any) -> Any:
     if isinstance(value, dict):
         if value.get("kernel") not in KERNELS or not isinstance(value.get("params"), dict):
             raise ModelRejected(f"unknown kernel {value.get('kernel')!r}")
-        return KERNELS[value["kernel"]](**{str(key): _decode(item) for key, item in value["params"].items()})
+        params = {str(key): _decode(item) for key, item in value["params"].items()}
+        lengths = {key: np.array([float(one) for one in item]) for key, item in params.items() if type(item) is tuple}
+        return KERNELS[value["kernel"]](**params | lengths)
     if isinstance(value, list):
-        return np.array([float(item) for item in value])
+        if any(isinstance(item, list | dict) for item in value):
+            raise ModelRejected("unexpected value: a list of more than numbers and words")
+        return tuple(_decode(item) for item in value)
     if not isinstance(value, _SCALARS):
         raise ModelRejected(f"unexpected value of type {type(value).__name__}")
     return value
@@ -178,6 +193,9 @@ def _fitted_arrays(step: Any) -> dict[str, NDArray[Any]]:
         found["intercept_"] = step.intercept_
     if hasattr(step, "statistics_"):
         found.update({f"statistics.{name}": np.asarray(values) for name, values in step.statistics_.items()})
+    labels = getattr(step, "pseudo_labels_", None)
+    if labels is not None:
+        found.update({f"pseudo.{name}": np.asarray(getattr(labels, name)) for name in _PSEUDO})
     return found
 
 
@@ -187,6 +205,13 @@ def _fitted_values(step: Any) -> dict[str, Any]:
         value = getattr(step, name, None)
         if value is not None and not isinstance(value, np.ndarray):
             values[name] = _encode(value, name)
+    for name in _INTEGERS:
+        if hasattr(step, name):
+            values[name] = [int(item) for item in getattr(step, name)]
+    if hasattr(step, "distributional_variance_"):
+        values["distributional_variance_"] = {
+            name: _encode(step.distributional_variance_[name], name) for name in _VARIANCE
+        }
     if hasattr(step, "classes_"):
         values["classes_"] = step.classes_.tolist()
         values["classes_dtype"] = step.classes_.dtype.kind
@@ -220,6 +245,7 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
     step = kind(**params)
     step._validate_params()
     statistics = {name: values.pop(f"statistics.{name}") for name in _STATISTICS if f"statistics.{name}" in values}
+    pseudo = {name: values.pop(f"pseudo.{name}") for name in _PSEUDO if f"pseudo.{name}" in values}
     unknown = sorted(set(values) - {*_ARRAYS, "intercept_"})
     if unknown:
         raise ModelRejected(f"unknown array {unknown[0]!r}")
@@ -229,6 +255,10 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
         setattr(step, name, value)
     if statistics:
         step.statistics_ = statistics
+    if isinstance(step, PseudoLabelRounds):
+        step.pseudo_labels_ = PseudoLabels(pseudo["sums"], pseudo["counts"]) if pseudo else None
+    elif pseudo:
+        raise ModelRejected(f"{kind.__name__}: has no pseudo-labels")
     require_sound(step)
     return step
 
@@ -244,6 +274,14 @@ def _read_values(fitted: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = _decode(value)
         elif name == "feature_names_in_":
             values[name] = np.asarray([str(item) for item in value], dtype=object)
+        elif name in _INTEGERS:
+            if not isinstance(value, list) or not all(type(item) is int and abs(item) < 2**63 for item in value):
+                raise ModelRejected(f"{name}: expected a list of whole numbers")
+            values[name] = tuple(value) if name == "view_ranks_" else np.array(value, np.int64)
+        elif name == "distributional_variance_":
+            if not isinstance(value, dict) or set(value) != set(_VARIANCE):
+                raise ModelRejected(f"{name}: expected the numbers {', '.join(_VARIANCE)}")
+            values[name] = {key: float(item) for key, item in value.items()}
         elif name in _VALUES:
             values[name] = _decode(value)
         elif name != "classes_dtype":

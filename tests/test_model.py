@@ -18,7 +18,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bigkernel import (
+    DICA,
+    JDA,
     SSSL,
+    XNV,
+    ARTLClassifier,
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
@@ -26,13 +30,18 @@ from bigkernel import (
     Linear,
     LinearRegression,
     Matern,
+    MomentNormalizer,
+    Nystroem,
+    OrientationFeatures,
     Polynomial,
+    RandomFourier,
     Rescaler,
     Ridge,
     Sigmoid,
     SSSLClassifier,
     Standardizer,
     UnitNormalizer,
+    XNVClassifier,
     load_model,
     save_model,
     seals,
@@ -46,6 +55,8 @@ Y = np.column_stack([X[:, 0], np.sin(X[:, 1])])
 LABELS = rng.integers(0, 3, N)
 TEXT = np.array(["één", "two", "tre"])[LABELS]
 PARTLY = np.where(np.arange(N) % 3 == 0, -1, LABELS)
+SHIFTED = np.where(np.arange(N) < 40, np.digitize(X[:, 0], [-0.5, 0.5]), -1)
+DOMAINS = np.arange(N) % 3 + 2
 DRAWN = {"n_landmarks": M, "random_state": 0}
 LENGTHS = np.array([0.5, 1.0, 2.0, 1.5])
 WEIGHT = rng.uniform(0, 2, N)
@@ -66,6 +77,19 @@ MODELS = {
     "sssl of landmarks": (SSSL(Gaussian(1.4), 5, eigenfunctions="landmarks", **DRAWN), Y),
     "sssl exact": (SSSL(Gaussian(1.4), 5), Y[:, 0]),
     "sssl classifier": (SSSLClassifier(Gaussian(1.4), 5, **DRAWN), PARTLY),
+    "krr of random features": (KernelRidge(Gaussian(1.4), landmarks="fourier", **DRAWN), Y),
+    "classifier of orthogonal features": (
+        KernelRidgeClassifier(Gaussian(LENGTHS), landmarks="orthogonal-fourier", **DRAWN),
+        LABELS,
+    ),
+    "krr of centres": (KernelRidge(Gaussian(1.4), landmarks="k-means", **DRAWN), Y),
+    "xnv": (XNV(Gaussian(1.4), **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
+    "xnv classifier": (XNVClassifier(Gaussian(1.4), landmarks=X[: 2 * M], n_landmarks=None), PARTLY),
+    "artl": (ARTLClassifier(Gaussian(1.4), n_rounds=2, **DRAWN), SHIFTED),
+    "artl of one sharpness and no graph": (
+        ARTLClassifier(sharpness=4.0, manifold=0, landmarks="fourier", n_rounds=0, **DRAWN),
+        SHIFTED,
+    ),
     "least squares": (LinearRegression(), Y),
     "least squares of one": (LinearRegression(fit_intercept=False), Y[:, 0]),
     "ridge": (Ridge(0.5), Y),
@@ -84,6 +108,22 @@ MODELS = {
     "rescaler": (Rescaler(1 / 255), None),
     "unit norm": (UnitNormalizer(), None),
     "standardizer": (Standardizer(), None),
+    "components of domains": (DICA(Gaussian(1.4), 2, allow_single_domain=True, **DRAWN), LABELS),
+    "components without labels": (DICA(Gaussian(1.4), 2, supervised=False, allow_single_domain=True, **DRAWN), None),
+    "exact components": (DICA(Gaussian(1.4), 2, allow_single_domain=True), LABELS),
+    "joint components": (JDA(Gaussian(1.4), 3, n_rounds=2, **DRAWN), SHIFTED),
+    "transfer components of random features": (
+        JDA(Gaussian(1.4), 3, n_rounds=0, landmarks="fourier", **DRAWN),
+        SHIFTED,
+    ),
+    "landmark features": (Nystroem(Gaussian(1.4), M, random_state=0), None),
+    "random features": (RandomFourier(Gaussian(LENGTHS), 7, orthogonal=True, random_state=0), None),
+    "moments of images": (MomentNormalizer(image_shape=(2, 2)), None),
+    "strokes of images": (OrientationFeatures(), None),
+    "pipeline of a projection": (
+        Pipeline([("joint", JDA(Gaussian(1.4), 3, n_rounds=1, **DRAWN)), ("last", XNVClassifier(n_landmarks=5))]),
+        SHIFTED,
+    ),
 }
 every_model = pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
 legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
@@ -188,6 +228,30 @@ def test_another_alpha_after_loading_costs_no_rows(tmp_path, kind):
     assert_array_equal(use(loaded), use(kind(Gaussian(1.4), alpha=3.0, **DRAWN).fit(X, Y)))
 
 
+def test_components_of_several_domains_come_back_and_are_solved_again(tmp_path):
+    model = DICA(Gaussian(1.4), 2, **DRAWN).fit(X, LABELS, sample_domain=DOMAINS)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert loaded.fit_report()["distributional_variance"] == model.distributional_variance_
+    assert_array_equal(loaded.domains_, model.domains_)
+    for one in (model, loaded):
+        one.set_params(alpha=3.0).refit()
+    assert_array_equal(use(loaded), use(model))
+
+
+@legitimate
+@pytest.mark.parametrize("kind", [ARTLClassifier, JDA])
+def test_pseudo_labels_come_back_for_another_solve(tmp_path, kind):
+    model = kind(Gaussian(1.4), n_rounds=2, **DRAWN).fit(X, SHIFTED + 0, DOMAINS - DOMAINS + (SHIFTED < 0))
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.pseudo_labels_.sums, model.pseudo_labels_.sums)
+    assert_array_equal(loaded.target_domains_, model.target_domains_)
+    for one in (model, loaded):
+        one.set_params(alpha=3.0).refit()
+    assert_array_equal(use(loaded), use(model))
+
+
 def test_names_of_features_come_back(tmp_path):
     import pandas
 
@@ -286,6 +350,10 @@ def saved(tmp_path_factory):
     save_model(Standardizer().fit(X), root / "standardizer")
     save_model(SSSL(Gaussian(1.4), 5, **DRAWN).fit(X, Y), root / "sssl")
     save_model(KernelRidge(Gaussian(1.4), fit_intercept=True).fit(X, Y[:, 0], WEIGHT), root / "weighted")
+    for name in ("xnv", "artl", "components of domains", "joint components", "random features", "strokes of images"):
+        model, y = MODELS[name]
+        save_model(model.fit(X, y), root / name)
+    save_model(KernelRidge(Gaussian(1.4), landmarks="fourier", **DRAWN).fit(X, Y), root / "fourier")
     return root
 
 
@@ -537,6 +605,17 @@ def test_tampering_is_refused_by_the_seal_too(rejected, tamper):
         ("ridge", "statistics.G"),
         ("standardizer", "mean_"),
         ("standardizer", "scale_"),
+        ("fourier", "fourier_origin_"),
+        ("fourier", "fourier_mean_"),
+        ("random features", "fourier_origin_"),
+        ("xnv", "correlations_"),
+        ("xnv", "statistics.G"),
+        ("artl", "statistics.degrees"),
+        ("artl", "pseudo.counts"),
+        ("artl", "dual_coef_"),
+        ("components of domains", "eigenvalues_"),
+        ("components of domains", "statistics.C"),
+        ("joint components", "intercept_"),
     ],
 )
 def test_a_model_without_one_of_its_arrays_is_refused(rejected, of, name):
@@ -558,7 +637,39 @@ def test_a_regressor_with_other_values_is_refused(rejected, tamper):
     rejected(tamper, "regressor")
 
 
-@pytest.mark.parametrize("of", ["regressor", "classifier", "sssl", "weighted"])
+STRANGE = {
+    "frequencies beyond memory": ("random features", put("params", "n_components", 10**12), "GB"),
+    "frequencies of a kernel without any": (
+        "fourier",
+        put("fitted", "kernel_", {"kernel": "linear", "params": {}}),
+        "x − z",
+    ),
+    "a seed of text": ("fourier", put("fitted", "fourier_seed_", "7"), "fourier_seed_"),
+    "random features with landmarks": ("fourier", put("params", "landmarks", "uniform"), "landmarks_"),
+    "landmarks for random features": ("regressor", put("params", "landmarks", "fourier"), "fourier"),
+    "another number of random features": ("fourier", put("params", "n_landmarks", 9), "fourier_mean_"),
+    "images of another size": ("strokes of images", put("fitted", "image_height_", 3), "3×2"),
+    "no images": ("strokes of images", drop("fitted", "image_width_"), "image_width_"),
+    "domains of text": ("components of domains", put("fitted", "domains_", ["a"]), "whole numbers"),
+    "too many domains": ("components of domains", put("fitted", "domains_", [0, 1]), "statistics"),
+    "no variances": ("components of domains", put("fitted", "distributional_variance_", {}), "features"),
+    "no sharpness": ("artl", put("params", "sharpness", None), "."),
+    "pseudo-labels of others": (
+        "xnv",
+        rewritten(lambda _: np.ones((2 * M, 1)), "pseudo.sums"),
+        "pseudo-labels",
+    ),
+    "views of other sizes": ("xnv", put("fitted", "view_ranks_", [3]), "view_ranks_"),
+    "lists in lists": ("artl", put("params", "sharpness", [[3.0], 10.0]), "."),
+}
+
+
+@pytest.mark.parametrize("of, tamper, match", STRANGE.values(), ids=STRANGE)
+def test_models_of_other_methods_are_refused_where_their_parts_do_not_fit(rejected, of, tamper, match):
+    rejected(tamper, of, match)
+
+
+@pytest.mark.parametrize("of", ["regressor", "classifier", "sssl", "weighted", "xnv", "artl", "components of domains"])
 @pytest.mark.parametrize(
     "value",
     [-1.0, NAN, np.inf, -1e-300, None, True, "0.3", [0.3], {"kernel": "gaussian", "params": {}}, 10**400],
