@@ -48,6 +48,11 @@ class KernelBasis(BaseEstimator):
     def _exact(self) -> bool:
         return self.n_landmarks is None and isinstance(self.landmarks, str)
 
+    @property
+    def _n_drawn(self) -> Any:
+        """How many landmarks `_start` takes, or None: n_landmarks; more for an estimator with several sets of them."""
+        return self.n_landmarks
+
     def _check_landmarks(self) -> None:
         if not isinstance(self.landmarks, str):
             return
@@ -73,20 +78,20 @@ class KernelBasis(BaseEstimator):
             self._start_fourier(rows, look=look)
             return
         if isinstance(self.landmarks, str):
-            draws.require_count(len(rows), self.n_landmarks)
+            draws.require_count(len(rows), self._n_drawn)
             if not look:  # the first rows stand for the draw
-                first = rows.take(np.arange(min(len(rows), self.n_landmarks, 256)))
-                self.landmarks_ = np.resize(first, (self.n_landmarks, rows.shape[1]))
+                first = rows.take(np.arange(min(len(rows), self._n_drawn, 256)))
+                self.landmarks_ = np.resize(first, (self._n_drawn, rows.shape[1]))
             else:
                 rng = check_random_state(self.random_state)
                 with spent("landmarks"):
-                    chosen = choose(rows, self.landmarks, self.n_landmarks, kernel=self._kernel(), rng=rng)
+                    chosen = choose(rows, self.landmarks, self._n_drawn, kernel=self._kernel(), rng=rng)
                 tell(chosen.note or "", True, None)
                 self.landmarks_ = chosen.landmarks
         else:
             self.landmarks_ = draws.given(self.landmarks, rows.shape[1])
-            if self.n_landmarks not in (None, len(self.landmarks_)):
-                raise DataError(f"n_landmarks={self.n_landmarks}, but {len(self.landmarks_)} landmarks were given")
+            if self._n_drawn not in (None, len(self.landmarks_)):
+                raise DataError(f"n_landmarks={self._n_drawn}, but {len(self.landmarks_)} landmarks were given")
         self.kernel_ = self._kernel().resolve(self.landmarks_)
         if not unit_diagonal(self.kernel_) and look:
             places = np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64)

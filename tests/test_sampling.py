@@ -1,0 +1,114 @@
+"""Landmarks that follow the kernel: against the plain pivoted Cholesky, exact leverage scores, and rows that repeat."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import reference_sampling as oracle
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import chisquare
+
+from bigkernel import Gaussian, Linear, Matern
+from bigkernel.sampling import leverage_scores, recursive_leverage, rp_cholesky
+
+rng = np.random.default_rng(20241003)
+N = 60
+X = np.concatenate([rng.normal(size=(N - 6, 3)), rng.normal(size=(6, 3)) + 6])
+KERNEL = Gaussian(1.5)
+K = KERNEL(X)
+METHODS = {"rpcholesky": rp_cholesky, "leverage": recursive_leverage}
+either = pytest.mark.parametrize("draw", METHODS.values(), ids=METHODS)
+
+
+@pytest.mark.parametrize("proposals", [1, 3, 8])
+def test_blocks_of_proposals_follow_the_law_of_one_draw_after_another(proposals):
+    few = np.array([[0.0], [0.3], [1.0], [2.5]])
+    kernel, draws = Gaussian(1.0), np.random.RandomState(proposals)
+    law = oracle.pivot_law(kernel(few), 2)
+    counts = dict.fromkeys(permutations(range(4), 2), 0)
+    for _ in range(1500):
+        counts[tuple(map(int, rp_cholesky(kernel, few, 2, draws, proposals=proposals).rows))] += 1
+    orders = list(counts)
+    assert chisquare([counts[order] for order in orders], [1500 * law[order] for order in orders]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("count", [1, 10, 37])
+@pytest.mark.parametrize("kernel", [KERNEL, Matern(2.0, nu=1.5), Linear()], ids=lambda k: k.name)
+def test_the_trace_error_is_that_of_the_rows_drawn(kernel, count):
+    drawn = rp_cholesky(kernel, X, count, np.random.RandomState(1))
+    assert_allclose(drawn.trace_error, oracle.trace_error(kernel(X), drawn.rows), atol=1e-9)
+
+
+def test_scores_with_all_rows_as_the_dictionary_are_exact():
+    for ridge in (1e-3, 0.1, 10.0):
+        found = leverage_scores(KERNEL, X, ridge, X, np.ones(N))
+        assert_allclose(found, oracle.leverage(K, ridge), rtol=0, atol=1e-8)
+
+
+def test_scores_of_a_weighted_dictionary_equal_those_of_rows_repeated_as_often():
+    places, times = np.arange(0, N, 4), 1 + np.arange(15) % 3
+    found = leverage_scores(KERNEL, X, 0.2, X[places], times.astype(float))
+    repeated = np.repeat(places, times)
+    L = np.linalg.cholesky(K[np.ix_(repeated, repeated)] + 0.2 * np.eye(len(repeated)))
+    half = np.linalg.solve(L, K[repeated])
+    assert_allclose(found, np.minimum(1, (1 - (half**2).sum(axis=0)) / 0.2), rtol=0, atol=1e-9)
+
+
+def test_recursive_draws_favour_rows_of_high_leverage():
+    counts = np.zeros(N)
+    for seed in range(400):
+        counts[recursive_leverage(KERNEL, X, 12, np.random.RandomState(seed)).rows] += 1
+    exact = oracle.leverage(K, oracle.tail_ridge(K, 2))
+    assert np.corrcoef(counts, exact)[0, 1] > 0.7
+    assert counts[-6:].mean() > 1.15 * counts[:-6].mean()  # those apart from all others
+
+
+@pytest.mark.parametrize("method, least", [("rpcholesky", 3.7), ("leverage", 3.1)])
+def test_small_clusters_get_landmarks_where_uniform_draws_miss_them(method, least):
+    sizes, draws = [900, 90, 9, 1], [np.random.RandomState(seed) for seed in range(10)]
+    centres = np.repeat(5 * np.eye(4), sizes, axis=0)
+    rows, where = centres + 0.1 * rng.normal(size=centres.shape), np.repeat(np.arange(4), sizes)
+    met = [len(np.unique(where[METHODS[method](Gaussian(4.0), rows, 20, draw).rows])) for draw in draws]
+    by_chance = [len(np.unique(where[draw.permutation(1000)[:20]])) for draw in draws]
+    assert np.mean(met) > least > 2.8 > np.mean(by_chance)
+
+
+@either
+def test_a_draw_is_of_different_rows_and_the_same_for_the_same_state(draw):
+    drawn, again = (draw(KERNEL, X, 25, np.random.RandomState(3)).rows for _ in range(2))
+    assert_array_equal(drawn, again)
+    assert len(np.unique(drawn)) == 25
+    assert drawn.min() >= 0
+    assert drawn.max() < N
+
+
+@either
+def test_rows_that_repeat_are_drawn_once(draw):
+    rows = np.repeat(X[:8], 7, axis=0)
+    drawn = draw(KERNEL, rows, 30, np.random.RandomState(0)).rows
+    assert sorted(drawn // 7) == list(range(8))
+
+
+def test_zeros_of_either_sign_are_the_same_row():
+    rows = np.array([[0.0, 1.0], [-0.0, 1.0], [3.0, 4.0]])
+    assert len(recursive_leverage(KERNEL, rows, 3, np.random.RandomState(0)).rows) == 2
+
+
+def test_a_matrix_of_low_rank_is_explained_by_as_many_rows():
+    drawn = rp_cholesky(Linear(), X, 20, np.random.RandomState(0))
+    assert len(drawn.rows) == 3
+    assert drawn.trace_error < 1e-12
+
+
+@either
+@pytest.mark.parametrize("count", [1, 2, N])
+def test_one_landmark_or_all_rows_can_be_asked_for(draw, count):
+    assert len(draw(KERNEL, X, count, np.random.RandomState(0)).rows) == count
+
+
+def test_rows_of_zeros_have_nothing_to_explain_under_a_linear_kernel():
+    drawn = rp_cholesky(Linear(), np.zeros((5, 2)), 2, np.random.RandomState(0))
+    assert len(drawn.rows) == 0
+    assert drawn.trace_error == 0
