@@ -27,7 +27,7 @@ from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.grid import Penalty
 from bigkernel.kernels import Kernel
 from bigkernel.rows import Rows
-from bigkernel.statistics import Moments, selected
+from bigkernel.statistics import Moments, selected, unshifted
 from bigkernel.views import canonical_ridge, canonical_views
 
 Array = NDArray[Any]
@@ -113,15 +113,17 @@ class _XNV(LandmarkEstimator):
         return LandmarkMap(self.kernel_, self.landmarks_, np.dtype(self.dtype_), shift)
 
     def _solve(self, certificates: Certificates) -> None:
-        m, labelled = self._view, Moments.of(self.statistics_, 1)
-        views = canonical_views(Moments.of(self.statistics_), m)
+        m, total = self._view, self.statistics_
+        views = canonical_views(Moments.of(total), m)
         self.correlations_, self.rank_, self.view_ranks_ = views.correlations, len(views.correlations), views.ranks
         self.alpha_ = float(self.alpha)
+        # targets were summed about a point near their mean where the fit had an intercept
+        labelled = Moments.of(total if self.fit_intercept else unshifted(total, self.target_shift_), 1)
         first_view = replace(labelled, G=labelled.G[:m, :m], C=labelled.C[:m], s=labelled.s[:m])
         coef, intercept = canonical_ridge(
             first_view, views, self.alpha_, fit_intercept=self.fit_intercept, certificates=certificates
         )
-        self._set_coefficients(coef, intercept)
+        self._set_coefficients(coef, intercept if self.fit_intercept else intercept - self.target_shift_)
 
     def _penalty(self) -> Penalty:
         raise ConfigError(

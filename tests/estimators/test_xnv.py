@@ -1,0 +1,239 @@
+"""XNV against its dense form for every kind of input; rows added, solved again, cut and spread over workers."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import reference_views
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import XNV, Gaussian, KernelRidge, XNVClassifier, executing
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.rows import as_rows
+from bigkernel.search import SweepSearchCV
+
+rng = np.random.default_rng(20130624)
+N, D, M, SIGMA, ALPHA = 140, 3, 9, 1.6, 1e-2
+X, NEW = rng.normal(size=(N, D)), rng.normal(size=(25, D))
+Z = rng.normal(size=(2 * M, D))
+Y = np.column_stack([np.sin(X[:, 0]) + 2, X[:, 1] ** 2])
+LABELLED = rng.permutation(N) < 45
+PARTLY = np.where(LABELLED[:, None], Y, np.nan)
+LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
+CODES = np.where(LABELLED, LABELS, -1)
+HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
+WEIGHT = rng.uniform(0.2, 2, N)
+GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_landmarks": M, "landmarks": Z}
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW):
+    """What the paper predicts for new rows."""
+
+    def features(A, view):
+        return reference_views.features(reference.gaussian(A, view, SIGMA), reference.gaussian(view, view, SIGMA))
+
+    first, second = points[: len(points) // 2], points[len(points) // 2 :]
+    predict, _ = reference_views.xnv(
+        features(X, first), features(X, second), LABELLED, targets, ALPHA, weight=weight, intercept=intercept
+    )
+    return predict(features(rows, first))
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_regression_is_that_of_the_dense_form(intercept, weight):
+    model = XNV(**GIVEN, fit_intercept=intercept).fit(X, PARTLY, sample_weight=weight)
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED], weight=weight, intercept=intercept), atol=1e-8)
+
+
+def test_one_column_of_targets_keeps_its_shape():
+    model = XNV(**GIVEN).fit(X, PARTLY[:, 0])
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED, 0])[:, 0], atol=1e-8)
+    assert model.dual_coef_.shape == (M,)
+    assert isinstance(model.intercept_, float)
+
+
+def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled():
+    model = XNVClassifier(**GIVEN).fit(X, CODES)
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_allclose(model.decision_function(NEW), dense(HOT), atol=1e-8)
+    assert_array_equal(model.predict(NEW), dense(HOT).argmax(axis=1))
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
+def test_a_corpus_gives_the_same_with_its_own_labels(make_corpus, text):
+    names = ("a", "b", "c") if text else (0, 1, 2)
+    model = XNVClassifier(**GIVEN).fit(make_corpus(X, y=CODES, classes=names))
+    assert_allclose(model.decision_function(NEW), dense(HOT), atol=1e-8)
+    assert_array_equal(model.predict(NEW), np.array(names)[dense(HOT).argmax(axis=1)])
+
+
+@given(block_rows=st.integers(1, 100), chunk_bytes=st.integers(1024, 4000), lazy=st.booleans())
+@settings(max_examples=15)
+def test_any_chunking_gives_the_dense_form(block_rows, chunk_bytes, lazy):
+    rows = da.from_array(X, chunks=(max(20, block_rows), D)) if lazy else X
+    with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
+        model = XNV(**GIVEN).fit(rows, PARTLY)
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
+
+
+def test_unlabelled_rows_shape_the_model():
+    few = XNV(**GIVEN).fit(X[LABELLED], Y[LABELLED])
+    assert np.abs(few.predict(NEW) - dense(Y[LABELLED])).max() > 1e-3
+
+
+def test_float32_rows_agree_to_their_precision():
+    model = XNV(**GIVEN).fit(X.astype(np.float32), PARTLY)
+    assert model.dtype_ == "float32"
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=5e-3)
+
+
+def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
+    line = np.linspace(0, 1, 400)[:, None]
+    model = XNV(Gaussian(0.1), n_landmarks=20, random_state=0).fit(line, line[:, 0])
+    first, second = model.landmarks_[:20, 0], model.landmarks_[20:, 0]
+    assert len(set(first) | set(second)) == 40
+    for view in (first, second):
+        assert view.min() < 0.25
+        assert view.max() > 0.75
+    wanted = XNV(Gaussian(0.1), landmarks=model.landmarks_, n_landmarks=20).fit(line, line[:, 0])
+    assert_array_equal(model.predict(line), wanted.predict(line))
+
+
+def test_predictions_need_the_first_view_alone():
+    model = XNV(**GIVEN).fit(X, PARTLY)
+    block = reference.gaussian(NEW, Z[:M], SIGMA)
+    assert_allclose(model.predict(NEW), block @ model.dual_coef_ + model.intercept_, atol=1e-12)
+    assert model.landmarks_.shape == (2 * M, D)
+
+
+def test_parts_labelled_or_not_add_up_to_one_fit():
+    order = np.argsort(LABELLED, kind="stable")[::-1]  # the last parts have no label at all
+    parts = XNVClassifier(**GIVEN)
+    for part in np.array_split(order, 3):
+        parts.partial_fit(X[part], CODES[part], classes=[0, 1, 2])
+    assert_allclose(parts.decision_function(NEW), dense(HOT), atol=1e-8)
+
+
+def test_refit_with_another_alpha_equals_a_fresh_fit():
+    model = XNV(**{**GIVEN, "alpha": 5.0}).fit(X, PARTLY)
+    model.set_params(alpha=ALPHA, fit_intercept=False)
+    assert model.alpha_ == 5.0
+    model.refit()
+    wanted = XNV(**GIVEN, fit_intercept=False).fit(X, PARTLY)
+    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-9)
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED], intercept=False), atol=1e-8)
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["given", "drawn"])
+@pytest.mark.parametrize("count", [1, 5, M])
+def test_fewer_landmarks_a_view_are_what_a_fit_with_them_gives(count, drawn):
+    settings = {**GIVEN, "landmarks": "uniform", "random_state": 0} if drawn else GIVEN
+    fewer = XNV(**settings).fit(X, PARTLY).with_landmarks(count)
+    assert (fewer.n_landmarks, len(fewer.landmarks_)) == (count, 2 * count)
+    assert_allclose(fewer.predict(NEW), dense(Y[LABELLED], points=fewer.landmarks_), atol=1e-7)
+
+
+def test_more_landmarks_than_there_are_cannot_be_taken():
+    with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of a view"):
+        XNV(**GIVEN).fit(X, PARTLY).with_landmarks(M + 1)
+
+
+def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(make_corpus, tmp_path):
+    corpus = make_corpus(X, y=CODES, classes=(0, 1, 2), weight=WEIGHT)
+    found = []
+    options = {"serial": {}, "threads": {}, "run": {"run": tmp_path}, "again": {"run": tmp_path, "resume": True}}
+    for name, how in options.items():
+        with executing("serial" if name == "serial" else "threads", **how):
+            found.append(XNVClassifier(**GIVEN).fit(corpus))
+    for model in found[1:]:
+        assert_array_equal(model.dual_coef_, found[0].dual_coef_)
+        assert_array_equal(model.correlations_, found[0].correlations_)
+    assert found[3].sweep_["resumed_segments"] == found[3].sweep_["segments"]
+
+
+@pytest.mark.cluster
+def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client):
+    corpus = make_corpus(X, y=CODES, classes=(0, 1, 2))
+    with executing(client):
+        there = XNVClassifier(**GIVEN).fit(corpus)
+    assert there.sweep_["executor"] == "dask"
+    assert_array_equal(there.dual_coef_, XNVClassifier(**GIVEN).fit(corpus).dual_coef_)
+
+
+def test_few_noisy_labels_are_used_better_than_by_a_ridge_of_the_same_penalty_on_them_alone():
+    line = np.linspace(-3, 3, 600)[:, None]
+    truth, errors = np.sin(2 * line[:, 0]), {"xnv": [], "plain": []}
+    for seed in range(10):
+        draw = np.random.default_rng(seed)
+        y, few = np.full(600, np.nan), draw.permutation(600)[:25]
+        y[few] = truth[few] + 0.3 * draw.normal(size=25)
+        model = XNV(Gaussian(0.5), 1e-6, n_landmarks=20, random_state=seed).fit(line, y)
+        errors["xnv"].append(np.mean((model.predict(line) - truth) ** 2))
+        plain = KernelRidge(Gaussian(0.5), 25 * 1e-6).fit(line[few], y[few])
+        errors["plain"].append(np.mean((plain.predict(line) - truth) ** 2))
+    assert np.median(errors["xnv"]) < np.median(errors["plain"])
+
+
+def test_the_plan_is_that_of_the_sweep_of_both_views(make_corpus):
+    corpus = make_corpus(X, y=CODES, classes=(0, 1, 2))
+    plan = XNVClassifier(**GIVEN).plan(corpus)
+    model = XNVClassifier(**GIVEN).fit(corpus)
+    assert plan.width == 2 * M
+    assert plan.summary().items() <= model.sweep_.items()
+    held = sum(values.nbytes for values in model.statistics_.values())
+    assert plan.partial_bytes == held
+
+
+def test_the_report_says_what_the_views_are():
+    report = XNV(**GIVEN).fit(X, PARTLY).fit_report()
+    assert report["view_ranks"] == [M, M]
+    assert (report["landmarks"], report["rank"], report["labelled_rows"]) == (2 * M, M, 45)
+    assert report["certificates"]["solution"] < 30
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"landmarks": Z[:-1], "n_landmarks": None}, DataError, "two views need an even number of them, found 17"),
+        ({"landmarks": Z, "n_landmarks": 5}, DataError, "two views need 10 of them, found 18"),
+        ({"landmarks": "uniform", "n_landmarks": 100}, DataError, "two views draw 200 rows, and n_samples = 140"),
+        ({"landmarks": "uniform", "n_landmarks": None}, ConfigError, "XNV has no exact form"),
+        ({"landmarks": "fourier"}, ConfigError, "two Nyström views"),
+        ({"alpha": -1.0}, ValueError, "alpha"),
+        ({"alpha": "gcv"}, ValueError, "alpha"),
+        ({"alpha": np.nan}, ValueError, "alpha"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        XNV(**{**GIVEN, **change}).fit(X, PARTLY)
+
+
+def test_no_labelled_row_is_an_error():
+    with pytest.raises(DataError, match="no labelled row"):
+        XNV(**GIVEN).fit(X, np.full(N, np.nan))
+    with pytest.raises(DataError, match="no label"):
+        XNVClassifier(**GIVEN).fit(X, np.full(N, -1))
+    with pytest.raises(DataError, match="labelled row with a weight above zero"):
+        XNV(**GIVEN).fit(X, PARTLY, sample_weight=1.0 * ~LABELLED)
+
+
+def test_bad_rows_can_be_skipped():
+    holes = np.vstack([X, np.full((3, D), np.nan)])
+    rows = as_rows(holes, y=np.vstack([PARTLY, np.ones((3, 2))])).skip_bad_rows()
+    model = XNV(**GIVEN).fit(rows)
+    assert model.skipped_rows_ == 3
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
+
+
+def test_the_search_of_a_sweep_says_that_it_does_not_know_the_method():
+    with pytest.raises(ConfigError, match="use scikit-learn's GridSearchCV"):
+        SweepSearchCV(XNV(**GIVEN), {"alpha": [0.1, 1.0]}, cv=2).fit(X, Y[:, 0])
