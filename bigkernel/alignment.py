@@ -116,10 +116,16 @@ def components(
     Scaled so, a component counts by how much it varies for what it keeps the sides apart. (With unit variance instead,
     nearest neighbours in 100 components fall from 59 and 71 % to 30 and 44 % on the digit pair.)
     """
-    E = differences(aligned, labels)
-    penalty = aligned.n * (E @ E.T)
-    penalty[np.diag_indices(len(penalty))] += alpha
+    penalty = distance_penalty(aligned, labels, 1.0, alpha)
     return leading(aligned.scatter, n_components, certificates, penalty=penalty)
+
+
+def distance_penalty(aligned: Aligned, labels: PseudoLabels | None, weight: float, alpha: float) -> Array:
+    """weight·n Σ_j e_j e_jᵀ + αI (r, r), over e_0 and, where there are pseudo-labels, all e_c."""
+    E = differences(aligned, labels)
+    penalty: Array = weight * aligned.n * (E @ E.T)
+    penalty[np.diag_indices(len(penalty))] += alpha
+    return penalty
 
 
 def labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:

@@ -30,14 +30,16 @@ def sssl_all(
     n_components: int,
     alpha: Alpha,
     *,
+    penalty: Array | None = None,
     certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
     """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
-    same in all three (Ji et al. 2012; seed 001).
+    same in all three (Ji et al. 2012; seed 001). With a `penalty` P (r, r) in whitened coordinates they are those of
+    ΦᵀΦ w = λ P w, which avoid what P makes dear: the difference of labelled and unlabelled rows, say (`alignment`).
     """
-    values, W = leading(whitening.rotate(everything.G), n_components, certificates)
+    values, W = leading(whitening.rotate(everything.G), n_components, certificates, penalty=penalty)
     basis = W * np.sqrt(values)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
     G, C = basis.T @ whitening.rotate(labelled.G) @ basis, basis.T @ whitening.reduce(labelled.C)

@@ -12,30 +12,39 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from bigkernel.alignment import Aligned, distance_penalty
+from bigkernel.cells import Cells
 from bigkernel.certify import Certificates, tell
 from bigkernel.eigenfunctions import Alpha, sssl_all, sssl_core
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.rounds import PseudoLabelRounds
 from bigkernel.gcv import best_of
 from bigkernel.grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.kernels import Kernel
 from bigkernel.mercer import negative_note
-from bigkernel.statistics import Moments
+from bigkernel.pseudo import Decision, Sides
+from bigkernel.rows import Rows
+from bigkernel.solve import Whitening
+from bigkernel.statistics import Moments, Targets
 
 Array = NDArray[Any]
 
 
-class _SSSL(LandmarkEstimator):
+class _SSSL(PseudoLabelRounds, LandmarkEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "eigenfunctions": [StrOptions({"all", "landmarks"})],
+        "eigenfunctions": [StrOptions({"all", "landmarks", "aligned"})],
+        "alignment": [Interval(Real, 0, None, closed="left")],
+        "n_rounds": [Interval(Integral, 0, None, closed="left")],
     }
     _semi_supervised = True
     _unlabelled = "keep"
@@ -48,6 +57,8 @@ class _SSSL(LandmarkEstimator):
         *,
         n_landmarks: int | None = None,
         eigenfunctions: str = "all",
+        alignment: float = 1.0,
+        n_rounds: int = 0,
         landmarks: Any = "uniform",
         gamma: float | None = None,
         degree: int = 3,
@@ -60,6 +71,8 @@ class _SSSL(LandmarkEstimator):
         self.alpha = alpha
         self.n_landmarks = n_landmarks
         self.eigenfunctions = eigenfunctions
+        self.alignment = alignment
+        self.n_rounds = n_rounds
         self.landmarks = landmarks
         self.gamma = gamma
         self.degree = degree
@@ -82,7 +95,7 @@ class _SSSL(LandmarkEstimator):
     def _solve(self, certificates: Certificates) -> None:
         labelled = Moments.of(self.statistics_, 1)
         alpha = self._chosen(labelled.q, float(labelled.rows))
-        if self.eigenfunctions == "all":
+        if self.eigenfunctions != "landmarks":
             whitening = self._whitening(certificates=certificates)
             coef, self.eigenvalues_ = sssl_all(
                 Moments.of(self.statistics_),
@@ -90,6 +103,7 @@ class _SSSL(LandmarkEstimator):
                 whitening,
                 self.n_components,
                 alpha,
+                penalty=self._distance(whitening) if self.eigenfunctions == "aligned" else None,
                 certificates=certificates,
             )
             self.rank_ = whitening.rank
@@ -102,10 +116,61 @@ class _SSSL(LandmarkEstimator):
             self.rank_ = len(core)
         self._set_coefficients(coef, np.zeros(coef.shape[1]))
 
+    # -- aligned eigenfunctions --------------------------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.eigenfunctions == "aligned" and self._exact:
+            raise ConfigError("eigenfunctions='aligned': expected n_landmarks or an array of landmarks, found neither")
+        if self.n_rounds and not (self.eigenfunctions == "aligned" and is_classifier(self)):
+            raise ConfigError(
+                f"n_rounds={self.n_rounds}: expected 0; pseudo-labels are for SSSLClassifier with "
+                "eigenfunctions='aligned'"
+            )
+
+    def _distance(self, whitening: Whitening) -> Array:
+        """I + alignment·n Σ_j e_j e_jᵀ, between unlabelled and labelled rows."""
+        aligned = Aligned.of(self.statistics_, whitening)
+        if not aligned.target.n > 0:
+            raise DataError("y: eigenfunctions='aligned' need rows without a label to align with; all are labelled")
+        told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
+        return distance_penalty(aligned, told, float(self.alignment), 1.0)
+
+    def _learn(self, rows: Rows, targets: Targets) -> None:
+        self.pseudo_labels_, self.rounds_ = None, []
+        super()._learn(rows, targets)
+        if self.n_rounds:
+            assert targets.classes is not None
+            cells = Cells(None, targets.classes, targets.position)
+            self._adapt(rows, Sides(cells, np.array([True, False])), self.n_rounds)
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        self._require_no_rounds("partial_fit")
+        return super()._partial_fit(X, y, classes, sample_weight)
+
+    def with_landmarks(self, count: int) -> Self:
+        """See `KernelRidge.with_landmarks`; refused with pseudo-labels, which depend on all landmarks."""
+        self._require_no_rounds("with_landmarks")
+        return super().with_landmarks(count)
+
+    def _require_no_rounds(self, what: str) -> None:
+        if self.n_rounds:
+            raise ConfigError(f"{what}: n_rounds={self.n_rounds} rounds would have to be done again; fit again")
+
+    def _decision(self, number: int) -> tuple[Decision, float]:
+        return Decision(*self._coefficients()), np.inf
+
+    # -- what a search over a grid asks ------------------------------------------------------------------------------
+
     def _penalty(self) -> Penalty:
         return Penalty(self.alpha, n_components=self.n_components)
 
     def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+        if self.eigenfunctions == "aligned":
+            raise ConfigError(
+                "eigenfunctions='aligned' differ from fold to fold: a search by sweeps takes 'all' or 'landmarks', "
+                "scikit-learn's GridSearchCV these too"
+            )
         whitening = self._whitening() if self.eigenfunctions == "all" else None
         return sssl_coordinates(everything, self._core(), whitening, n_components)
 
@@ -151,14 +216,24 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
         Ridge penalty on the weights of the eigenfunctions; "gcv" as in `KernelRidge`, over the labelled rows.
     n_landmarks : int or None
         None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
-    eigenfunctions : "all" or "landmarks"
-        Of the Nyström kernel over all N rows, which unlabelled rows shape; or of the m landmarks alone (seed 001
-        eq. 8).
+    eigenfunctions : "all", "landmarks" or "aligned"
+        Of the Nyström kernel over all N rows, which unlabelled rows shape; of the m landmarks alone (seed 001 eq. 8);
+        or of all rows, and such that labelled and unlabelled rows are alike in them, where these come from different
+        domains: the leading solutions of ΦᵀΦ w = λ(I + alignment·N Σ_j e_j e_jᵀ)w, with e_0 the difference of the
+        means of labelled and unlabelled rows, which the statistics hold (transfer components; see `JDA`).
+    alignment : float ≥ 0, default 1
+        Weight of these differences; 0 is "all".
+    n_rounds : int ≥ 0, default 0
+        Of `SSSLClassifier` with aligned eigenfunctions: most rounds in which the unlabelled rows are swept for their
+        predicted classes, whose means then come together too (e_c). This is transductive: no label of theirs is seen.
 
     Attributes
     ----------
     dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
     eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
+    rounds_ : list of dict
+        One a round of pseudo-labels: `changed`, the share of the unlabelled rows whose class is new; `entropy` and
+        `equivocation` as in `ARTLClassifier`.
     landmarks_, kernel_, statistics_, rank_, intercept_ (zero), certificates_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
 
