@@ -10,6 +10,7 @@ which are the paper's (1/n) K² B = (KQK + K + λI) B Γ and (1/n) L(L + nεI)�
 In M, rows and one-hot labels are centred over the n_l labelled rows alone, so that rows without a label count in S and
 R and add nothing to M. DICA's operator is a product of three positive ones and has complex eigenvalues at times: a
 conjugate pair gives the plane of its real and imaginary parts.
+R is small beside I where kernel values are at most 1; δR in its place, δ the `invariance`, holds domains closer.
 Shapes: p columns of Φ, G domains, k classes, c components.
 """
 
@@ -144,6 +145,7 @@ def landmark_components(
     alpha: float,
     epsilon: float | None,
     count: int,
+    invariance: float = 1.0,
 ) -> Components:
     """Components from the moments of a `CellMomentStatistic`.
 
@@ -155,12 +157,13 @@ def landmark_components(
     alpha : λ > 0
     epsilon : ε ≥ 0 of DICA, or None: UDICA
     count : most components
+    invariance : δ ≥ 0 by which R is multiplied; 1: the paper
     """
     everything = reduced(Moments.of(dict(total)), whitening)
     sums, n = CellSums.of(total, cells), float(everything.n)
     mean, (by_domain, weights) = everything.s / n, sums.by_domain()
     between = between_domains(whitening.reduce(by_domain), weights)
-    spread, V = principal(n, everything.G - n * np.outer(mean, mean), between)
+    spread, V = principal(n, everything.G - n * np.outer(mean, mean), np.sqrt(invariance) * between)
     if epsilon is not None:
         of_class, class_weights = sums.by_class()
         labels = one_hot_labels(V.T @ whitening.reduce(of_class), class_weights)
@@ -169,8 +172,8 @@ def landmark_components(
         w, eigenvalues = unsupervised(spread, alpha, count)
     # the variance of a component is its eigenvalue
     w = w * np.sqrt(eigenvalues * n / (spread.values @ w**2))
-    report = _variance(between, float(spread.values.sum()) / n, w.T @ spread.between, eigenvalues)
     w = V @ w
+    report = _variance(between, float(spread.values.sum()) / n, w.T @ between, eigenvalues)
     coef = whitening.expand(w)
     sign = _signs(core @ coef)
     return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report, spread.rounding)
@@ -184,6 +187,7 @@ def exact_components(
     alpha: float,
     epsilon: float | None,
     count: int,
+    invariance: float = 1.0,
     weight: Array | None = None,
 ) -> Components:
     """Components from the n×n kernel matrix of all rows, the form of the paper (its Algorithm 1).
@@ -192,7 +196,7 @@ def exact_components(
     ----------
     K : (n, n)
     cell : (n,) the cell of each row
-    alpha, epsilon, count : as in `landmark_components`
+    alpha, epsilon, count, invariance : as in `landmark_components`
     weight : (n,) or None. The rows of Φ are then those of the centred features times √w.
     """
     w = np.ones(len(K)) if weight is None else np.asarray(weight, np.float64)
@@ -202,7 +206,7 @@ def exact_components(
     # over the rows: Φᵀ·between are the domain means less their mean, and Q = between·betweenᵀ
     member = root[:, None] * (domain[:, None] == np.arange(cells.n_domains))
     between = between_domains(member, root @ member)
-    right = _penalised(centred, centred @ between, alpha)
+    right = _penalised(centred, np.sqrt(invariance) * (centred @ between), alpha)
     if epsilon is not None:
         hot = root[:, None] * (label[:, None] == np.arange(cells.n_classes))
         labels = one_hot_labels(hot, root @ hot)

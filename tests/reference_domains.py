@@ -31,15 +31,16 @@ def one_hot(labels):
     return (labels[:, None] == np.unique(labels[labels != -1])) * 1.0
 
 
-def pencil(K, domain, alpha, *, labels=None, epsilon=0.0):
+def pencil(K, domain, alpha, *, labels=None, epsilon=0.0, invariance=1.0):
     """The two sides of (1/n) C B = (KQK + K + λI) B Γ, with C = K² (UDICA) or L(L + nεI)⁻¹K² (DICA), K and L centred.
 
-    Rows labelled −1 have zeros in L, and n there is the number of labelled rows.
+    Rows labelled −1 have zeros in L, and n there is the number of labelled rows. Q is multiplied by `invariance`, which
+    is 1 in the paper.
     """
     n = len(K)
     H = centring(n)
     Kc = H @ K @ H
-    right = Kc @ coefficients(domain) @ Kc + Kc + alpha * np.eye(n)
+    right = invariance * Kc @ coefficients(domain) @ Kc + Kc + alpha * np.eye(n)
     if labels is None:
         return Kc @ Kc / n, right, Kc
     known = labels != -1
@@ -50,12 +51,12 @@ def pencil(K, domain, alpha, *, labels=None, epsilon=0.0):
     return L @ inverse @ Kc @ Kc / n_l, right, Kc
 
 
-def components(K, domain, alpha, count, *, labels=None, epsilon=0.0):
+def components(K, domain, alpha, count, *, labels=None, epsilon=0.0, invariance=1.0):
     """Values of the leading components at the training rows (n, c), their eigenvalues (c,), and B (n, c).
 
     Scaled to a variance of the eigenvalue; the sign is arbitrary. Eigenvalues have to be real.
     """
-    left, right, Kc = pencil(K, domain, alpha, labels=labels, epsilon=epsilon)
+    left, right, Kc = pencil(K, domain, alpha, labels=labels, epsilon=epsilon, invariance=invariance)
     values, vectors = scipy.linalg.eig(left, right)
     order = np.argsort(-values.real)[:count]
     values, B = values[order], vectors[:, order]

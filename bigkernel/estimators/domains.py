@@ -44,6 +44,10 @@ class DICA(DomainedTransformer):
         λ, of the norm of a component.
     epsilon : float ≥ 0, default 1e-3
         ε, of the labels (DICA only).
+    invariance : float ≥ 0, default 1
+        By how much the spread of the domains' means counts. 1 is the paper, in which it counts little beside the
+        variance of the rows where kernel values are at most 1; 10 to 1,000 hold the domains closer, 0 does not look at
+        them.
     n_landmarks : int or None
         None: exact, n×n in memory. m: one sweep over the rows and an m×m solve.
     allow_single_domain : bool, default False
@@ -64,7 +68,7 @@ class DICA(DomainedTransformer):
         As in `KernelRidge`.
     statistics_ : dict of float64 arrays
         The moments of the landmark block (Nyström only), with the sums of every domain and class as C (1, m, G(k + 1));
-        `refit()` after `set_params(alpha=…, epsilon=…, n_components=…)` needs no sweep.
+        `refit()` after `set_params` of alpha, epsilon, invariance or n_components needs no sweep.
 
     Notes
     -----
@@ -98,6 +102,7 @@ class DICA(DomainedTransformer):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "supervised": ["boolean"],
         "epsilon": [Interval(Real, 0, None, closed="left")],
+        "invariance": [Interval(Real, 0, None, closed="left")],
         "allow_single_domain": ["boolean"],
     }
 
@@ -109,6 +114,7 @@ class DICA(DomainedTransformer):
         supervised: bool = True,
         alpha: float = 1.0,
         epsilon: float = 1e-3,
+        invariance: float = 1.0,
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
         allow_single_domain: bool = False,
@@ -123,6 +129,7 @@ class DICA(DomainedTransformer):
         self.supervised = supervised
         self.alpha = alpha
         self.epsilon = epsilon
+        self.invariance = invariance
         self.n_landmarks = n_landmarks
         self.landmarks = landmarks
         self.allow_single_domain = allow_single_domain
@@ -188,7 +195,8 @@ class DICA(DomainedTransformer):
 
     def _settings(self) -> dict[str, Any]:
         epsilon = float(self.epsilon) if self.supervised else None
-        return {"alpha": float(self.alpha), "epsilon": epsilon, "count": int(self.n_components)}
+        counts = {"count": int(self.n_components), "invariance": float(self.invariance)}
+        return {"alpha": float(self.alpha), "epsilon": epsilon, **counts}
 
     def _solve(self, certificates: Certificates) -> None:
         total, G = self.statistics_, len(self.domains_)

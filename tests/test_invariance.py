@@ -1,0 +1,240 @@
+"""Domain-invariant components against the paper's n×n form, in landmark form and exactly; their limits and planes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+import reference_domains as dense
+import scipy.linalg
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel.cells import CellMomentStatistic, Cells
+from bigkernel.chunks import Chunk
+from bigkernel.errors import DataError
+from bigkernel.features import LandmarkMap
+from bigkernel.invariance import (
+    Labels,
+    Spread,
+    between_domains,
+    exact_components,
+    landmark_components,
+    one_hot_labels,
+    principal,
+    supervised,
+)
+from bigkernel.kernels import Gaussian, Linear
+from bigkernel.solve import whiten
+
+rng = np.random.default_rng(20130616)
+N, SIGMA, ALPHA, EPSILON, COUNT = 64, 2.0, 0.1, 1e-3, 3
+DOMAINS = np.array([1, 4, 9])
+DOMAIN, LABEL = rng.choice(DOMAINS, N), rng.integers(0, 4, N)
+X = rng.normal(size=(N, 4)) + 0.2 * DOMAIN[:, None] + 1.0 * (LABEL[:, None] == np.arange(4))
+NEW = rng.normal(size=(11, 4))
+WEIGHT = rng.integers(0, 4, N)
+K, OF_NEW = reference.gaussian(X, X, SIGMA), reference.gaussian(NEW, X, SIGMA)
+LABELS = {
+    "unsupervised": None,
+    "all": LABEL,
+    "none in one domain": np.where(DOMAIN == 4, -1, LABEL),
+    "in one domain alone": np.where(DOMAIN == 4, LABEL, -1),
+    "a class in one domain alone": np.where((LABEL == 2) & (DOMAIN != 9), -1, LABEL),
+}
+every_case = pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+
+
+def cells_of(labels, domains=DOMAINS):
+    return Cells(domains, np.arange(0 if labels is None else 4))
+
+
+def exactly(labels, *, domain=DOMAIN, weight=None, count=COUNT, alpha=ALPHA, kernel=K, invariance=1.0):
+    cells = cells_of(labels, np.unique(domain))
+    cell = cells.of(Chunk(X, y=labels, domain=domain))
+    epsilon = None if labels is None else EPSILON
+    given = {"alpha": alpha, "epsilon": epsilon, "count": count, "invariance": invariance}
+    return exact_components(kernel, cell, cells, weight=weight, **given)
+
+
+def by_landmarks(labels, points=X, *, domain=DOMAIN, weight=None, count=COUNT, kernel=None, invariance=1.0):
+    kernel, cells = kernel or Gaussian(SIGMA), cells_of(labels, np.unique(domain))
+    statistic = CellMomentStatistic(LandmarkMap(kernel, points, np.dtype(np.float64)), cells)
+    total, core = statistic.zero(), kernel(points)
+    statistic.update(total, Chunk(X, y=labels, domain=domain, weight=weight))
+    epsilon = None if labels is None else EPSILON
+    given = {"alpha": ALPHA, "epsilon": epsilon, "count": count, "invariance": invariance}
+    return landmark_components(total, cells, whiten(core, warn=False), core, **given)
+
+
+@every_case
+def test_the_exact_form_is_that_of_the_paper(labels):
+    found = exactly(labels)
+    _, values, B = dense.components(K, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON)
+    wanted = dense.project(K, OF_NEW, B)
+    assert_allclose(found.eigenvalues, values, rtol=1e-9)
+    assert_allclose(dense.up_to_sign(OF_NEW @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+
+
+@every_case
+def test_with_every_row_a_landmark_the_two_forms_agree(labels):
+    exact, landmarks = exactly(labels), by_landmarks(labels)
+    assert_allclose(landmarks.eigenvalues, exact.eigenvalues, rtol=1e-9)
+    assert_allclose(OF_NEW @ landmarks.coef + landmarks.intercept, OF_NEW @ exact.coef + exact.intercept, atol=1e-8)
+    assert landmarks.variance == pytest.approx(exact.variance, rel=1e-8)
+
+
+@every_case
+def test_few_landmarks_are_the_paper_with_the_kernel_of_nystrom(labels):
+    points = X[:12]
+    block, core = reference.gaussian(X, points, SIGMA), reference.gaussian(points, points, SIGMA)
+    nystrom = block @ np.linalg.solve(core, block.T)
+    of_new = reference.gaussian(NEW, points, SIGMA)
+    _, values, B = dense.components(nystrom, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON)
+    wanted = dense.project(nystrom, of_new @ np.linalg.solve(core, block.T), B)
+    found = by_landmarks(labels, points)
+    assert_allclose(found.eigenvalues, values, rtol=1e-8)
+    assert_allclose(dense.up_to_sign(of_new @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize("labels", [None, LABEL, LABELS["none in one domain"]], ids=["UDICA", "DICA", "partly"])
+@pytest.mark.parametrize("form", [exactly, by_landmarks])
+def test_a_row_of_weight_w_is_w_rows(form, labels):
+    # repeated rows have repeated eigenvectors of K: the paper's form in n×n is singular nowhere, for λ > 0
+    again = np.repeat(np.arange(N), WEIGHT)
+    kernel = reference.gaussian(X[again], X[again], SIGMA)
+    repeated = None if labels is None else labels[again]
+    _, values, B = dense.components(kernel, DOMAIN[again], ALPHA, COUNT, labels=repeated, epsilon=EPSILON)
+    wanted = dense.project(kernel, reference.gaussian(NEW, X[again], SIGMA), B)
+    found = form(labels, weight=WEIGHT)
+    assert_allclose(found.eigenvalues, values, rtol=1e-8)
+    assert_allclose(dense.up_to_sign(OF_NEW @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+
+
+@every_case
+def test_components_are_centred_and_vary_as_much_as_their_eigenvalue(labels):
+    found = exactly(labels)
+    Z = K @ found.coef + found.intercept
+    assert_allclose(Z.mean(axis=0), 0, atol=1e-12)
+    assert_allclose(Z.var(axis=0), found.eigenvalues, rtol=1e-10)
+    assert (np.diff(found.eigenvalues) < 0).all()
+
+
+@every_case
+def test_the_distributional_variance_is_that_of_the_rows(labels):
+    found = exactly(labels)
+    Z = K @ found.coef + found.intercept
+    Kc = dense.centring(N) @ K @ dense.centring(N)
+    wanted = {
+        "features": np.trace(K @ dense.coefficients(DOMAIN)),
+        "components": dense.distributional_variance(Z, DOMAIN),
+    }
+    wanted["features_share"] = wanted["features"] / (np.trace(Kc) / N)
+    wanted["components_share"] = wanted["components"] / Z.var(axis=0).sum()
+    assert found.variance == pytest.approx(wanted, rel=1e-9)
+
+
+@every_case
+@pytest.mark.parametrize("invariance", [0.0, 200.0])
+def test_invariance_multiplies_the_spread_of_the_domains(invariance, labels):
+    _, values, B = dense.components(K, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON, invariance=invariance)
+    wanted = dense.project(K, OF_NEW, B)
+    for form in (exactly, by_landmarks):
+        found = form(labels, invariance=invariance)
+        assert_allclose(found.eigenvalues, values, rtol=1e-8)
+        assert_allclose(dense.up_to_sign(OF_NEW @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+
+
+def test_the_more_invariance_the_nearer_the_domains_are_in_the_components():
+    shares = [exactly(LABEL, invariance=delta).variance["components_share"] for delta in (0, 1, 10, 100)]
+    assert (np.diff(shares) < 0).all()
+    assert shares[3] < 0.2 * shares[0]
+
+
+def test_one_domain_makes_of_udica_kernel_pca():
+    found = exactly(None, domain=np.zeros(N, int), alpha=1e-9)
+    Kc = dense.centring(N) @ K @ dense.centring(N)
+    values, vectors = np.linalg.eigh(Kc)
+    wanted = vectors[:, ::-1][:, :COUNT] * np.sqrt(values[::-1][:COUNT])
+    assert_allclose(dense.up_to_sign(K @ found.coef + found.intercept, wanted), wanted, atol=1e-6)
+    assert found.variance["features"] == pytest.approx(0, abs=1e-12)
+
+
+def test_dica_has_one_component_less_than_classes():
+    assert len(exactly(LABEL, count=50).eigenvalues) == 3
+    assert len(by_landmarks(LABEL, count=50).eigenvalues) == 3
+    assert len(exactly(np.minimum(LABEL, 1), count=50).eigenvalues) == 1
+
+
+def test_udica_has_as_many_components_as_the_kernel_has_dimensions():
+    assert len(by_landmarks(None, count=50, kernel=Linear()).eigenvalues) == 4
+    assert len(exactly(None, count=50, kernel=reference.linear(X, X)).eigenvalues) == 4
+
+
+def test_a_component_is_positive_at_the_landmark_where_it_is_largest():
+    for found in (exactly(LABEL), by_landmarks(LABEL)):
+        values = K @ found.coef
+        assert (values[np.abs(values).argmax(axis=0), range(COUNT)] > 0).all()
+
+
+def test_a_domain_of_one_row_has_that_row_for_its_mean():
+    domain = np.where(np.arange(N) == 5, 77, DOMAIN)
+    found = exactly(LABEL, domain=domain)
+    _, values, _ = dense.components(K, domain, ALPHA, COUNT, labels=LABEL, epsilon=EPSILON)
+    assert_allclose(found.eigenvalues, values, rtol=1e-9)
+    assert_allclose(by_landmarks(LABEL, domain=domain).eigenvalues, values, rtol=1e-8)
+
+
+def test_domains_without_weight_are_left_out():
+    sums, weights = np.array([[2.0, 0.0, 4.0]]), np.array([1.0, 0.0, 1.0])
+    assert_allclose(between_domains(sums, weights), [[-1 / np.sqrt(2), 1 / np.sqrt(2)]])
+
+
+def test_labels_without_weight_are_no_labels():
+    with pytest.raises(DataError, match="no labelled row with a weight above zero"):
+        one_hot_labels(np.zeros((3, 2)), np.zeros(2))
+
+
+def test_without_epsilon_the_labels_are_those_of_their_range():
+    labels = one_hot_labels(np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 3.0]))
+    E = labels.scaled(0.0)
+    assert E.shape == (2, 2)
+    assert_allclose(E @ E.T, labels.C @ np.linalg.pinv(labels.YY) @ labels.C.T, atol=1e-12)
+
+
+def test_principal_axes_diagonalise_and_keep_rounding_from_being_negative():
+    S, between = np.diag([4.0, 1.0, -0.04]), rng.normal(size=(3, 2))
+    spread, V = principal(10.0, S, between)
+    assert_allclose(spread.values, [0.01, 1, 4])
+    assert spread.rounding == pytest.approx(0.04)
+    assert_allclose(V @ spread.between, between, atol=1e-14)
+
+
+def complex_problem():
+    """S, R and labels whose operator has a conjugate pair of eigenvalues, found by trial."""
+    for seed in range(1000):
+        draw = np.random.default_rng(seed)
+        values, between = np.exp(3 * draw.normal(size=3)), 30 * draw.normal(size=(3, 2))
+        C = draw.normal(size=(3, 3))
+        D = np.diag(values) @ (between @ between.T + np.eye(3)) + 0.01 * np.eye(3)
+        eigenvalues, vectors = scipy.linalg.eig(C @ C.T @ np.diag(values), D)
+        if (eigenvalues.real > 0).all() and np.abs(eigenvalues.imag).max() > 0.05 * np.abs(eigenvalues).max():
+            return Spread(1.0, values, between), Labels(1.0, C, np.eye(3)), eigenvalues, vectors
+    raise AssertionError("no complex eigenvalues in a thousand draws")
+
+
+def test_a_conjugate_pair_gives_its_plane_in_uncorrelated_directions():
+    spread, labels, wanted, vectors = complex_problem()
+    w, eigenvalues = supervised(spread, labels, 0.01, 0.0, 3)
+    assert_allclose(eigenvalues, np.sort(wanted.real)[::-1], rtol=1e-8)
+    pair = np.flatnonzero(np.diff(eigenvalues) == 0)[0]
+    plane, z = w[:, [pair, pair + 1]], vectors[:, np.argmax(wanted.imag)]
+    for part in (z.real, z.imag):
+        left = part - plane @ np.linalg.lstsq(plane, part)[0]
+        assert np.abs(left).max() < 1e-8 * np.abs(part).max()
+    gram = plane.T @ (spread.values[:, None] * plane)
+    assert abs(gram[0, 1]) < 1e-8 * np.sqrt(gram[0, 0] * gram[1, 1])
+    assert gram[0, 0] >= gram[1, 1]
+
+
+def test_equal_input_gives_equal_bits():
+    assert_array_equal(by_landmarks(LABEL).coef, by_landmarks(LABEL).coef)
