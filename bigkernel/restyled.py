@@ -12,7 +12,8 @@ other steps are elementwise.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -138,16 +139,19 @@ class Restyling:
         -------
         (b, h·w), of the same dtype; integers are rounded
         """
-        b = len(originals)
+        return _drawn(originals, start, self, self._drawing)
+
+    def _drawing(self, start: int, rows: int) -> _Drawing:
+        """How copies number start, start + 1, … are drawn."""
         # draws u in 0 … 2¹⁶ − 1 become figures (2u + 1)/2¹⁶ − 1 in −1 … 1
-        figures = (2.0 * draws(self.seed, start, b, len(_WIDEST) + 1) + 1) / _DRAW_LEVELS - 1
-        size, aspect, rotation, shear, across, thickness, down = figures.T
+        figures = (2.0 * draws(self.seed, start, rows, len(_WIDEST) + 1) + 1) / _DRAW_LEVELS - 1
+        size, aspect, rotation, shear, across, down, thickness = figures.T
         matrices = _inverse(
             size * self.size, aspect * self.aspect, np.deg2rad(rotation * self.rotation), shear * self.shear
         )
         moved = np.stack([down * self.shift * self.height / 2, across * self.shift * self.width / 2], axis=1)
-        drawn = _Drawing(_affine(matrices, moved, self.height, self.width), thickness * self.thickness, np.ones(b))
-        return _drawn(originals, drawn, self.height, self.width, self.low, self.high)
+        affine = _affine(matrices, moved, self.height, self.width)
+        return _Drawing(affine, thickness * self.thickness, np.ones(rows))
 
 
 @dataclass(frozen=True)
@@ -229,13 +233,14 @@ class Styling:
 
     def images(self, originals: Array, start: int) -> Array:
         """The images (b, h·w) of rows start, start + 1, … in the styles of their domains, of the same dtype."""
-        figures = np.array([astuple(style) for style in self.styles])[self.domains(start, start + len(originals))]
+        return _drawn(originals, start, self, self._drawing)
+
+    def _drawing(self, start: int, rows: int) -> _Drawing:
+        figures = np.array([astuple(style) for style in self.styles])[self.domains(start, start + rows)]
         rotation, thickness, contrast = figures.T
-        zero = np.zeros(len(originals))
+        zero = np.zeros(rows)
         matrices = _inverse(zero, zero, np.deg2rad(rotation), zero)
-        affine = _affine(matrices, np.zeros((len(originals), 2)), self.height, self.width)
-        drawn = _Drawing(affine, thickness, contrast)
-        return _drawn(originals, drawn, self.height, self.width, self.low, self.high)
+        return _Drawing(_affine(matrices, np.zeros((rows, 2)), self.height, self.width), thickness, contrast)
 
 
 @dataclass(frozen=True)
@@ -246,11 +251,9 @@ class _Drawing:
     thickness: Array
     contrast: Array
 
-    def __getitem__(self, block: slice) -> _Drawing:
-        return _Drawing(*(getattr(self, part.name)[block] for part in fields(self)))
-
 
 _FLOPS_PER_PIXEL = 30.0
+_FIGURE_BYTES = 1024
 
 
 def _require_range(low: float, high: float) -> None:
@@ -263,8 +266,9 @@ def _block_rows(height: int, width: int) -> int:
 
 
 def _work_bytes(height: int, width: int) -> int:
-    # the resampler, the frame of the neighbours and their largest across, a picture
-    return _block_rows(height, width) * (height + 3) * (width + 3) * (Resampler.pixel_bytes(4) + 4 * 4)
+    # the resampler, the frame of the neighbours and their largest across, a picture; figures of a row
+    pixels = (height + 3) * (width + 3) * (Resampler.pixel_bytes(4) + 4 * 4)
+    return _block_rows(height, width) * (pixels + _FIGURE_BYTES)
 
 
 def _inverse(log_size: Array, log_aspect: Array, turn: Array, shear: Array) -> Array:
@@ -285,7 +289,8 @@ def _affine(inverse: Array, moved: Array, height: int, width: int) -> Array:
     return np.concatenate([inverse, constant[:, :, None]], axis=2)
 
 
-def _drawn(originals: Array, drawing: _Drawing, height: int, width: int, low: float, high: float) -> Array:
+def _drawn(originals: Array, start: int, what: Restyling | Styling, drawing: Callable[[int, int], _Drawing]) -> Array:
+    height, width, low, high = what.height, what.width, what.low, what.high
     if originals.ndim != 2 or originals.shape[1] != height * width:
         raise DataError(
             f"originals: expected rows of {height}×{width} = {height * width} pixels, found shape {originals.shape}"
@@ -297,7 +302,7 @@ def _drawn(originals: Array, drawing: _Drawing, height: int, width: int, low: fl
     whole, middle = originals.dtype.kind in "iu", np.float32((low + high) / 2)
     for first in range(0, b, rows):
         some = slice(first, first + rows)
-        part = drawing[some]
+        part = drawing(start + first, len(originals[some]))
         images = resampler(originals[some].reshape(-1, height, width), part.affine, low)
         pen(images, part.thickness)
         if (part.contrast != 1).any():

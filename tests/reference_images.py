@@ -141,7 +141,7 @@ def moved(image: Array, matrix: Array, shift: Array, ground: float) -> Array:
 
 def restyled(image: Array, row: int, *, seed: int, ranges: dict[str, float], low: float, high: float) -> Array:
     """Copy number `row`, before it is rounded."""
-    size, aspect, rotation, shear, right, thickness, down = figures(seed, row, 7)
+    size, aspect, rotation, shear, right, down, thickness = figures(seed, row, 7)
     scale = math.exp(size * ranges["size"])
     stretch = math.exp(aspect * ranges["aspect"] / 2)
     matrix = (

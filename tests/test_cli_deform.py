@@ -61,6 +61,21 @@ def test_the_command_makes_the_rows_of_the_library_and_says_how_fast(images, tmp
     assert figures["rows_per_second"] == pytest.approx(500 / figures["seconds"], rel=0.01)
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_restyled_copies_have_a_recipe_of_their_own(images, tmp_path, monkeypatch, dry):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    words = ["deform", images, "c", "--rows", 400, "--recipe", "restyled", "--strength", 0.5, "--seed", 4, *dry]
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 80
+    assert "rotation_range" in out.replace(" ", "_")
+    if not dry:
+        corpus = open_corpus(images)
+        rows = deformed_rows(corpus, 400, deformation_of(corpus, recipe="restyled", seed=4, strength=0.5))
+        assert_array_equal(open_corpus("c").column("x"), rows.x.read(0, 400))
+
+
 def test_a_dry_run_foretells_chunks_and_bytes_and_writes_nothing(images, tmp_path):
     words = ["deform", images, tmp_path / "c", "--rows", 3000, "--chunk-rows", 400]
     code, out, _ = run(*words, "--dry-run", "--json")
@@ -113,6 +128,8 @@ def test_without_pillow_the_picture_is_refused_before_any_work(images, tmp_path,
         (["--strength", "nan"], 8, "strength: expected pixels between 0 and 28"),
         (["--smoothness", "-1"], 8, "smoothness: expected a finite number"),
         (["--shift", "28"], 8, "shift: expected whole pixels"),
+        (["--recipe", "restyled", "--shift", "1"], 8, "shift: is of the recipe elastic"),
+        (["--recipe", "wavy"], 2, "Invalid value for '--recipe'"),
         (["--rows", "0"], 2, "0 is not in the range"),
         (["--resume"], 2, "--resume needs --run DIR"),
         (["--picture", "no/such/place.png"], 3, "place.png: the picture cannot be written: No such file or directory"),

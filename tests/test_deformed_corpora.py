@@ -31,6 +31,7 @@ from bigkernel.digits import (
 )
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.preflight import stored
+from bigkernel.restyled import Restyling
 from bigkernel.sources import NumpySource
 
 N, SIDE, ROWS = 60, 8, 500
@@ -91,6 +92,18 @@ def test_rows_are_the_images_and_then_their_copies_with_all_columns(images, pixe
     assert (made.info, made.chunk_rows, made.dtype) == (info, 64, "uint8")
     assert made.info.source == source_text(images, deformation_of(images, seed=3, strength=2.0, shift=1))
     assert made.info.source.endswith(f"strength 2.0, smoothness {8 / 7!r} px, shift 1 px, originals: a camera")
+
+
+def test_restyled_copies_are_written_by_the_same_door(images, pixels, tmp_path):
+    options = {"recipe": "restyled", "seed": 3, "strength": 0.5}
+    with executing("serial"):
+        made = deform_corpus(images, tmp_path / "c", ROWS, **options, chunk_rows=64)
+    restyling = Restyling(SIDE, SIDE, 3).times(0.5)
+    assert_array_equal(made.column("x")[N:], restyling.copies(pixels[np.arange(N, ROWS) % N], N))
+    assert "recipe restyled 1, seed 3, size ±0.25, aspect ±0.05, rotation ±5°, shear ±0.075" in made.info.source
+    assert deformed_at(tmp_path / "c", images, ROWS, restyling) == made
+    assert deformed_at(tmp_path / "c", images, ROWS, restyling.times(2)) is None
+    assert deformed_at(tmp_path / "c", images, ROWS, deformation_of(images, seed=3, strength=0.5)) is None
 
 
 def test_without_groups_the_number_of_the_original_is_the_group(write, pixels, tmp_path):
@@ -219,6 +232,14 @@ def test_what_cannot_be_deformed_is_refused_with_its_reason(images, write, pixel
         deform_corpus(images, tmp_path / "c", 0)
     with pytest.raises(ConfigError, match=r"strength: .* found inf"):
         deform_corpus(images, tmp_path / "c", ROWS, strength=float("inf"))
+    with pytest.raises(ConfigError, match="recipe: expected elastic or restyled, found 'wavy'"):
+        deformation_of(images, recipe="wavy")
+    with pytest.raises(ConfigError, match="smoothness: is of the recipe elastic"):
+        deformation_of(images, recipe="restyled", smoothness=1.0)
+    with pytest.raises(ConfigError, match="shift: is of the recipe elastic"):
+        deformation_of(images, recipe="restyled", shift=1)
+    with pytest.raises(ConfigError, match="size: expected a range of 0 to 1, found"):
+        deformation_of(images, recipe="restyled", strength=3.0)
     with pytest.raises(DataError, match="is the corpus of the originals; write the copies elsewhere"):
         deform_corpus(images, images.path, ROWS, overwrite=True)
     with executing("serial"):
