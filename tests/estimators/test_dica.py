@@ -1,0 +1,357 @@
+"""DICA and UDICA for every kind of input, and the door of domains: what is named, what is refused, what is allowed."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import reference_domains
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer, executing
+from bigkernel.cells import Cells
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.domained import cell_counts
+from bigkernel.rows import Rows, as_rows
+
+rng = np.random.default_rng(20130617)
+N, D, M, SIGMA = 150, 3, 14, 2.0
+DOMAIN, LABELS = rng.choice([2, 5, 11], N), rng.integers(0, 4, N)
+X = rng.normal(size=(N, D)) + 0.15 * DOMAIN[:, None] + (LABELS[:, None] == [1, 2, 3])
+NEW, Z = rng.normal(size=(21, D)), X[rng.permutation(N)[:M]]
+CODES = np.where(rng.random(N) < 0.3, -1, LABELS)
+WEIGHT = rng.uniform(0.2, 2, N)
+GIVEN = {"kernel": Gaussian(SIGMA), "n_components": 3, "alpha": 0.1, "epsilon": 1e-3}
+LANDMARKS = {**GIVEN, "landmarks": Z}
+BOTH = pytest.mark.parametrize("supervised", [True, False], ids=["DICA", "UDICA"])
+FORMS = pytest.mark.parametrize("form", [GIVEN, LANDMARKS], ids=["exact", "landmarks"])
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def dense(form, labels, rows=NEW, domain=DOMAIN):
+    """The paper's components of new rows, with the exact kernel or that of the landmarks."""
+    K, of_new = reference.gaussian(X, X, SIGMA), reference.gaussian(rows, X, SIGMA)
+    if "landmarks" in form:
+        inverse = np.linalg.inv(reference.gaussian(Z, Z, SIGMA))
+        block = reference.gaussian(X, Z, SIGMA)
+        K, of_new = block @ inverse @ block.T, reference.gaussian(rows, Z, SIGMA) @ inverse @ block.T
+    _, values, B = reference_domains.components(K, domain, 0.1, 3, labels=labels, epsilon=1e-3)
+    return reference_domains.project(K, of_new, B), values
+
+
+def assert_components(model, wanted, rows=NEW, atol=1e-8):
+    assert_allclose(reference_domains.up_to_sign(model.transform(rows), wanted), wanted, atol=atol)
+
+
+# ---------------------------------------------------------------- what it computes
+
+
+@FORMS
+@BOTH
+def test_components_of_new_rows_are_those_of_the_paper(form, supervised):
+    model = DICA(**form, supervised=supervised).fit(X, LABELS, sample_domain=DOMAIN)
+    wanted, values = dense(form, LABELS if supervised else None)
+    assert_components(model, wanted)
+    assert_allclose(model.eigenvalues_, values, rtol=1e-8)
+    assert_array_equal(model.domains_, [2, 5, 11])
+    assert model.n_components_ == 3
+
+
+@FORMS
+def test_rows_without_a_label_count_in_the_spread_alone(form):
+    wanted, _ = dense(form, CODES)
+    assert_components(DICA(**form).fit(X, CODES, DOMAIN), wanted)
+    assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), wanted)
+
+
+@FORMS
+def test_the_labels_of_one_domain_are_enough(form):
+    labels = np.where(DOMAIN == 5, LABELS, -1)
+    assert_components(DICA(**form).fit(X, labels, DOMAIN), dense(form, labels)[0])
+
+
+@FORMS
+def test_a_domain_may_lack_classes(form):
+    domain = np.where(LABELS > 1, 2, DOMAIN)
+    assert_components(DICA(**form).fit(X, LABELS, domain), dense(form, LABELS, domain=domain)[0])
+
+
+@FORMS
+def test_a_domain_may_have_one_row(form):
+    domain = np.where(np.arange(N) == 3, -8, DOMAIN)
+    model = DICA(**form).fit(X, LABELS, domain)
+    assert_array_equal(model.domains_, [-8, 2, 5, 11])
+    assert_components(model, dense(form, LABELS, domain=domain)[0])
+
+
+@FORMS
+def test_names_are_classes_and_numbers_of_domains_do_not_matter(form):
+    names = np.array(["a", "b", "c", "d"])[LABELS]
+    model = DICA(**form).fit(X, names, 1000 - 7 * DOMAIN)
+    assert_components(model, dense(form, LABELS)[0])
+    assert_array_equal(model.classes_, ["a", "b", "c", "d"])
+
+
+@FORMS
+@BOTH
+def test_a_row_is_mapped_by_itself(form, supervised):
+    model = DICA(**form, supervised=supervised).fit(X, LABELS, DOMAIN)
+    order = rng.permutation(len(NEW))
+    assert_allclose(model.transform(NEW[order]), model.transform(NEW)[order], atol=1e-12)
+    assert_allclose(model.transform(NEW[:1]), model.transform(NEW)[:1], atol=1e-12)
+
+
+def test_the_distributional_variance_falls_with_invariance():
+    reports = [DICA(**LANDMARKS, invariance=delta).fit(X, LABELS, DOMAIN).fit_report() for delta in (1, 100)]
+    shares = [report["distributional_variance"]["components_share"] for report in reports]
+    assert shares[1] < 0.5 * shares[0]
+    model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN)
+    spread = reference_domains.distributional_variance(model.transform(X), DOMAIN)
+    assert model.fit_report()["distributional_variance"]["components"] == pytest.approx(spread, rel=1e-8)
+    assert (reports[0]["domains"], reports[0]["components"], reports[0]["rows"]) == (3, 3, N)
+
+
+@BOTH
+def test_refit_equals_a_fresh_fit(supervised):
+    other = {"alpha": 3.0, "epsilon": 0.2, "n_components": 2, "invariance": 5.0}
+    model = DICA(**LANDMARKS, supervised=supervised).fit(X, LABELS, DOMAIN).set_params(**other).refit()
+    fresh = DICA(**{**LANDMARKS, **other}, supervised=supervised).fit(X, LABELS, DOMAIN)
+    assert_array_equal(model.dual_coef_, fresh.dual_coef_)
+
+
+def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round():
+    model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN).set_params(supervised=False).refit()
+    assert_components(model, dense(LANDMARKS, None)[0])
+    blind = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
+    with pytest.raises(ConfigError, match="a fit that did not look at labels"):
+        blind.refit()
+
+
+def test_udica_does_not_look_at_labels():
+    model = DICA(**LANDMARKS, supervised=False)
+    plain = model.fit(X, sample_domain=DOMAIN).dual_coef_
+    assert_array_equal(model.fit(X, LABELS, DOMAIN).dual_coef_, plain)
+    assert not hasattr(model, "classes_")
+
+
+# ---------------------------------------------------------------- every kind of input
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
+def test_a_corpus_brings_its_labels_domains_and_weights(make_corpus, text):
+    names = ("d", "b", "a", "c") if text else (0, 1, 2, 3)
+    corpus = make_corpus(X, y=CODES, domain=DOMAIN, weight=WEIGHT, classes=names)
+    model = DICA(**LANDMARKS).fit(corpus)
+    wanted = DICA(**LANDMARKS).fit(X, CODES, DOMAIN, sample_weight=WEIGHT)
+    assert_array_equal(model.classes_, np.sort(names))
+    assert_components(model, wanted.transform(NEW))
+    assert_allclose(model.transform(corpus).read(0, N).load(slice(None), 3, np.float64), model.transform(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float64])
+def test_dask_arrays_of_rows_labels_and_domains_are_streamed(dtype):
+    rows, labels, domain = (da.from_array(values, chunks=40) for values in (X, CODES.astype(dtype), DOMAIN))
+    model = DICA(**LANDMARKS).fit(rows, labels, domain)
+    assert_components(model, dense(LANDMARKS, CODES)[0])
+    assert_allclose(model.transform(da.from_array(NEW, chunks=7)).compute(), model.transform(NEW), atol=1e-12)
+
+
+def test_rows_go_on_as_rows_to_the_next_step(make_corpus):
+    corpus = make_corpus(X, y=LABELS, domain=DOMAIN, classes=(0, 1, 2, 3))
+    model = DICA(**LANDMARKS).fit(corpus)
+    mapped = model.transform(corpus)
+    assert isinstance(mapped, Rows)
+    assert mapped.shape == (N, 3)
+    after = KernelRidgeClassifier(Gaussian(1.0), landmarks=model.transform(Z)).fit(mapped)
+    here = KernelRidgeClassifier(Gaussian(1.0), landmarks=model.transform(Z)).fit(model.transform(X), LABELS)
+    assert_array_equal(after.predict(mapped).compute(), here.predict(model.transform(X)))
+
+
+def test_it_stands_in_a_pipeline_that_takes_domains():
+    pipe = make_pipeline(UnitNormalizer(), DICA(**{**GIVEN, "n_landmarks": M}, random_state=0), KernelRidgeClassifier())
+    pipe.fit(X, LABELS, dica__sample_domain=DOMAIN)
+    assert pipe.score(X, LABELS) > 0.5
+    assert_array_equal(pipe[1].get_feature_names_out(), ["dica0", "dica1", "dica2"])
+
+
+@given(block_rows=st.integers(1, 100), chunk_bytes=st.integers(1024, 4000), supervised=st.booleans())
+@settings(max_examples=15)
+def test_any_chunking_gives_the_form_of_the_paper(block_rows, chunk_bytes, supervised):
+    with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
+        model = DICA(**LANDMARKS, supervised=supervised).fit(X, CODES, DOMAIN)
+    assert_components(model, dense(LANDMARKS, CODES if supervised else None)[0])
+
+
+def test_float32_rows_agree_to_their_precision():
+    model = DICA(**LANDMARKS).fit(X.astype(np.float32), LABELS, DOMAIN)
+    assert model.dtype_ == "float32"
+    wanted = dense(LANDMARKS, LABELS)[0]
+    assert_components(model, wanted, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_random_features_serve_in_place_of_landmarks():
+    given = {**GIVEN, "n_landmarks": 500, "landmarks": "orthogonal-fourier", "random_state": 0}
+    found, wanted = DICA(**given).fit(X, LABELS, DOMAIN).transform(NEW), dense(GIVEN, LABELS)[0]
+    found = reference_domains.up_to_sign(found, wanted)
+    assert np.corrcoef(found[:, 0], wanted[:, 0])[0, 1] > 0.98
+
+
+def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(make_corpus, tmp_path):
+    corpus = make_corpus(X, y=CODES, domain=DOMAIN, weight=WEIGHT, classes=(0, 1, 2, 3))
+    found = []
+    options = {"serial": {}, "threads": {}, "run": {"run": tmp_path}, "again": {"run": tmp_path, "resume": True}}
+    for name, how in options.items():
+        with executing("serial" if name == "serial" else "threads", **how):
+            found.append(DICA(**LANDMARKS).fit(corpus))
+    for model in found[1:]:
+        assert_array_equal(model.dual_coef_, found[0].dual_coef_)
+    assert found[3].sweep_["resumed_segments"] == found[3].sweep_["segments"]
+
+
+@pytest.mark.cluster
+def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client):
+    corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
+    with executing(client):
+        there = DICA(**LANDMARKS).fit(corpus)
+    assert there.sweep_["executor"] == "dask"
+    assert_array_equal(there.dual_coef_, DICA(**LANDMARKS).fit(corpus).dual_coef_)
+
+
+@BOTH
+def test_the_plan_is_that_of_the_sweep(make_corpus, supervised):
+    corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
+    settings = {**GIVEN, "n_landmarks": M, "supervised": supervised, "random_state": 0}
+    plan, model = DICA(**settings).plan(corpus), DICA(**settings).fit(corpus)
+    assert plan.summary().items() <= model.sweep_.items()
+    assert plan.partial_bytes == sum(values.nbytes for values in model.statistics_.values())
+    in_memory = DICA(**settings).plan(X, CODES, DOMAIN)
+    assert in_memory.partial_bytes == plan.partial_bytes
+
+
+def test_the_exact_form_has_no_plan():
+    with pytest.raises(ConfigError, match="the exact form has no sweep to plan"):
+        DICA().plan(X, LABELS, DOMAIN)
+
+
+@FORMS
+def test_bad_rows_can_be_skipped(form):
+    holes, more = np.vstack([X, np.full((3, D), np.nan)]), [0, 1, 2]
+    rows = as_rows(holes, y=np.r_[LABELS, more], domain=np.r_[DOMAIN, 2, 2, 5]).skip_bad_rows()
+    model = DICA(**form).fit(rows)
+    assert model.skipped_rows_ == 3
+    assert_components(model, dense(form, LABELS)[0])
+
+
+# ---------------------------------------------------------------- what is refused, and how
+
+
+@FORMS
+@BOTH
+def test_rows_without_domains_are_refused(form, supervised):
+    with pytest.raises(DataError, match="DICA needs the domain of every row; pass sample_domain"):
+        DICA(**form, supervised=supervised).fit(X, LABELS)
+
+
+@FORMS
+def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
+    with pytest.raises(DataError, match=r"aligns several domains; found rows of 1, \[7\]; allow_single_domain=True"):
+        DICA(**form).fit(X, LABELS, np.full(N, 7))
+    with pytest.raises(DataError, match=r"found rows of 1, \[5\]"):  # all rows of the others have weight 0
+        DICA(**form).fit(X, LABELS, DOMAIN, sample_weight=(DOMAIN == 5) * 1.0)
+    allowed = DICA(**form, allow_single_domain=True)
+    one = allowed.fit(X, LABELS, np.full(N, 7)).dual_coef_
+    assert_allclose(allowed.fit(X, LABELS).dual_coef_, one, atol=1e-12)
+    assert allowed.distributional_variance_["features"] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "domain, message",
+    [
+        (DOMAIN[:-1], "domain: expected 150 values to go with the rows, found shape"),
+        (np.where(np.arange(N) == 4, np.nan, DOMAIN), "sample_domain: row 4 has the domain nan; expected integers"),
+        (np.where(np.arange(N) == 6, 1.5, DOMAIN), "sample_domain: row 6 has the domain 1.5; expected integers"),
+        (
+            np.array(["a", "b", "c"])[LABELS % 3],
+            "sample_domain: expected integers, found dtype <U1; number the domains",
+        ),
+        (np.column_stack([DOMAIN, DOMAIN]), r"sample_domain: expected one domain a row, found shape \(150, 2\)"),
+    ],
+)
+def test_domains_that_cannot_be_are_refused(domain, message):
+    with pytest.raises(DataError, match=message):
+        DICA(**LANDMARKS).fit(X, LABELS, domain)
+
+
+def test_domains_may_be_whole_numbers_of_any_type():
+    wanted = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN).dual_coef_
+    for domain in (DOMAIN.astype(float), DOMAIN.astype(np.uint8), DOMAIN.tolist()):
+        assert_array_equal(DICA(**LANDMARKS).fit(X, LABELS, domain).dual_coef_, wanted)
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (None, "requires y to be passed, but the target y is None"),
+        (LABELS[:-1], "y: .*inconsistent numbers of samples"),
+        (np.full(N, -1), "at least 2 classes; the data contains no label"),
+        (np.where(LABELS == 1, 1, -1), "only one class, 1"),
+        (np.linspace(0, 1, N), "y: Unknown label type"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(form, labels, message):
+    with pytest.raises(DataError, match=message):
+        DICA(**form).fit(X, labels, DOMAIN)
+
+
+@FORMS
+def test_labels_without_weight_are_no_labels(form):
+    with pytest.raises(DataError, match="no labelled row with a weight above zero"):
+        DICA(**form).fit(X, CODES, DOMAIN, sample_weight=(CODES == -1) * 1.0)
+
+
+@FORMS
+def test_rows_without_weight_are_no_rows(form):
+    with pytest.raises(DataError, match="the weights of all rows are zero"):
+        DICA(**form, supervised=False).fit(as_rows(X, domain=DOMAIN, weight=np.zeros(N)))
+
+
+@FORMS
+@BOTH
+def test_rows_that_do_not_vary_have_no_components(form, supervised):
+    flat = {**form, "landmarks": np.ones((1, D))} if "landmarks" in form else form
+    with pytest.raises(DataError, match="no component; with n_samples = 150 the rows"):
+        DICA(**flat, supervised=supervised).fit(np.ones((N, D)), LABELS, DOMAIN)
+
+
+@pytest.mark.parametrize("change", [{"alpha": 0.0}, {"alpha": -1.0}, {"epsilon": -0.1}, {"invariance": -1.0}])
+def test_penalties_that_cannot_be_are_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        DICA(**{**LANDMARKS, **change}).fit(X, LABELS, DOMAIN)
+
+
+def test_labels_of_a_corpus_that_no_one_knows_are_refused_with_their_row():
+    codes = LABELS.copy()
+    codes[40] = 9
+    rows = as_rows(X, y=codes, domain=DOMAIN)
+    with pytest.raises(DataError, match="y: row 40 has the label 9"):
+        cell_counts(rows, Cells(np.array([2, 5, 11]), np.arange(4)))
+
+
+def test_counts_of_cells_come_from_the_columns_alone(make_corpus):
+    corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
+    counts = cell_counts(as_rows(corpus), Cells(np.array([2, 5, 11]), np.arange(4)))
+    wanted = [[np.sum((g == DOMAIN) & (c == CODES)) for c in (0, 1, 2, 3, -1)] for g in (2, 5, 11)]
+    assert_array_equal(counts, wanted)
+
+
+def test_a_transformer_predicts_nothing():
+    model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN)
+    for name in ("predict", "predict_to", "score_totals"):
+        assert not hasattr(model, name)
