@@ -126,7 +126,7 @@ def source_text(corpus: Corpus, deformation: Deformation | Restyling) -> str:
     """What the attribute `source` of the deformed corpus says: its originals, by content, and every option."""
     content = fingerprint(tuple(arrays.stored_fingerprint(corpus.array(name)) for name in ("x", *corpus.columns)))
     if isinstance(deformation, Restyling):
-        options = deformation.text
+        options = ", ".join(f"{name} ±{value!r}" for name, value in deformation.ranges.items())
     else:
         options = (
             f"strength {deformation.strength!r}, smoothness {deformation.smoothness!r} px, shift {deformation.shift} px"

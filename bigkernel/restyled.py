@@ -113,8 +113,12 @@ class Restyling:
 
     @property
     def text(self) -> str:
-        """What is done, in a few words: all ranges."""
-        return ", ".join(f"{name} ±{value:g}{'°' * (name == 'rotation')}" for name, value in self.ranges.items())
+        """What is done, in a few words: all ranges, size and aspect as factors, shift as a share of a side."""
+        return (
+            f"size {math.exp(-self.size):.2f}–{math.exp(self.size):.2f}, "
+            f"aspect {math.exp(-self.aspect):.1f}–{math.exp(self.aspect):.1f}, rotation ±{self.rotation:g}°, "
+            f"shear ±{self.shear:g}, shift ±{50 * self.shift:g} %, thickness ±{100 * self.thickness:g} %"
+        )
 
     @property
     def work_bytes(self) -> int:

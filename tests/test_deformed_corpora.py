@@ -100,7 +100,7 @@ def test_restyled_copies_are_written_by_the_same_door(images, pixels, tmp_path):
         made = deform_corpus(images, tmp_path / "c", ROWS, **options, chunk_rows=64)
     restyling = Restyling(SIDE, SIDE, 3).times(0.5)
     assert_array_equal(made.column("x")[N:], restyling.copies(pixels[np.arange(N, ROWS) % N], N))
-    assert "recipe restyled 1, seed 3, size ±0.25, aspect ±0.05, rotation ±5°, shear ±0.075" in made.info.source
+    assert "recipe restyled 1, seed 3, size ±0.25, aspect ±0.05, rotation ±5.0, shear ±0.075" in made.info.source
     assert deformed_at(tmp_path / "c", images, ROWS, restyling) == made
     assert deformed_at(tmp_path / "c", images, ROWS, restyling.times(2)) is None
     assert deformed_at(tmp_path / "c", images, ROWS, deformation_of(images, seed=3, strength=0.5)) is None

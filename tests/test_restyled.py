@@ -231,3 +231,9 @@ def test_memory_is_as_announced():
     tracemalloc.stop()
     assert peak - out.nbytes < restyling.work_bytes < 8 * 2**20
     assert restyling.flops_per_row > 784
+
+
+def test_a_restyling_says_its_ranges_in_words():
+    assert Restyling(28, 28).text == (
+        "size 0.61–1.65, aspect 0.9–1.1, rotation ±10°, shear ±0.15, shift ±3 %, thickness ±50 %"
+    )

@@ -24,6 +24,7 @@ from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows
 
 _TIMED_ROWS = 8192
+_UNITS = {"size": "_log", "aspect": "_log", "rotation": "_degrees", "shift": "_half_sides"}
 
 
 @click.command()
@@ -146,7 +147,7 @@ def deform(
 
 def _options(deformation: Deformation | Restyling) -> dict[str, Any]:
     if isinstance(deformation, Restyling):
-        return {f"{name}_range": value for name, value in deformation.ranges.items()}
+        return {f"{name}_range{_UNITS.get(name, '')}": value for name, value in deformation.ranges.items()}
     return {
         "strength": deformation.strength,
         "smoothness_pixels": deformation.smoothness,
