@@ -17,7 +17,7 @@ from dask.utils import parse_bytes
 
 from bigkernel.calibration import Calibration
 from bigkernel.calibration import look as look_up
-from bigkernel.cli.describe import Numbers
+from bigkernel.cli.model_options import Numbers
 from bigkernel.corpus import Corpus
 from bigkernel.errors import ConfigError
 from bigkernel.measuring import SECONDS, calibrate

@@ -18,7 +18,7 @@ from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
-from bigkernel.cli.describe import Numbers
+from bigkernel.cli.model_options import Numbers
 from bigkernel.folds import HashFolds
 from bigkernel.landmarks import require_count
 from bigkernel.monitor import Step, emit

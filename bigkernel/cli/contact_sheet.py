@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bigkernel.corpus import Corpus
 from bigkernel.deformed import Deformation
 from bigkernel.errors import ConfigError
+from bigkernel.restyled import Restyling
 from bigkernel.rows import as_rows
 
 Array = NDArray[Any]
@@ -19,7 +20,7 @@ INK, SOFT, GROUND = (28, 36, 48), (90, 101, 115), (255, 255, 255)
 _CELL, _GAP, _MARGIN, _LABEL, _FONT = 64, 8, 20, 56, 17  # pixels
 
 
-def contact_sheet(corpus: Corpus, deformation: Deformation) -> bytes:
+def contact_sheet(corpus: Corpus, deformation: Deformation | Restyling) -> bytes:
     """A PNG of `LINES` originals, of as many classes as there are, and the first `COPIES` copies of each.
 
     The largest pixel value is black and the smallest white.
@@ -46,8 +47,7 @@ def contact_sheet(corpus: Corpus, deformation: Deformation) -> bytes:
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(_FONT)
     first = left + wide + _GAP + apart
     draw.text((left, _MARGIN), "original", fill=SOFT, font=font)
-    what = f"copies, strength {deformation.strength:g}, smoothness {deformation.smoothness:.3g} px"
-    draw.text((first, _MARGIN), f"{what}, shift {deformation.shift} px", fill=SOFT, font=font)
+    draw.text((first, _MARGIN), f"copies: {deformation.text}", fill=SOFT, font=font)
     for line in range(len(chosen)):
         y = top + line * (tall + _GAP)
         draw.text((_MARGIN, y + tall // 2), names[line], fill=INK, font=font, anchor="lm")
@@ -77,7 +77,7 @@ def _choose(corpus: Corpus) -> tuple[Array, list[str]]:
     return chosen, [str(text[int(label)] if named else label)[:6] for label in classes]
 
 
-def _images(corpus: Corpus, deformation: Deformation, chosen: Array) -> Array:
+def _images(corpus: Corpus, deformation: Deformation | Restyling, chosen: Array) -> Array:
     """The pictures, (lines, 1 + copies, h, w) uint8, 255 for the smallest value."""
     source, n = as_rows(corpus).x, corpus.n_rows
     lines = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,8 +14,9 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel import calibration, measuring
 from bigkernel.cli import planning
-from bigkernel.cli.describe import bad_rows_option, build, chosen_rows, model_options
+from bigkernel.cli.describe import bad_rows_option, build, chosen_rows
 from bigkernel.cli.judgement import judge, judge_on_training, split, told
+from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
     Where,
     cluster_options,
@@ -194,7 +196,18 @@ def fit(
         "stage_seconds": stages,
     }
     figures = {name: value for name, value in figures.items() if value is not None}
+    if not as_json and "rounds" in figures:
+        figures["rounds"] = _in_words(figures["rounds"])
     show(figures, as_json=as_json, title=model)
+
+
+def _in_words(rounds: Sequence[Mapping[str, float]]) -> str:
+    """How pseudo-labels settled, in one line."""
+    if not rounds:
+        return "none"
+    first, last = rounds[0], rounds[-1]
+    changed = f"; classes of {100 * last['changed']:.1f} % of the target changed in the last" if len(rounds) > 1 else ""
+    return f"{len(rounds)}; equivocation {first['equivocation']:.2f} → {last['equivocation']:.2f}{changed}"
 
 
 _VERDICT = ("rows", "error_percent", "mse", "r2")

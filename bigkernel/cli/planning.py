@@ -11,6 +11,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
@@ -18,7 +19,10 @@ from bigkernel.config import settings
 from bigkernel.corpus import Corpus
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
+from bigkernel.estimators.basis import FOURIER
+from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.estimators.linear import _Linear
+from bigkernel.estimators.rounds import SidedEstimator
 from bigkernel.features import IdentityMap
 from bigkernel.forecast import Forecast, Work
 from bigkernel.kernels import as_kernel
@@ -32,7 +36,7 @@ ADVICE = "`bigkernel plan --calibrate` measures this machine once; then the whol
 
 
 def plan_of(model: Any, rows: Rows) -> Plan:
-    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
+    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows; of a projection before it.
 
     Raises
     ------
@@ -40,6 +44,11 @@ def plan_of(model: Any, rows: Rows) -> Plan:
         The model is exact: there is no sweep.
     """
     last = _last(model)
+    for step in _before(model):
+        if isinstance(step, DomainedTransformer):
+            return step.plan(rows)
+        if not isinstance(step, Standardizer):  # which needs a sweep, and changes no width
+            rows = clone(step).fit(rows).transform(rows)
     if isinstance(last, _Linear):  # d×d moments of the rows themselves
         shape = rows.columns["y"].shape
         targets = Targets(1 if len(shape) == 1 else shape[1])
@@ -52,7 +61,17 @@ def plan_of(model: Any, rows: Rows) -> Plan:
 
 def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
     """What a forecast needs to know of a fit beyond its plan; `corpus` tells whether its files stay in memory."""
-    last, steps = _last(model), [step for _, step in model.steps[:-1]] if isinstance(model, Pipeline) else []
+    steps = _before(model)
+    projection = next((step for step in steps if isinstance(step, DomainedTransformer)), None)
+    last = projection or _last(model)
+    unknown = ["the sweep of standardize" for step in steps if isinstance(step, Standardizer)]
+    if isinstance(last, SidedEstimator) and last.n_rounds:
+        unknown.append(f"the rounds of {type(last).__name__}, at most {last.n_rounds} sweeps of the target")
+    choice = getattr(last, "landmarks", "uniform")
+    if isinstance(choice, str) and choice not in ("uniform", *FOURIER):
+        unknown.append(f"the choice of landmarks by {choice}")
+    if projection is not None:
+        unknown.append(f"the fit of {type(_last(model)).__name__} to the components")
     linear = isinstance(last, _Linear)
     given = isinstance(last, KernelRidge | KernelRidgeClassifier) and last.alpha != "gcv"
     return Work(
@@ -64,8 +83,13 @@ def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
         groups=2 if getattr(last, "_unlabelled", "drop") == "keep" else 1,
         block_rows=settings().block_rows,
         stored_bytes=0 if corpus is None else _beyond_memory(corpus, plan),
-        unknown=tuple("the sweep of standardize" for step in steps if isinstance(step, Standardizer)),
+        unknown=tuple(unknown),
     )
+
+
+def _before(model: Any) -> list[Any]:
+    """The steps of a Pipeline before its last."""
+    return [step for _, step in model.steps[:-1]] if isinstance(model, Pipeline) else []
 
 
 def _last(model: Any) -> Any:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows, model_options
+from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows
+from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, show
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError

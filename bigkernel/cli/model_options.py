@@ -1,0 +1,189 @@
+"""Options that say what is fitted: a method, its kernel, landmarks and penalties; one value of each, or grids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+import numpy as np
+
+from bigkernel.estimators.basis import FOURIER
+from bigkernel.estimators.choosing import CHOICES
+from bigkernel.kernels import KERNELS
+
+_METHODS = {
+    "krr": "kernel ridge regression on Nyström landmarks",
+    "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
+    "xnv": "semi-supervised: ridge on what two views of the kernel agree on over all rows",
+    "artl": "classes of an unlabelled domain from those of a labelled one; corpora have a column domain",
+    "ridge": "linear ridge regression",
+    "linear": "least squares",
+}
+
+
+_NOT_TUNED = ("xnv", "artl")  # their solves are not ridge in coordinates that all penalties share
+PROJECTIONS = {
+    "dica": "components that the domains share and that tell the classes; never sees the rows to predict",
+    "udica": "the same without labels",
+    "jda": "for rows of a domain without labels, which it sees: means of domains and classes together",
+}
+
+
+class Numbers(click.ParamType):
+    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple."""
+
+    name = "numbers"
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.whole = whole
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """See `click.ParamType`."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            parts = str(value).split(":")
+            if len(parts) == 1:
+                numbers = [float(part) for part in value.split(",")]
+            else:
+                first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
+                if len(parts) > 3 or not (0 < first < np.inf and 0 < last < np.inf) or not 2 <= count <= 10_000:
+                    raise ValueError
+                numbers = np.geomspace(first, last, count).tolist()
+        except (ValueError, IndexError):
+            self.fail(
+                f"{value!r}: expected a number, numbers with commas between, or FIRST:LAST:COUNT (in equal ratios, "
+                "both above 0)",
+                param,
+                ctx,
+            )
+        if self.whole:
+            numbers = sorted({round(number) for number in numbers})
+            if numbers[0] < 1:
+                self.fail(f"{value!r}: expected whole numbers of at least 1", param, ctx)
+        return tuple(numbers)
+
+
+class Penalty(click.ParamType):
+    """A penalty: a number, or "gcv"."""
+
+    name = "number|gcv"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """See `click.ParamType`."""
+        if value == "gcv":
+            return str(value)
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r}: expected a number or gcv", param, ctx)
+
+
+def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callable[..., Any]:
+    """What is fitted: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
+    number: Any = Numbers() if grid else float
+    methods = {name: text for name, text in _METHODS.items() if not grid or name not in _NOT_TUNED}
+    for option in reversed(
+        (
+            click.option(
+                "--method",
+                type=click.Choice(list(methods)),
+                default="krr",
+                show_default=True,
+                help="; ".join(f"{name}: {text}" for name, text in methods.items()) + ".",
+            ),
+            click.option(
+                "--landmarks",
+                type=click.IntRange(1),
+                help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+            ),
+            click.option(
+                "--landmark-choice",
+                type=click.Choice([*CHOICES, *FOURIER]),
+                metavar="CHOICE",
+                default="uniform",
+                show_default=True,
+                help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
+                "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
+                "in their place: fourier, orthogonal-fourier.",
+            ),
+            click.option("--kernel", type=click.Choice(list(KERNELS)), default="gaussian", show_default=True),
+            click.option("--sigma", type=number, help="Bandwidth of gaussian, length of matern  [from the data]."),
+            click.option("--gamma", type=number, help="Of laplacian, polynomial, sigmoid  [from the data]."),
+            click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+            click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
+            click.option(
+                "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+            ),
+            click.option(
+                "--alpha",
+                type=Numbers() if grid else Penalty(),
+                default="1e-6:1e2:20" if grid else None,
+                show_default=grid,
+                help="Ridge penalty."
+                if grid
+                else "Ridge penalty, or gcv: chosen from the statistics of the fit (krr, ridge, sssl)  [krr, ridge: 1; "
+                "sssl: 0.4; xnv: 0.001; artl: 0.1].",
+            ),
+            click.option(
+                "--components",
+                type=Numbers(whole=True) if grid else click.IntRange(1),
+                default="120" if grid else 120,
+                show_default=True,
+                help="s, of sssl.",
+            ),
+            click.option(
+                "--eigenfunctions",
+                type=click.Choice(["all", "landmarks"] if grid else ["all", "landmarks", "aligned"]),
+                default="all",
+                show_default=True,
+                help="Of sssl: of all rows, or of the landmarks alone"
+                + ("." if grid else "; aligned: those on which labelled and unlabelled rows agree in the mean."),
+            ),
+            click.option(
+                "--project",
+                type=click.Choice(list(PROJECTIONS)),
+                help="Before the method, a projection that brings the corpus's domains together, on as many landmarks: "
+                + "; ".join(f"{name}: {text}" for name, text in PROJECTIONS.items())
+                + ".",
+            ),
+            click.option(
+                "--project-components",
+                type=click.IntRange(1),
+                default=100,
+                show_default=True,
+                help="How many features --project gives.",
+            ),
+            click.option(
+                "--rounds",
+                type=click.IntRange(0),
+                default=10,
+                show_default=True,
+                help="Most rounds of pseudo-labels, of artl and jda.",
+            ),
+            click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
+            click.option(
+                "--transform",
+                "transforms",
+                multiple=True,
+                type=click.Choice(["scale", "unit-norm", "standardize", "moments", "orientations"]),
+                help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
+                "corpus's own scale; of images, moments brings them to one pose, orientations describes their strokes "
+                "by 512 features.",
+            ),
+            click.option(
+                "--task",
+                type=click.Choice(["auto", "classify", "regress"]),
+                default="auto",
+                show_default=True,
+                help="auto: classify where the corpus has classes.",
+            ),
+            click.option(
+                "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True
+            ),
+            click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+        )
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,115 @@
+"""Domains on the command line: several sources, one of them without labels, to a model of both."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from bigkernel import load_model
+
+N, CLASSES = 120, 3
+rng = np.random.default_rng(5)
+LABELS = np.arange(N) % CLASSES
+CENTRES = np.array([[0, 0, 0, 0], [3, 0, 3, 0], [0, 3, 0, 3]])
+SOURCE = CENTRES[LABELS] + 0.4 * rng.normal(size=(N, 4))
+TARGET = CENTRES[LABELS] + [1.2, -0.8, 0.9, 0.5] + 0.4 * rng.normal(size=(N, 4))
+COMMON = ("--landmarks", 30, "--sigma", 2.0)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty directory, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def pair(run, here):
+    """`pair.corpus`: a labelled domain and one without labels; `target.corpus`: the second with them."""
+    np.savez("source.npz", x=SOURCE, y=LABELS)
+    np.savez("target.npz", x=TARGET, y=np.full(N, -1))
+    np.savez("truth.npz", x=TARGET, y=LABELS)
+    run("ingest", "source.npz", "target.npz", "pair.corpus", "--chunk-rows", 50)
+    run("ingest", "truth.npz", "target.corpus", "--chunk-rows", 50)
+    return here
+
+
+def test_artl_learns_an_unlabelled_source_of_its_own_and_says_how_its_rounds_went(run, pair):
+    command = ["fit", "pair.corpus", "m", "--method", "artl", *COMMON, "--score", "target.corpus"]
+    told = json.loads(run(*command, "--json").stdout)
+    assert (told["source_rows"], told["target_rows"]) == (N, N)
+    assert told["held_out_error_percent"] < 3
+    assert 1 <= len(told["rounds"]) <= 10
+    text = run(*command, "--overwrite", "--rounds", 2).stdout
+    assert "2; equivocation" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["error_percent"] < 3
+
+
+@pytest.mark.parametrize("method", ["xnv", "sssl", "krr"])
+def test_labelled_rows_alone_or_all_rows_make_a_model_of_other_methods(run, pair, method):
+    told = json.loads(run("fit", "pair.corpus", "m", "--method", method, *COMMON, "--json").stdout)
+    assert told["labelled_rows"] == N
+    assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["rows"] == N
+
+
+def test_a_bandwidth_that_is_not_given_comes_from_the_landmarks_of_artl(run, pair):
+    told = json.loads(run("fit", "pair.corpus", "m", "--method", "artl", "--landmarks", 30, "--json").stdout)
+    landmarks = load_model("m").landmarks_
+    squares = ((landmarks[:, None] - landmarks) ** 2).sum(axis=2)[np.triu_indices(30, 1)]
+    assert told["kernel"]["sigma"] == pytest.approx(0.7 * np.sqrt(np.median(squares)))
+
+
+@pytest.mark.parametrize("projection", ["jda", "udica", "dica"])
+def test_a_projection_stands_between_the_transforms_and_the_method(run, pair, projection):
+    options = ["--project", projection, "--project-components", 2, "--transform", "standardize", "--landmarks", 30]
+    planned = json.loads(run("plan", "pair.corpus", *options, "--json").stdout)
+    told = json.loads(run("fit", "pair.corpus", "m", *options, "--json").stdout)
+    model = load_model("m")
+    assert [name for name, _ in model.steps] == ["standardize", projection, "model"]
+    assert told["landmarks"] == len(model[1].landmarks_) == 30
+    assert planned["rows"] == 2 * N
+    assert model[2].n_features_in_ == 2
+    assert json.loads(run("predict", "m", "target.corpus", "p", "--json").stdout)["rows"] == N
+
+
+@pytest.mark.parametrize("choice", ["k-means", "balanced-k-means", "balanced", "leverage", "rpcholesky", "fourier"])
+def test_landmarks_are_chosen_as_asked(run, pair, choice):
+    told = json.loads(run("fit", "pair.corpus", "m", *COMMON, "--landmark-choice", choice, "--json").stdout)
+    assert told["landmark_choice"] == choice
+    assert load_model("m").landmarks == choice
+
+
+def test_images_are_normalised_and_described_before_a_method_sees_them(run, here):
+    np.save("images.npy", rng.integers(0, 255, (30, 8, 8)).astype(np.uint8))
+    np.save("images-labels.npy", LABELS[:30])
+    run("ingest", "images.npy", "c", "--labels", "images-labels.npy")
+    options = ["--transform", "moments", "--transform", "orientations", "--landmarks", 9]
+    planned = json.loads(run("plan", "c", *options, "--json").stdout)
+    plain = json.loads(run("plan", "c", "--landmarks", 9, "--json").stdout)
+    assert planned["features"] == plain["features"] == 64
+    assert planned["flops"] > plain["flops"]
+    run("fit", "c", "m", *options)
+    assert load_model("m")[-1].n_features_in_ == 512
+    assert json.loads(run("score", "m", "c", "--json").stdout)["rows"] == 30
+
+
+SETTING, DATA = 8, 3  # exit codes
+REFUSED = {
+    "artl of numbers": (SETTING, ["--method", "artl", "--task", "regress"], "artl classifies"),
+    "a penalty of xnv from the statistics": (SETTING, ["--method", "xnv", "--alpha", "gcv"], "give a number"),
+    "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "artl has none"),
+    "domains that are not there": (DATA, ["--project", "dica", "--landmarks", 9], "column 'domain'"),
+    "nothing to adapt to": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
+    "strokes of what is no image": (DATA, ["--transform", "orientations", "--landmarks", 9], "image_shape"),
+}
+
+
+@pytest.mark.parametrize("code, options, match", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(run, here, code, options, match):
+    np.savez("c.npz", x=np.column_stack([SOURCE, SOURCE[:, 0]]), y=LABELS)
+    run("ingest", "c.npz", "c")
+    assert match in run("fit", "c", "m", *options, code=code).stderr
+    assert not (here / "m").exists()
