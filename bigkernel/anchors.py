@@ -56,7 +56,8 @@ def anchor_weights(
     offset = (2 * (0.0 if shift is None else shift.astype(np.float64)) - of_landmarks).astype(block.dtype)
     places, nearness = np.empty((len(block), count), np.int64), np.empty((len(block), count))
     for strip in strips(block):
-        score = 2 * block[strip] + offset
+        score = np.multiply(block[strip], 2)
+        np.add(score, offset, out=score)
         rows = np.arange(len(score))
         for k in range(count):  # a few passes of argmax cost less than a partial sort
             place = score.argmax(axis=1)
@@ -100,7 +101,9 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
         itemsize = self.features.dtype.itemsize
         # a contiguous copy of the block; of a row: places, distances and weights; the product, before it is added
-        work = block_rows * (p * itemsize + k * (7 * 8 + itemsize) + 3 * 8) + p * p * itemsize
+        work = block_rows * (p * itemsize + k * (8 * 8 + itemsize) + 3 * 8) + p * p * itemsize
+        strip_rows = strips(np.broadcast_to(np.zeros((), self.features.dtype), (block_rows, p)))[0].stop
+        work += 2 * min(strip_rows, block_rows) * p * itemsize  # two strips of the block, as they take turns
         return Footprint(
             plain.flops_per_row + p * (k + 2) + 2 * k * p,
             plain.partial_bytes + 8 * (p * p + p),

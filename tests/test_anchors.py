@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -121,3 +122,21 @@ def test_the_cost_counts_anchors_beside_the_moments():
     held = sum(values.nbytes for values in statistic.zero().values())
     assert cost.partial_bytes >= held
     assert cost.work_bytes > plain.work_bytes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_memory_that_anchors_add_to_a_task_is_within_what_is_announced(dtype):
+    rng, n, m, d, c = np.random.default_rng(0), 4096, 150, 40, 4
+    Z, rows = rng.normal(size=(m, d)), rng.normal(size=(n, d)).astype(dtype)
+    kernel, labels = Gaussian(6.0), np.resize([0, 1, 2, 3, -1], n)
+    features = LandmarkMap(kernel, Z, np.dtype(dtype), centre_of(kernel, Z, dtype))
+    targets, found = Targets(c, np.arange(c)), {}
+    for statistic in (SidedMomentStatistic(features, targets), AnchorMomentStatistic(features, targets, neighbours=5)):
+        total, chunk = statistic.zero(), Chunk(rows, y=labels, weight=np.ones(n), block_rows=1024)
+        assert features.bound.n_features == d  # made before memory is counted
+        tracemalloc.start()
+        statistic.update(total, chunk)
+        found[type(statistic)] = tracemalloc.get_traced_memory()[1], statistic.footprint(1024).work_bytes
+        tracemalloc.stop()
+    (peak, announced), (plain_peak, plain_announced) = found[AnchorMomentStatistic], found[SidedMomentStatistic]
+    assert peak - plain_peak <= announced - plain_announced <= 2.5 * (peak - plain_peak)

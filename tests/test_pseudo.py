@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -134,3 +135,20 @@ def test_the_cost_counts_the_map_and_two_products():
     cost = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5).footprint(100)
     assert cost.flops_per_row == FEATURES.flops_per_row + 2 * M * 2 * C
     assert cost.partial_bytes == 8 * (M * C + C + 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
+    rng, n, m, d, c = np.random.default_rng(0), 4096, 60, 10, 12
+    Z, rows = rng.normal(size=(m, d)), rng.normal(size=(n, d)).astype(dtype)
+    features = LandmarkMap(Gaussian(3.0), Z, np.dtype(dtype), centre_of(Gaussian(3.0), Z, dtype))
+    now, before = (Decision(rng.normal(size=(m, c)), np.zeros(c)) for _ in range(2))
+    sides = Sides(Cells(None, np.arange(c)), np.array([True, False]))
+    statistic = PseudoLabelStatistic(features, sides, now, 2.0, before)
+    total, chunk = statistic.zero(), Chunk(rows, y=np.full(n, -1), weight=np.ones(n), block_rows=1024)
+    assert features.bound.n_features == d  # made before memory is counted
+    tracemalloc.start()
+    statistic.update(total, chunk)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= statistic.footprint(1024).work_bytes <= 2.5 * peak
