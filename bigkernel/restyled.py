@@ -115,9 +115,8 @@ class Restyling:
     def text(self) -> str:
         """What is done, in a few words: all ranges, size and aspect as factors, shift as a share of a side."""
         return (
-            f"size {math.exp(-self.size):.2f}–{math.exp(self.size):.2f}, "
-            f"aspect {math.exp(-self.aspect):.1f}–{math.exp(self.aspect):.1f}, rotation ±{self.rotation:g}°, "
-            f"shear ±{self.shear:g}, shift ±{50 * self.shift:g} %, thickness ±{100 * self.thickness:g} %"
+            f"size ×÷{math.exp(self.size):.2f}, aspect ×÷{math.exp(self.aspect):.2f}, rotation ±{self.rotation:g}°, "
+            f"shear ±{self.shear:g}, shift ±{50 * self.shift:g}%, thickness ±{100 * self.thickness:g}%"
         )
 
     @property

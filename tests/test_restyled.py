@@ -235,5 +235,5 @@ def test_memory_is_as_announced():
 
 def test_a_restyling_says_its_ranges_in_words():
     assert Restyling(28, 28).text == (
-        "size 0.61–1.65, aspect 0.9–1.1, rotation ±10°, shear ±0.15, shift ±3 %, thickness ±50 %"
+        "size ×÷1.65, aspect ×÷1.11, rotation ±10°, shear ±0.15, shift ±3%, thickness ±50%"
     )

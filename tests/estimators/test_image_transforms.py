@@ -14,7 +14,14 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import Gaussian, KernelRidgeClassifier, MomentNormalizer, OrientationFeatures
+from bigkernel import (
+    Gaussian,
+    KernelRidgeClassifier,
+    MomentNormalizer,
+    OrientationFeatures,
+    load_model,
+    save_model,
+)
 from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import MomentNormalise, Orientations
@@ -146,3 +153,14 @@ def test_a_pipeline_learns_from_a_corpus_what_it_learns_from_the_array(build):
     from_array = pipeline().fit(X, LABELS)
     from_corpus = pipeline().fit(build("corpus"))
     assert_allclose(from_corpus.decision_function(X), from_array.decision_function(X), atol=1e-9)
+
+
+def test_a_saved_pipeline_gives_the_same_images_again(tmp_path):
+    model = make_pipeline(MomentNormalizer(SHAPE, spread=0.3), OrientationFeatures(SHAPE)).fit(X)
+    squares = make_pipeline(MomentNormalizer()).fit(X[:, :49])
+    for place, (fitted, rows) in enumerate(((model, X), (squares, X[:, :49]))):
+        save_model(fitted, tmp_path / str(place))
+        again = load_model(tmp_path / str(place))
+        assert_array_equal(again.transform(rows), fitted.transform(rows))
+        save_model(again, tmp_path / f"{place} again")
+        assert_array_equal(load_model(tmp_path / f"{place} again").transform(rows), fitted.transform(rows))
