@@ -113,10 +113,10 @@ class Restyling:
 
     @property
     def text(self) -> str:
-        """What is done, in a few words: all ranges, size and aspect as factors, shift as a share of a side."""
+        """What is done, in a few words: all ranges, shift as a share of a side."""
         return (
-            f"size ×÷{math.exp(self.size):.2f}, aspect ×÷{math.exp(self.aspect):.2f}, rotation ±{self.rotation:g}°, "
-            f"shear ±{self.shear:g}, shift ±{50 * self.shift:g}%, thickness ±{100 * self.thickness:g}%"
+            f"log size ±{self.size:g}, log aspect ±{self.aspect:g}, rotation ±{self.rotation:g}°, "
+            f"shear ±{self.shear:g}, shift ±{50 * self.shift:g}%, pen ±{100 * self.thickness:g}%"
         )
 
     @property

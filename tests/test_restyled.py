@@ -234,6 +234,4 @@ def test_memory_is_as_announced():
 
 
 def test_a_restyling_says_its_ranges_in_words():
-    assert Restyling(28, 28).text == (
-        "size ×÷1.65, aspect ×÷1.11, rotation ±10°, shear ±0.15, shift ±3%, thickness ±50%"
-    )
+    assert Restyling(28, 28).text == ("log size ±0.5, log aspect ±0.1, rotation ±10°, shear ±0.15, shift ±3%, pen ±50%")
