@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from bigkernel import landmarks as draws
 from bigkernel.certify import Certificates, tell
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.choosing import CHOICES, choose
+from bigkernel.estimators.choosing import CHOICES, choose, sampled
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.fourier import FourierMap
 from bigkernel.kernels import Gaussian, Kernel, Laplacian, Matern, as_kernel
@@ -194,7 +194,7 @@ def begin(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool = True) -
     seed, count = int(rng.randint(2**31 - 1)), min(len(rows), GLANCE_ROWS)
     if look:
         with spent("landmarks"):
-            sample = choose(rows, "uniform", count, kernel=kernel, rng=rng).landmarks
+            sample = rows.take(sampled(rows, count, rng))
     else:
         sample = rows.take(np.arange(count))
     return kernel.resolve(sample), seed, sample

@@ -102,10 +102,27 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
     raise ConfigError(f"landmarks: expected {', '.join(map(repr, CHOICES))} or an array (m, d), found {method!r}")
 
 
-def sample_size(n_rows: int, n_features: int, count: int, *, least: int = FEW_ROWS) -> int:
+def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
     """Rows of the uniform sample that is looked at: 20 a landmark within `SAMPLE_BYTES`, at least `least`, or all."""
     most = max(count, SAMPLE_BYTES // (8 * max(1, n_features)))
     return min(n_rows, max(least, min(ROWS_PER_LANDMARK * count, most)))
+
+
+def sampled(rows: Rows, size: int, rng: np.random.RandomState, *, least: int = 1, members: Ids | None = None) -> Ids:
+    """A uniform sample of `size` rows (of those of `members`) without the bad ones, but `least` at least; sorted ids.
+
+    Raises
+    ------
+    DataError
+        Fewer than `least` rows that are sound.
+    """
+    n, sound = len(rows) if members is None else len(members), _sound(rows, members)
+    places = draws.uniform(n, size, rng) if size < n else np.arange(n)
+    if sound is not None:
+        places = places[sound(places)]
+        if len(places) < least:
+            places = draws.uniform(n, least, rng, sound=sound)
+    return places if members is None else members[places]
 
 
 def _as_rows(rows: Rows, ids: Ids) -> Chosen:
@@ -128,14 +145,14 @@ def _shares(rows: Rows, count: int) -> list[tuple[Ids, int]]:
     members = np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
     if count < len(numbers):
         raise DataError(f"n_landmarks={count}: expected one for each of the {len(numbers)} domains at least")
-    share, left = np.zeros(len(numbers), np.int64), count
-    while left:  # small domains give all they have, the others share the rest
-        open_ = np.flatnonzero(share < [len(ids) for ids in members])
-        more = np.full(len(open_), left // len(open_))
-        more[len(open_) - left % len(open_) :] += 1
-        more = np.minimum(more, [len(members[g]) - share[g] for g in open_])
-        share[open_] += more
-        left -= int(more.sum())
+    sizes, share, left = np.bincount(code), np.zeros(len(numbers), np.int64), count
+    others = np.arange(len(numbers))
+    while len(full := others[sizes[others] <= left // max(1, len(others))]):  # small domains give all they have
+        share[full] = sizes[full]
+        left, others = left - int(sizes[full].sum()), np.setdiff1d(others, full)
+    if len(others):
+        share[others] = left // len(others)
+        share[others[len(others) - left % len(others) :]] += 1
     return [(ids, int(part)) for ids, part in zip(members, share, strict=True) if part]
 
 
@@ -152,7 +169,7 @@ def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.rand
             "'k-means' for so many"
         )
     size = min(sample_size(len(rows), rows.shape[1], count, least=0), FACTOR_BYTES // (8 * count))
-    ids = draws.uniform(len(rows), size, rng, sound=_sound(rows))
+    ids = sampled(rows, size, rng, least=count)
     X = rows.take(ids)
     places = BY_KERNEL[method](kernel.resolve(X), X, count, rng).rows
     note = None
@@ -169,36 +186,26 @@ def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.rand
 
 def _centres(rows: Rows, members: Ids | None, count: int, rng: np.random.RandomState) -> Chosen:
     """Centres of the rows `members` (None: of all)."""
-    size = len(rows) if members is None else len(members)
-    sample = sample_size(size, rows.shape[1], count)
-    sound = _sound(rows, members)
-    if sample < size:
-        places = draws.uniform(size, sample, rng, sound=sound)
-    else:
-        places = np.arange(size)
-        places = places if sound is None else places[sound(places)]
-        draws.require_count(len(places), count)
-    ids = places if members is None else members[places]
-    if len(ids) <= FEW_ROWS:
-        centres = _few(rows.take(ids), count, rng)
-    else:
-        centres = _many(rows, ids, count, rng)
-    _, first = np.unique(centres, axis=0, return_index=True)
-    if len(first) == count:
-        return Chosen(centres)
-    note = f"k-means: the rows have {len(first)} different centres only, {count} landmarks were asked for"
-    return Chosen(centres[np.sort(first)], note=note)
+    size = sample_size(len(rows) if members is None else len(members), rows.shape[1], count, least=FEW_ROWS)
+    ids = sampled(rows, size, rng, least=count, members=members)
+    centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
+    kept = np.flatnonzero(nearest)  # of two centres at one place, one is nearest to no row
+    note = None
+    if len(kept) < count:
+        note = f"k-means: the rows have {len(kept)} different centres only, {count} landmarks were asked for"
+    return Chosen(centres[kept], note=note)
 
 
-def _few(X: Array, count: int, rng: np.random.RandomState) -> Array:
+def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """Centres (m, d), and to how many rows each is the nearest (m,), by scikit-learn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
-        centres: Array = KMeans(count, n_init=1, random_state=rng).fit(X).cluster_centers_
-    return centres
+        model = KMeans(count, n_init=1, random_state=rng).fit(X)
+    return model.cluster_centers_, np.bincount(model.labels_, minlength=count)
 
 
-def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> Array:
-    """k-means|| and Lloyd's steps over a sample that stays where its parts were read."""
+def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+    """The same by k-means|| and Lloyd's steps, over a sample that stays where its parts were read."""
     from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
 
     part = max(256, _PART_BYTES // (8 * max(count, rows.shape[1])))
@@ -220,7 +227,6 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> Array
             max_iter=LLOYD_STEPS,
             random_state=int(rng.randint(2**31 - 1)),
         )
-        centres: Array = model.fit(X).cluster_centers_
-        members = da.bincount(model.labels_, minlength=count).compute()
-    kept: Array = centres[members > 0]  # one that lost all its rows has no place
-    return kept
+        model.fit(X)
+        nearest = da.bincount(model.labels_, minlength=count).compute()
+    return model.cluster_centers_, nearest

@@ -1,0 +1,250 @@
+"""Choices of landmarks through the estimators: the same for every kind of input, and what each of them promises."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import dask.array as da
+import numpy as np
+import pytest
+import reference
+import reference_sampling
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.cluster import KMeans
+from sklearn.metrics import pairwise_distances_argmin_min
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Polynomial, Sigmoid, executing
+from bigkernel.errors import ConfigError, DataError, RankDeficient
+from bigkernel.estimators import choosing
+from bigkernel.estimators.choosing import CHOICES, choose, sample_size
+from bigkernel.monitor import Spent, observe
+from bigkernel.rows import as_rows
+
+rng = np.random.default_rng(20170524)
+N, D, M = 150, 4, 12
+X, y = rng.normal(size=(N, D)), rng.normal(size=N)
+DOMAIN = np.repeat([3, 0, 9], [100, 46, 4])
+KERNEL = Gaussian(1.5)
+every_choice = pytest.mark.parametrize("choice", CHOICES)
+ROWS = ("uniform", "balanced", "leverage", "rpcholesky")
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+def chosen(choice, rows=None, count=M, seed=5, kernel=KERNEL):
+    rows = as_rows(X, domain=DOMAIN) if rows is None else rows
+    return choose(rows, choice, count, kernel=kernel, rng=np.random.RandomState(seed))
+
+
+def fitted(choice, rows=None, kernel=KERNEL, **settings):
+    rows = as_rows(X, y, domain=DOMAIN) if rows is None else rows
+    return KernelRidge(kernel, n_landmarks=M, landmarks=choice, random_state=5, **settings).fit(rows)
+
+
+@every_choice
+def test_every_kind_of_input_gives_the_same_landmarks(choice, tmp_path, make_corpus):
+    stored = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, 2), dtype=X.dtype)
+    stored[...] = X
+    wanted = fitted(choice).landmarks_
+    assert wanted.shape == (M, D)
+    for lazy in (da.from_array(X, chunks=(40, 3)), stored):
+        assert_array_equal(fitted(choice, as_rows(lazy, y, domain=DOMAIN)).landmarks_, wanted)
+    assert_array_equal(fitted(choice, make_corpus(X, y=y, domain=DOMAIN)).landmarks_, wanted)
+
+
+@pytest.mark.parametrize("choice", ROWS)
+def test_landmarks_that_are_rows_are_different_rows_in_order(choice):
+    found = chosen(choice)
+    assert_array_equal(X[found.rows], found.landmarks)
+    assert (np.diff(found.rows) > 0).all()
+    assert found.note is None
+
+
+def test_centres_of_few_rows_are_those_of_scikit_learn():
+    wanted = KMeans(M, n_init=1, random_state=5).fit(X).cluster_centers_
+    assert_array_equal(fitted("k-means").landmarks_, wanted)
+
+
+def test_centres_of_every_domain_are_those_of_its_rows_alone():
+    found = chosen("balanced-k-means")
+    parts = [(np.isin(DOMAIN, domain), 4) for domain in (0, 3, 9)]
+    wanted = [KMeans(k, n_init=1, random_state=5).fit(X[part]).cluster_centers_ for part, k in parts]
+    assert_allclose(found.landmarks, np.concatenate(wanted), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "shares"), [(3, [1, 1, 1]), (11, [3, 4, 4]), (20, [8, 8, 4]), (120, [46, 70, 4]), (150, [46, 100, 4])]
+)
+def test_domains_give_as_many_landmarks_as_the_others_or_all_their_rows(count, shares):
+    rows = chosen("balanced", count=count).rows
+    assert [np.count_nonzero(DOMAIN[rows] == domain) for domain in (0, 3, 9)] == shares
+
+
+def test_balanced_choices_need_domains_and_one_landmark_for_each():
+    for choice in ("balanced", "balanced-k-means"):
+        with pytest.raises(DataError, match="column 'domain'"):
+            KernelRidge(KERNEL, n_landmarks=M, landmarks=choice).fit(X, y)
+        with pytest.raises(DataError, match="one for each of the 3 domains"):
+            chosen(choice, count=2)
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Clusters of more rows than k-means sees all of."""
+    monkeypatch.setattr(choosing, "FEW_ROWS", 200)
+    monkeypatch.setattr(choosing, "_PART_BYTES", 2**12)
+    centres = 4 * rng.normal(size=(15, 3))
+    return np.concatenate([centre + rng.normal(size=(120, 3)) for centre in centres])
+
+
+def test_centres_of_many_rows_are_nearly_as_good_as_those_of_scikit_learn(many):
+    found = chosen("k-means", as_rows(many), 15).landmarks
+    wanted = KMeans(15, n_init=3, random_state=0).fit(many).cluster_centers_
+
+    def loss(centres):
+        return (pairwise_distances_argmin_min(many, centres)[1] ** 2).mean()
+
+    assert loss(found) < 1.35 * loss(wanted)
+    assert loss(many[:: len(many) // 15]) > 1.5 * loss(wanted)
+
+
+@pytest.mark.cluster
+def test_centres_of_many_rows_do_not_depend_on_who_finds_them(many, client):
+    few = many[::4]
+    lazy, found = as_rows(da.from_array(few, chunks=(100, 3))), []
+    for executor in ("serial", client):
+        with executing(executor):
+            found.append(chosen("k-means", lazy, 15).landmarks)
+    assert_array_equal(found[0], found[1])
+    assert_array_equal(found[0], chosen("k-means", as_rows(few), 15).landmarks)
+
+
+def test_only_a_sample_of_many_rows_is_read(many, monkeypatch):
+    seen = []
+    plain = choosing._many
+    monkeypatch.setattr(choosing, "_many", lambda rows, ids, *rest: seen.append(ids) or plain(rows, ids, *rest))
+    chosen("k-means", as_rows(many), 15)
+    assert len(seen[0]) == sample_size(len(many), 3, 15, least=200) == 300
+    assert (np.diff(seen[0]) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_features", "count", "wanted"),
+    [(500, 4, 10, 500), (10**6, 4, 10, 20_000), (10**6, 4, 5000, 100_000), (10**9, 784, 10**4, 2**30 // (8 * 784))],
+)
+def test_samples_have_twenty_rows_a_landmark_within_bounds(n_rows, n_features, count, wanted):
+    assert sample_size(n_rows, n_features, count, least=20_000) == wanted
+
+
+@pytest.mark.parametrize("choice", ["k-means", "leverage", "rpcholesky"])
+def test_rows_that_repeat_give_fewer_landmarks_and_a_warning(choice):
+    rows = np.repeat(X[:5], 8, axis=0)
+    with pytest.warns(RankDeficient, match=rf"{choice}.*5 .*12"):
+        model = KernelRidge(KERNEL, n_landmarks=M, landmarks=choice, random_state=0).fit(rows, np.tile(y[:8], 5))
+    assert len(model.landmarks_) == 5
+    distances = np.sqrt(((model.landmarks_[:, None] - X[:5]) ** 2).sum(axis=2))
+    assert_allclose(np.sort(distances.min(axis=0)), 0, atol=1e-12)
+
+
+@every_choice
+def test_bad_rows_that_are_skipped_are_no_landmarks(choice):
+    spoilt = X.copy()
+    spoilt[::3, 1] = np.nan
+    rows = as_rows(spoilt, y, domain=np.repeat([0, 1], N // 2))
+    with pytest.raises(DataError, match="NaN"):
+        fitted(choice, rows)
+    model = fitted(choice, rows.skip_bad_rows())
+    assert np.isfinite(model.landmarks_).all()
+    if choice in ROWS:
+        assert {tuple(row) for row in model.landmarks_} <= {tuple(row) for row in spoilt}
+
+
+@every_choice
+def test_row_maps_come_before_the_choice(choice):
+    from bigkernel.chunks import UnitNorm
+
+    rows = as_rows(X, y, domain=DOMAIN).map(UnitNorm())
+    unit = X / np.linalg.norm(X, axis=1)[:, None]
+    assert_allclose(fitted(choice, rows).landmarks_, fitted(choice, as_rows(unit, y, domain=DOMAIN)).landmarks_)
+
+
+def test_choices_by_the_kernel_follow_its_width():
+    few = [chosen("rpcholesky", count=6, kernel=Gaussian(sigma)).rows for sigma in (0.05, 50.0)]
+    # a wide kernel is almost a polynomial, whose extremes it takes; to a narrow one all rows are alike
+    spread = [np.linalg.norm(X[rows], axis=1).mean() for rows in few]
+    assert spread[1] > spread[0]
+
+
+@pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
+def test_choices_by_the_kernel_are_refused_where_they_mean_nothing_or_take_too_much(choice, monkeypatch):
+    with pytest.raises(ConfigError, match=r"sigmoid kernel is not positive definite"):
+        fitted(choice, kernel=Sigmoid())
+    monkeypatch.setattr(choosing, "FACTOR_BYTES", 16 * M * M - 1)
+    with pytest.raises(ConfigError, match=rf"landmarks='{choice}'.*12 landmarks"):
+        fitted(choice)
+
+
+@pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
+def test_a_sample_is_cut_to_what_fits(choice, monkeypatch):
+    monkeypatch.setattr(choosing, "FACTOR_BYTES", 8 * M * 40)
+    taken, plain = [], choosing.BY_KERNEL[choice]
+    monkeypatch.setitem(choosing.BY_KERNEL, choice, lambda k, X, *rest: taken.append(len(X)) or plain(k, X, *rest))
+    fitted(choice)
+    assert taken == [40]
+
+
+@every_choice
+@pytest.mark.parametrize("kernel", [KERNEL, Linear(), Polynomial(2, gamma=0.5)], ids=lambda k: k.name)
+def test_the_report_tells_the_trace_error_of_the_choice(choice, kernel):
+    with pytest.warns(RankDeficient) if kernel.name == "linear" else nullcontext():
+        model = fitted(choice, kernel=kernel)
+        report = model.fit_report()
+    assert report["landmark_choice"] == choice
+    stacked = np.concatenate([X, model.landmarks_])
+    rows = np.arange(N, N + len(model.landmarks_))
+    K = kernel(stacked)
+    core, cross = K[np.ix_(rows, rows)], K[:N, rows]
+    values, vectors = np.linalg.eigh(core)
+    kept = values > 1e-10 * values.max()
+    wanted = 1 - ((cross @ vectors[:, kept] / np.sqrt(values[kept])) ** 2).sum() / np.trace(K[:N, :N])
+    assert_allclose(report["trace_error"], max(0, wanted), atol=1e-7)
+
+
+def test_the_trace_error_of_drawn_rows_is_that_of_the_dense_matrix_in_float32_too():
+    model = KernelRidge(KERNEL, n_landmarks=M, landmarks="rpcholesky", random_state=0).fit(X.astype(np.float32), y)
+    drawn = [int(np.argmin(((X.astype(np.float32) - z) ** 2).sum(axis=1))) for z in model.landmarks_]
+    assert model.dtype_ == "float32"
+    wanted = reference_sampling.trace_error(reference.gaussian(X, X, 1.5), np.array(drawn))
+    assert_allclose(model.fit_report()["trace_error"], wanted, atol=1e-5)
+
+
+def test_models_without_landmarks_have_no_trace_error():
+    assert "trace_error" not in KernelRidge(KERNEL).fit(X, y).fit_report()
+    assert fitted("fourier").fit_report()["trace_error"] is None
+
+
+def test_the_seconds_of_the_choice_are_told():
+    events = []
+    with observe(events.append):
+        fitted("k-means")
+    assert [event.stage for event in events if isinstance(event, Spent)].count("landmarks") == 1
+
+
+@pytest.mark.parametrize("choice", [*CHOICES[1:], "fourier"])
+def test_a_choice_needs_a_number(choice):
+    with pytest.raises(ConfigError, match=rf"landmarks='{choice}'.*n_landmarks"):
+        KernelRidge(KERNEL, landmarks=choice).fit(X, y)
+
+
+def test_an_unknown_choice_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"rpcholesky.*orthogonal-fourier.*'corners'"):
+        fitted("corners")
+    with pytest.raises(ConfigError, match="'corners'"):
+        chosen("corners")
+
+
+@every_choice
+def test_a_plan_needs_no_choice(choice):
+    model = KernelRidgeClassifier(KERNEL, n_landmarks=M, landmarks=choice)
+    assert model.plan(as_rows(X, np.arange(N) % 2, domain=DOMAIN)).width == M
