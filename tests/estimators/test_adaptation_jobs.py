@@ -1,0 +1,60 @@
+"""JDA, ARTLClassifier and SSSL's rounds on a cluster, and on the digits that the papers adapt to one another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.cluster import KMeans
+
+from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, executing
+from pipelines.experiments import digit_pair
+
+rng = np.random.default_rng(23)
+N, D = 300, 4
+TRUTH = np.resize([0, 1, 2], N)
+X = rng.normal(size=(N, D)) + 3 * np.eye(D)[TRUTH]
+X[N // 2 :] += 0.5
+Y = np.where(np.arange(N) < N // 2, TRUTH, -1)
+ORDER = rng.permutation(N)
+MODELS = {
+    "artl": lambda: ARTLClassifier(Gaussian(2.0), landmarks=X[:20], n_rounds=1),
+    "jda": lambda: JDA(Gaussian(2.0), 5, landmarks=X[:20], n_rounds=1),
+    "sssl": lambda: SSSLClassifier(Gaussian(2.0), 10, landmarks=X[:20], eigenfunctions="aligned", n_rounds=1),
+}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client, make):
+    corpus = make_corpus(X[ORDER], chunk_rows=75, classes=(0, 1, 2), y=Y[ORDER])
+    with executing("serial"):
+        wanted = make().fit(corpus)
+    with executing(client):
+        model = make().fit(corpus)
+    assert_array_equal(model.dual_coef_, wanted.dual_coef_)
+    assert model.rounds_ == wanted.rounds_
+
+
+@pytest.fixture(scope="module")
+def digits(data_dir):
+    """Source, its labels, target, its labels, and k-means landmarks of both: USPS to MNIST, and back."""
+    usps, usps_labels, mnist, mnist_labels = digit_pair(data_dir)
+    centres = KMeans(150, n_init=1, max_iter=8, random_state=0).fit(np.vstack([usps, mnist])).cluster_centers_
+    return [
+        (usps, usps_labels, mnist, mnist_labels, centres),
+        (mnist, mnist_labels, usps, usps_labels, centres),
+    ]
+
+
+@pytest.mark.parametrize(("way", "promised"), [(0, 65.0), (1, 83.0)], ids=["USPS to MNIST", "MNIST to USPS"])
+def test_digits_of_the_other_kind_are_read_twice_as_well_as_without_them(digits, way, promised):
+    source, labels, target, truth, centres = digits[way]
+    rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
+    model = ARTLClassifier(landmarks=centres, n_rounds=5).fit(rows, partly)
+    plain = KernelRidgeClassifier(model.kernel_, alpha=0.1, landmarks=centres).fit(source, labels)
+    adapted, alone = (100 * np.mean(m.predict(target) == truth) for m in (model, plain))
+    assert adapted > promised
+    assert adapted > alone + 15
+    told = [entry["equivocation"] for entry in model.rounds_]
+    assert told[-1] < told[0] / 2
