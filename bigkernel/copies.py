@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import arrays
+from bigkernel.chunks import MapCost
 from bigkernel.identity import fingerprint
 from bigkernel.restyled import Styling
 from bigkernel.sources import Source
 
 Array = NDArray[Any]
-_SPAN = 8  # rows that are read for one that is wanted, at most, before chosen rows are read in smaller pieces
 
 
 class Copier(Protocol):
@@ -27,8 +27,28 @@ class Copier(Protocol):
 
     recipe: ClassVar[str]
 
+    @property
+    def work_bytes(self) -> int:
+        """Most memory of `copies` beside what it returns."""
+
+    @property
+    def flops_per_row(self) -> float:
+        """Of one copy."""
+
     def copies(self, originals: Array, start: int) -> Array:
         """Copies number start, start + 1, … of rows (b, h·w), one each."""
+
+
+def making(source: Source) -> MapCost:
+    """What it costs to make rows of a source when they are asked for: flops a row, and bytes of buffers in a task."""
+    maker = getattr(source, "deformation", None) or getattr(source, "styling", None)
+    inner: Source | None = getattr(source, "source", None)
+    below = MapCost() if inner is None else making(inner)
+    if maker is None:
+        return below
+    return MapCost(
+        below.flops_per_row + maker.flops_per_row, below.row_bytes, max(below.fixed_bytes, int(maker.work_bytes))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +154,8 @@ class Repeated:
         place = self._place(start)
         ids, parts = self.chosen.at(place, place + stop - start), []
         while len(ids):
-            # as many as lie close enough together
-            far = np.searchsorted(ids, ids[0] + _SPAN * (stop - start))
+            # as many as lie so close together that no more than the rows of a step are held for them
+            far = np.searchsorted(ids, ids[0] + stop - start)
             few = ids[:far]
             parts.append(self.source.read(int(few[0]), int(few[-1]) + 1)[few - few[0]])
             ids = ids[far:]
