@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -34,6 +33,7 @@ from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.terminal import progress
+from bigkernel.monitor.words import rounds_in_words
 from bigkernel.rows import Rows
 
 
@@ -197,17 +197,8 @@ def fit(
     }
     figures = {name: value for name, value in figures.items() if value is not None}
     if not as_json and "rounds" in figures:
-        figures["rounds"] = _in_words(figures["rounds"])
+        figures["rounds"] = rounds_in_words(figures["rounds"])
     show(figures, as_json=as_json, title=model)
-
-
-def _in_words(rounds: Sequence[Mapping[str, float]]) -> str:
-    """How pseudo-labels settled, in one line."""
-    if not rounds:
-        return "none"
-    first, last = rounds[0], rounds[-1]
-    changed = f"; classes of {100 * last['changed']:.1f} % of the target changed in the last" if len(rounds) > 1 else ""
-    return f"{len(rounds)}; equivocation {first['equivocation']:.2f} → {last['equivocation']:.2f}{changed}"
 
 
 _VERDICT = ("rows", "error_percent", "mse", "r2")

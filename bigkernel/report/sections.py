@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bigkernel
-from bigkernel.monitor.words import duration, flops_rate, moment, percent, plainly, size
+from bigkernel.monitor.words import duration, flops_rate, moment, percent, plainly, rounds_in_words, size
 from bigkernel.report import measured, outcome
 from bigkernel.report.attempts import Attempt
 from bigkernel.report.facts import Facts
@@ -137,6 +137,8 @@ def _what(page: Page, facts: Facts) -> None:
         ("estimator", "estimator"),
         ("kernel", "kernel"),
         ("landmarks", "landmarks"),
+        ("landmark_choice", "chosen by"),
+        ("trace_error", "trace error"),
         ("rank", "rank"),
         ("components", "components"),
         ("alpha", "alpha"),
@@ -151,6 +153,8 @@ def _what(page: Page, facts: Facts) -> None:
     ):
         if fit.get(key) not in (None, [], "", {}) and (key != "skipped_rows" or fit[key]):
             described[name] = plainly(fit[key])
+    if fit.get("rounds"):
+        described["rounds of pseudo-labels"] = rounds_in_words(fit["rounds"])
     described["run directory"] = facts.run
     if facts.attempts:
         described["driver"] = f"{_hosts(facts) or MISSING}, process {facts.attempts[-1].job['pid']}"

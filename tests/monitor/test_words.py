@@ -14,6 +14,7 @@ from bigkernel.monitor.words import (
     moment,
     percent,
     plainly,
+    rounds_in_words,
     printable,
     quantity,
     size,
@@ -121,3 +122,19 @@ def test_settings_are_said_plainly():
 
 def test_text_from_outside_moves_no_cursor():
     assert printable("a\x1b[2Jb\n") == "a [2Jb "
+
+
+@pytest.mark.parametrize(
+    "rounds, words",
+    [
+        ([], "none"),
+        ([{"equivocation": 0.5, "changed": 1.0}], "1; equivocation 0.50 → 0.50"),
+        ([{"equivocation": "much", "changed": 1.0}], "–"),
+        ([{"changed": 1.0}], "–"),
+        ([3], "–"),
+        ("ten", "–"),
+        (None, "–"),
+    ],
+)
+def test_rounds_are_told_in_a_line_whatever_a_journal_holds(rounds, words):
+    assert rounds_in_words(rounds) == words
