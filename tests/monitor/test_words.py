@@ -14,9 +14,9 @@ from bigkernel.monitor.words import (
     moment,
     percent,
     plainly,
-    rounds_in_words,
     printable,
     quantity,
+    rounds_in_words,
     size,
     spell,
 )
