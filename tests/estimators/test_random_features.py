@@ -1,0 +1,271 @@
+"""Random Fourier and Nyström features as transformers and inside the estimators, against dense forms of their own."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import reference_fourier as oracle
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import kernel_approximation
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Linear,
+    Matern,
+    Nystroem,
+    RandomFourier,
+    Ridge,
+    SweepSearchCV,
+    executing,
+)
+from bigkernel.errors import ConfigError, DataError, RankDeficient
+from bigkernel.fourier import spectrum_of
+from bigkernel.rows import Rows, as_rows
+
+rng = np.random.default_rng(20131120)
+N, D, P = 90, 4, 24
+X, NEW = rng.normal(size=(N, D)) + 1, rng.normal(size=(11, D)) + 1
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 3
+WEIGHT = rng.uniform(0.2, 2, N)
+KERNEL = Gaussian(1.4)
+KINDS = ["dask", "zarr", "corpus", "rows"]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+either = pytest.mark.parametrize("choice", ["fourier", "orthogonal-fourier"])
+TRANSFORMERS = {
+    "fourier": RandomFourier(KERNEL, P, random_state=3),
+    "orthogonal": RandomFourier(Matern(1.0, nu=1.5), 9, orthogonal=True, random_state=3),
+    "nystroem": Nystroem(KERNEL, P, random_state=3),
+    "nystroem, k-means": Nystroem(Laplacian(0.3), 7, landmarks="k-means", random_state=3),
+}
+every_transformer = pytest.mark.parametrize("transformer", TRANSFORMERS.values(), ids=TRANSFORMERS)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def build(tmp_path, make_corpus):
+    """The rows X as one of the kinds of input."""
+
+    def make(kind, X=X, **columns):
+        if kind == "dask":
+            return da.from_array(X, chunks=(33, 3))
+        if kind == "zarr":
+            array = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, D), dtype=X.dtype, overwrite=True)
+            array[...] = X
+            return array
+        return make_corpus(X, **columns) if kind == "corpus" else as_rows(X, **columns)
+
+    return make
+
+
+def plain(X):
+    return X.read(0, len(X)).load(slice(None), X.shape[1], np.float64) if isinstance(X, Rows) else np.asarray(X)
+
+
+def dense_features(model, X, width, orthogonal=False):
+    """φ of a fitted model's frequencies, by the oracle's own loops."""
+    frequencies, phases = spectrum_of(model.kernel_, model.fourier_seed_, D, orthogonal=orthogonal).frequencies(
+        -(-width // 2)
+    )
+    return oracle.features(X, frequencies, phases, width, model.fourier_origin_)
+
+
+# ---------------------------------------------------------------- transformers
+
+
+@every_kind
+@every_transformer
+def test_every_kind_of_input_gives_the_features_of_numpy(build, transformer, kind):
+    wanted = transformer.fit(X).transform(X)
+    given = build(kind)
+    mapped = transformer.fit(given).transform(given)
+    assert_allclose(plain(mapped), wanted, rtol=0, atol=1e-10)
+    assert isinstance(mapped, da.Array if kind == "dask" else Rows)
+
+
+def test_features_are_those_of_the_papers_formula():
+    for orthogonal in (False, True):
+        model = RandomFourier(KERNEL, 15, orthogonal=orthogonal, random_state=1).fit(X)
+        assert_allclose(model.transform(NEW), dense_features(model, NEW, 15, orthogonal), atol=1e-10)
+
+
+def test_nystroem_features_have_the_products_of_scikit_learns():
+    ours = Nystroem(Gaussian(1.4), P, random_state=0).fit(X)
+    theirs = kernel_approximation.Nystroem(gamma=1 / (2 * 1.4**2), n_components=P).fit(ours.landmarks_)
+    found, wanted = ours.transform(NEW), theirs.transform(NEW)
+    assert_allclose(found @ found.T, wanted @ wanted.T, atol=1e-8)
+    core = ours.transform(ours.landmarks_)
+    assert_allclose(core @ core.T, Gaussian(1.4)(ours.landmarks_), atol=1e-8)
+
+
+@pytest.mark.parametrize("landmarks", ["uniform", "k-means", "rpcholesky"])
+def test_ridge_on_nystroem_features_is_kernel_ridge(landmarks):
+    steps = make_pipeline(Nystroem(KERNEL, P, landmarks=landmarks, random_state=4), Ridge(0.1)).fit(X, Y)
+    wanted = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks=landmarks, random_state=4, fit_intercept=True)
+    assert_allclose(steps.predict(NEW), wanted.fit(X, Y).predict(NEW), atol=1e-8)
+
+
+@pytest.mark.parametrize("width", [P, 7])
+def test_ridge_on_random_features_is_kernel_ridge_with_them(width):
+    steps = make_pipeline(RandomFourier(KERNEL, width, random_state=4), Ridge(0.1)).fit(X, Y)
+    wanted = KernelRidge(KERNEL, 0.1, n_landmarks=width, landmarks="fourier", random_state=4, fit_intercept=True)
+    assert_allclose(steps.predict(NEW), wanted.fit(X, Y).predict(NEW), atol=1e-8)
+
+
+@every_kind
+def test_pipelines_take_every_kind_of_input(build, kind):
+    steps = make_pipeline(RandomFourier(KERNEL, P, random_state=4), Ridge(0.1))
+    given = build(kind, y=Y[:, 0]) if kind in ("corpus", "rows") else build(kind)
+    wanted = make_pipeline(RandomFourier(KERNEL, P, random_state=4), Ridge(0.1)).fit(X, Y[:, 0]).predict(X)
+    assert_allclose(plain(steps.fit(given, Y[:, 0]).predict(given)), wanted, atol=1e-8)
+
+
+@every_transformer
+def test_features_have_names_and_the_dtype_of_the_rows(transformer):
+    fitted = transformer.fit(X.astype(np.float32))
+    mapped = fitted.transform(X.astype(np.float32))
+    assert mapped.dtype == np.float32
+    assert len(fitted.get_feature_names_out()) == mapped.shape[1]
+    assert_allclose(mapped, fitted.transform(X.astype(np.float32).astype(np.float64)), atol=5e-4)
+
+
+def test_landmarks_that_repeat_leave_fewer_features():
+    with pytest.warns(RankDeficient, match="rank 5"):
+        model = Nystroem(KERNEL, landmarks=np.repeat(X[:5], 2, axis=0)).fit(X)
+    assert model.transform(NEW).shape == (11, 5)
+
+
+def test_what_the_transformers_cannot_do_is_refused_by_name():
+    with pytest.raises(ConfigError, match="RandomFourier"):
+        Nystroem(KERNEL, 8, landmarks="fourier").fit(X)
+    with pytest.raises(DataError, match="n_landmarks=91"):
+        Nystroem(KERNEL, 91).fit(X)
+    with pytest.raises(ConfigError, match=r"laplacian.*orthogonal"):
+        RandomFourier(Laplacian(1.0), orthogonal=True).fit(X)
+    with pytest.raises(ConfigError, match="x − z"):
+        RandomFourier(Linear()).fit(X)
+
+
+def test_a_bandwidth_left_to_the_rows_is_that_of_their_spread():
+    model = RandomFourier(random_state=0).fit(X)  # of all rows: there are fewer than are looked at
+    assert_allclose(model.kernel_.sigma, np.sqrt(D * X.var() / 2), rtol=1e-9)
+    assert_allclose(model.fourier_origin_, X.mean(axis=0), rtol=1e-12)
+
+
+# ---------------------------------------------------------------- in the place of landmarks
+
+
+@either
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_kernel_ridge_with_random_features_is_ridge_on_them(choice, weight, fit_intercept):
+    model = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks=choice, fit_intercept=fit_intercept, random_state=1)
+    model.fit(X, Y, weight)
+    phi, new = (dense_features(model, A, P, choice.startswith("orthogonal")) for A in (X, NEW))
+    w = np.ones(N) if weight is None else weight
+    mean, centre = (np.average(phi, axis=0, weights=w), np.average(Y, axis=0, weights=w)) if fit_intercept else (0, 0)
+    phi, new = phi - mean, new - mean
+    coef = np.linalg.solve(phi.T @ (w[:, None] * phi) + 0.1 * np.eye(P), phi.T @ (w[:, None] * (Y - centre)))
+    assert_allclose(model.predict(NEW), new @ coef + centre, atol=1e-8)
+    assert model.rank_ == P
+    assert not hasattr(model, "landmarks_")
+
+
+def test_sssl_with_random_features_is_ridge_on_the_eigenvectors_of_their_moments():
+    y = np.where(np.arange(N) % 3 == 0, Y[:, 0], np.nan)
+    model = SSSL(KERNEL, 6, 0.3, n_landmarks=P, landmarks="fourier", random_state=1).fit(X, y)
+    phi, new = (dense_features(model, A, P) for A in (X, NEW))
+    values, vectors = np.linalg.eigh(phi.T @ phi)
+    W = vectors[:, ::-1][:, :6] * np.sqrt(values[::-1][:6])
+    seen = ~np.isnan(y)
+    A = phi[seen] @ W
+    beta = np.linalg.solve(A.T @ A + 0.3 * np.eye(6), A.T @ y[seen])
+    assert_allclose(model.predict(NEW), new @ W @ beta, atol=1e-8)
+
+
+def test_the_standard_deviation_is_that_of_linear_regression_on_the_features():
+    model = KernelRidge(KERNEL, 0.2, n_landmarks=P, landmarks="fourier", random_state=1).fit(X, Y[:, 0])
+    phi, new = (dense_features(model, A, P) for A in (X, NEW))
+    inverse = np.linalg.inv(phi.T @ phi + 0.2 * np.eye(P))
+    wanted = np.sqrt(0.2 * np.einsum("ij,jk,ik->i", new, inverse, new) + 0.2)
+    assert_allclose(model.predict(NEW, return_std=True)[1], wanted, atol=1e-8)
+
+
+@either
+def test_every_executor_gives_the_same_bits(choice, client, build):
+    given, models = build("corpus", y=Y[:, 0], weight=WEIGHT), []
+    for executor in ("serial", "threads", client):
+        with executing(executor):
+            models.append(KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks=choice, random_state=0).fit(given))
+    assert models[2].sweep_["executor"] == "dask"
+    for model in models[1:]:
+        assert_array_equal(model.dual_coef_, models[0].dual_coef_)
+        for name, values in model.statistics_.items():
+            assert_array_equal(values, models[0].statistics_[name])
+
+
+@every_kind
+def test_every_kind_of_input_gives_the_model_of_numpy(build, kind):
+    model = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks="fourier", random_state=1)
+    wanted = model.fit(X, Y[:, 0]).predict(X)
+    given = build(kind, y=Y[:, 0]) if kind in ("corpus", "rows") else build(kind)
+    assert_allclose(plain(model.fit(given, Y[:, 0]).predict(given)), wanted, atol=1e-9)
+
+
+def test_float32_sums_keep_the_digits_of_a_wide_kernel():
+    wide = {"kernel": Gaussian(12.0), "alpha": 1e-3, "n_landmarks": P, "landmarks": "fourier", "random_state": 1}
+    narrow = KernelRidge(**wide, dtype="float32").fit(X.astype(np.float32), Y[:, 0])
+    exact = KernelRidge(**wide, dtype="float64").fit(X, Y[:, 0])
+    assert narrow.dtype_ == "float32"
+    assert_allclose(narrow.predict(NEW.astype(np.float32)), exact.predict(NEW), atol=2e-3)
+
+
+def test_rows_can_be_added_and_the_penalty_changed():
+    settings = {"n_landmarks": P, "landmarks": "fourier", "fit_intercept": True, "random_state": 1}
+    whole = KernelRidge(KERNEL, 0.1, **settings).fit(X, Y)
+    parts = KernelRidge(KERNEL, 5.0, **settings).partial_fit(X[:50], Y[:50]).partial_fit(X[50:], Y[50:])
+    assert np.abs(parts.fourier_origin_ - whole.fourier_origin_).min() > 0  # which rotates pairs, and no more
+    assert_allclose(parts.set_params(alpha=0.1).refit().predict(NEW), whole.predict(NEW), atol=1e-9)
+
+
+def test_what_has_no_meaning_with_random_features_is_refused_with_the_reason():
+    with pytest.raises(ConfigError, match="no landmarks to take eigenfunctions of"):
+        SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks").fit(X, Y[:, 0])
+    model = KernelRidge(KERNEL, n_landmarks=P, landmarks="fourier", random_state=0).fit(X, Y)
+    with pytest.raises(ConfigError, match=r"with_landmarks.*random features.*n_landmarks"):
+        model.with_landmarks(4)
+    with pytest.raises(ConfigError, match="share no sweep"):
+        SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=2).fit(X, Y[:, 0])
+    with pytest.raises(ConfigError, match=r"linear kernel.*x − z"):
+        KernelRidge("linear", n_landmarks=P, landmarks="fourier").fit(X, Y)
+    with pytest.raises(ConfigError, match=r"laplacian.*orthogonal"):
+        KernelRidge("laplacian", n_landmarks=P, landmarks="orthogonal-fourier").fit(X, Y)
+
+
+def test_the_report_names_the_features_and_needs_no_landmarks():
+    labels = (X[:, 0] > 1).astype(int)
+    model = KernelRidgeClassifier(KERNEL, n_landmarks=P, landmarks="fourier", random_state=0).fit(X, labels)
+    report = model.fit_report()
+    assert (report["landmarks"], report["landmark_choice"], report["rank"]) == (P, "fourier", P)
+    assert model.plan(X, labels).width == P
+    model.set_params(landmarks="uniform").fit(X, labels)
+    assert not hasattr(model, "fourier_seed_")
+    assert model.landmarks_.shape == (P, D)
+
+
+def test_searches_draw_landmarks_by_the_kernel_for_every_kernel():
+    search = SweepSearchCV(
+        KernelRidge(n_landmarks=6, landmarks="rpcholesky", random_state=0),
+        {"kernel": [Gaussian(0.2), Gaussian(20.0)], "alpha": [0.1]},
+        cv=3,
+    ).fit(X, Y[:, 0])
+    best = search.best_estimator_
+    alone = KernelRidge(best.kernel, 0.1, n_landmarks=6, landmarks="rpcholesky", random_state=0).fit(X, Y[:, 0])
+    assert_array_equal(best.landmarks_, alone.landmarks_)
