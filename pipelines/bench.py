@@ -326,6 +326,28 @@ def plan(
 
 @bench.command()
 @shared
+@click.option("--rows", default=1_000_000, show_default=True)
+@click.option("--landmarks", default=1_000, show_default=True, help="Of every method; XNV has two views of half.")
+@click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
+@click.option("--workers", default=2, show_default=True)
+def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, workers: int) -> None:
+    """One sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
+
+    Seconds, their ratio, and the memory of the largest worker against what the plan announced.
+    """
+    from pipelines import bench_domains
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    with bar("sweeps", enabled=not as_json, unit="sweeps") as update:
+        result = bench_domains.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_domains.show(result, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
+
+
+@bench.command()
+@shared
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
 @click.option("--pairs", default=10, show_default=True, help="Of fits with and without, the order swapped every time.")
