@@ -29,6 +29,7 @@ from bigkernel.worker import last_words, state_of
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0
 ASK_SECONDS = 5.0  # how long workers may take to say how they are
+REPLACED_SECONDS = 20.0  # how long a nanny may take to start its worker again before it is not asked what was logged
 _REASONS = {"handle-worker-cleanup": "its process ended or its connection broke", "retire": "it was retired"}
 _FROZEN = "it said nothing for too long and was taken for frozen"
 
@@ -58,6 +59,7 @@ class Watch:
         self._name_of = name_of
         self._done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._frozen: set[str] = set()
+        self._lost: list[str] = []  # workers, with the reasons
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -93,6 +95,7 @@ class Watch:
         why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
         why = _FROZEN if address in self._frozen else why
         again = f"{len(here)} tasks under way and {len(gone)} results are done again"
+        self._lost.append(f"{address}: {why}")
         emit(Incident("worker", f"worker {address} lost: {why}; {again}", address))
 
     def expect(self, future: Future) -> None:
@@ -126,7 +129,15 @@ class Watch:
     def _stalled(self, what: str) -> Stalled:
         return Stalled(
             f"{what} was not finished within {self._wanted.stall_seconds} s (bigkernel.stall-seconds); "
-            f"workers: {self.states()}; finished segments of a run are kept: mend the cluster and resume"
+            f"workers: {self.states()}{self._lost_meanwhile()}; finished segments of a run are kept: mend the cluster "
+            "and resume"
+        )
+
+    def _lost_meanwhile(self) -> str:
+        """The workers that the sweep has lost: a worker that is ended again and again may not be there to be asked."""
+        self.drain()
+        return (
+            f"; {len(self._lost)} lost since the sweep began, the last of them {self._lost[-1]}" if self._lost else ""
         )
 
     def _require_scheduler(self, what: str) -> None:
@@ -149,7 +160,7 @@ class Watch:
                 if time.monotonic() > deadline:
                     raise Stalled(
                         f"{what}: its result did not come within {self._wanted.stall_seconds} s; workers: "
-                        f"{self.states()}"
+                        f"{self.states()}{self._lost_meanwhile()}"
                     ) from error
                 seconds *= 1.5  # the next time it is fetched from the beginning
 
@@ -212,7 +223,7 @@ class Watch:
             suspects = [node for node in suspects if begun[node] == max(begun.values())]
         words = ""
         with suppress(Exception):
-            self._client.wait_for_workers(1, timeout=ASK_SECONDS)  # nannies are found by their workers
+            self._client.wait_for_workers(1, timeout=REPLACED_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
         named = " or ".join(self._name_of(node) for node in sorted(suspects, key=_place))

@@ -17,8 +17,8 @@ N, D, SEGMENTS = 20_000, 32, 16
 SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit of a second takes some: there is time to hit it
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30.0, what: str = "") -> None:
-    """Wait for a condition, not for ever."""
+def wait_until(condition: Callable[[], object], seconds: float = 90.0, what: str = "") -> None:
+    """Wait for a condition, not for ever: long enough for a machine that is ten times slower than this one."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -58,7 +58,12 @@ class Driver:
         except psutil.Error:
             return []
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for what it is to bring about; what it said, where it ends before."""
+        wait_until(lambda: self.process.poll() is not None or condition(), what=what)
+        assert condition(), f"it ended with {self.process.returncode} before {what}: {self.errors()[-20000:]}"
+
+    def wait(self, seconds: float = 120.0) -> int:
         """Its exit code."""
         try:
             return self.process.wait(seconds)

@@ -60,7 +60,7 @@ class Daemon:
                 **options,
             )
 
-    def ready(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+    def ready(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
         """Wait until it serves; its log where it does not."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -92,6 +92,6 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def wait_until_gone(mark: str, seconds: float = 30.0) -> None:
+def wait_until_gone(mark: str, seconds: float = 90.0) -> None:
     """Wait until no process has this mark."""
     wait_until(lambda: not marked(mark), seconds, f"the end of {marked(mark)}")

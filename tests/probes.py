@@ -6,8 +6,11 @@ Workers import them from here by name, so that they are plain data on the way.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,43 @@ class Sleep:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """Waits at chunks that begin at row `start` or later until the file `gate` is there, two minutes at most."""
+
+    start: int
+    gate: str
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.start < self.start:
+            return
+        Path(f"{self.gate}.{os.getpid()}").touch()
+        deadline = time.monotonic() + 120
+        while not Path(self.gate).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def holding(self) -> list[int]:
+        """The processes that have waited."""
+        gate = Path(self.gate)
+        return [int(path.suffix[1:]) for path in gate.parent.glob(f"{gate.name}.*")]
+
+
+_begun = count(1)  # chunks of this process, told by `Crash`
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Ends every process but one by a signal, from a thread, a little after it has begun its n-th chunk."""
+
+    nth: int
+    spared: int
+    seconds: float = 0.05
+
+    def __call__(self, chunk: Chunk) -> None:
+        if os.getpid() != self.spared and next(_begun) == self.nth:
+            threading.Timer(self.seconds, os.kill, (os.getpid(), signal.SIGSEGV)).start()
+
+
+@dataclass(frozen=True)
 class FailingDisk:
     """Raises OSError at row `start`, the first `times` times; attempts are counted in a file."""
 
@@ -88,7 +128,7 @@ class DieUnless:
 
 @dataclass(frozen=True)
 class Devour:
-    """Takes memory that was not planned, step by step."""
+    """Takes memory that was not planned, step by step, and keeps it for a minute."""
 
     n_bytes: int
 
@@ -97,6 +137,21 @@ class Devour:
         for _ in range(self.n_bytes // 10**8):
             held.append(b"\1" * 10**8)
             time.sleep(0.05)
+        time.sleep(60)  # whoever watches the memory may be late
+
+
+_kept: list[np.ndarray] = []  # by `Keep`, as long as the process lives
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Takes memory at the first chunk of a process, and never gives it back."""
+
+    n_bytes: int
+
+    def __call__(self, chunk: Chunk) -> None:
+        if not _kept:
+            _kept.append(np.full(self.n_bytes, 1, np.uint8))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster_files import cluster_of, read_file
@@ -65,18 +66,16 @@ def test_a_local_cluster_listens_on_loopback_with_one_blas_thread_and_the_memory
         assert worker["memory_limit"] == 700_000_000
         assert worker["nthreads"] == 1
         assert worker["local_directory"].startswith(str(tmp_path))
-        pid = client.submit(os.getpid, pure=False).result(timeout=30)
+        pid = client.submit(os.getpid, pure=False).result(timeout=90)
         assert pid != os.getpid()
         client.register_plugin(OneBlasThread())
-        threads = client.submit(blas_threads, pure=False).result(timeout=30)
+        threads = client.submit(blas_threads, pure=False).result(timeout=90)
         assert threads
         assert set(threads.values()) == {1}
         assert client.dashboard_link.startswith("http://127.0.0.1:")
         # the client of the block is the one that estimators find
         assert distributed.default_client() is client
-    deadline = time.monotonic() + 10
-    while {process.pid for process in tree()} - children - _trackers() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not {process.pid for process in tree()} - children - _trackers(), what="processes that end")
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     with pytest.raises(ValueError, match="No client"):
         distributed.default_client()
@@ -111,7 +110,7 @@ def test_an_address_and_a_file_of_one_reach_a_running_cluster(cluster, write):
     ):
         with connect(where) as client:
             assert client.scheduler.address == cluster.scheduler_address
-            assert client.submit(sum, [1, 2], pure=False).result(timeout=30) == 3
+            assert client.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
         assert client.status == "closed"
     assert cluster.status.name == "running"  # it is not ours to close
 
@@ -121,7 +120,7 @@ def test_an_address_where_nobody_answers_is_stalled_in_the_time_that_is_set():
         start = time.monotonic()
         with pytest.raises(Stalled, match=r"tcp://127.0.0.1:1.*1 s"), connect("tcp://127.0.0.1:1"):
             pass
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 25  # Dask's own wait takes 30
 
 
 REFUSED = {
@@ -324,6 +323,6 @@ def test_an_address_is_reached_from_inside_a_running_event_loop(cluster):
 
     async def cell():
         with connect(cluster.scheduler_address) as client:
-            return client.submit(sum, [1, 2], pure=False).result(timeout=30)
+            return client.submit(sum, [1, 2], pure=False).result(timeout=90)
 
     assert asyncio.run(cell()) == 3

@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
+from drivers import wait_until
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import arrays
@@ -50,7 +51,7 @@ def test_one_worker_gives_the_bits_of_two(rows, expected, client):
 def test_a_lost_worker_costs_no_bit(rows, expected, client, tmp_path):
     dead = Die(100, str(tmp_path / "died"))
     swept = sweep(rows, Sums(D, dead), client=client)
-    client.wait_for_workers(2, timeout=30)
+    client.wait_for_workers(2, timeout=90)
     assert Path(dead.once).exists()
     assert arrays.digest(swept.total) == expected
 
@@ -88,22 +89,22 @@ def test_without_a_worker_the_wait_is_bounded(rows):
         start = time.perf_counter()
         with pytest.raises(Stalled, match=rf"no worker came to {cluster.scheduler_address} within 1 s; start workers"):
             sweep(rows, Sums(D), client=client)
-        assert time.perf_counter() - start < 10
+        assert time.perf_counter() - start < 60  # ten minutes otherwise
 
 
 def test_a_task_that_never_ends_is_given_up(rows, client):
-    with dask.config.set({"bigkernel.stall-seconds": 1}):
+    with dask.config.set({"bigkernel.stall-seconds": 2}):
         start = time.perf_counter()
-        with pytest.raises(Stalled, match=r"a segment was not finished within 1 s .*workers: tcp://.* running"):
-            sweep(rows, Sums(D, Sleep(3)), client=client)
-        assert time.perf_counter() - start < 10
+        with pytest.raises(Stalled, match=r"a segment was not finished within 2 s .*workers: tcp://.* running"):
+            sweep(rows, Sums(D, Sleep(4)), client=client)
+        assert time.perf_counter() - start < 60
 
 
 def test_a_task_that_kills_its_worker_ends_the_job_and_rows_are_named(rows, cluster, client, monkeypatch):
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
     with pytest.raises(TaskAbandoned, match=r"rows \d+:\d+.*: ended 1 worker .* look at these rows") as caught:
         sweep(rows, Sums(D, Die(100)), client=client)
-    client.wait_for_workers(2, timeout=30)
+    client.wait_for_workers(2, timeout=90)
     # with no failure allowed, Dask blames every task that was on the worker: all of them are named
     guilty = next(s for s in plan_sweep(rows, Sums(D)).segments if s.start <= 100 < s.stop)
     assert f"rows {guilty.start}:{guilty.stop}" in str(caught.value)
@@ -114,12 +115,7 @@ def test_what_a_job_left_behind_is_let_go(rows, client):
     sweep(rows, Sums(D), client=client)
     with pytest.raises(PlanTooLarge), dask.config.set({"bigkernel.worker-base-bytes": 2**40}):
         sweep(rows, Sums(D), client=client)
-    deadline = time.perf_counter() + 10
-    while (held := client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))) and (
-        time.perf_counter() < deadline
-    ):
-        time.sleep(0.05)
-    assert held == []
+    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)) == [])
 
 
 def test_an_in_process_worker_has_one_blas_thread_and_gives_the_others_back():

@@ -145,12 +145,13 @@ def _post_of(client: Client) -> _Post:
 def listen(client: Client, token: str, ear: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
     """Hear what the scheduler tells about the sweep with this token, and about lost workers; a function that ends it.
 
-    `ear` is called in the client's event loop.
+    `ear` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
+    what happens to a task that is submitted afterwards is heard.
     """
     post = _post_of(client)
     post.ears[token] = ear
     post.put({"kind": "listen", "sweep": token, "driver": client.id})
-    post.hurry()  # before the first segment runs
+    post.flush()
 
     def leave() -> None:
         post.ears.pop(token, None)

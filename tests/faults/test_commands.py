@@ -6,8 +6,9 @@ import csv
 import re
 import signal
 
+import dask
 import pytest
-from drivers import SLOW, leftovers, published, wait_until
+from drivers import SEGMENTS, SLOW, Driver, leftovers, published
 
 from bigkernel import arrays
 from bigkernel.survey import survey
@@ -21,24 +22,36 @@ def table(path):
         return list(csv.reader(file))
 
 
+def digest(path, kind="model"):
+    return arrays.digest(arrays.read_group(path, kind)[0])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fault_corpus, tmp_path_factory):
+    """Where the search below was made on threads, and nobody killed it."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    twin = Driver(["tune", fault_corpus.path, *GRID, "--cluster", "threads", "--out", "twin"], place, **SLOW)
+    assert twin.wait() == 0, twin.errors()
+    return place / "twin"
+
+
 @pytest.mark.parametrize("what, where", [("tune", "threads"), ("scores", "local")])
-def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(fault_corpus, start, tmp_path, what, where):
+def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(
+    fault_corpus, undisturbed, start, tmp_path, what, where
+):
     words = ["tune", fault_corpus.path, *GRID]
     words += ["--cluster", where, *(["--workers", "2", "--dashboard-port", "0"] if where == "local" else [])]
     driver = start([*words, "--out", "out"], **SLOW)
-    wait_until(lambda: published_in(tmp_path / "out" / ".tune.run" / what) >= 3, 60, f"three segments of {what}")
+    driver.until(lambda: published_in(tmp_path / "out" / ".tune.run" / what) >= 3, f"three segments of {what}")
     driver.process.send_signal(signal.SIGKILL)
     assert driver.wait() == -9
     refused = start([*words, "--out", "out"], **SLOW)
     assert refused.wait() == 3
     assert "holds a search that was interrupted; give --resume to go on" in refused.errors()
     again = start([*words, "--out", "out", "--resume"], **SLOW)
-    assert again.wait(90) == 0, again.errors()
-    twin = start([*words, "--out", "twin"], **SLOW)
-    assert twin.wait(90) == 0, twin.errors()
-    assert table(tmp_path / "out") == table(tmp_path / "twin")
-    one, two = (arrays.read_group(tmp_path / out / "best.model", "model")[0] for out in ("out", "twin"))
-    assert arrays.digest(one) == arrays.digest(two)
+    assert again.wait() == 0, again.errors()
+    assert table(tmp_path / "out") == table(undisturbed)
+    assert digest(tmp_path / "out" / "best.model") == digest(undisturbed / "best.model")
     assert leftovers(tmp_path / "out") == []
     assert not (tmp_path / "out" / ".tune.run").exists()
 
@@ -47,21 +60,27 @@ def published_in(run):
     return len(list(run.glob("receipts/0-*.json")))
 
 
-@pytest.fixture
-def fitted(fault_corpus, start, tmp_path):
-    """A model of the corpus."""
-    driver = start(["fit", fault_corpus.path, "m.model", "--landmarks", "200", "--seed", "1"])
-    assert driver.wait() == 0, driver.errors()
-    return "m.model"
+@pytest.fixture(scope="module")
+def fitted(fault_corpus, tmp_path_factory):
+    """A model of the corpus, and what it predicts when nobody ends it."""
+    place = tmp_path_factory.mktemp("fitted")
+    for words in (
+        ["fit", fault_corpus.path, "m.model", "--landmarks", "200", "--seed", "1"],
+        ["predict", "m.model", fault_corpus.path, "twin", "--decision"],
+    ):
+        driver = Driver(words, place, **SLOW)
+        assert driver.wait() == 0, driver.errors()
+    return place / "m.model", place / "twin"
 
 
 @pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75)])
 def test_a_prediction_that_is_ended_is_gone_on_with_to_the_same_bytes(
     fault_corpus, fitted, start, tmp_path, signal_, code
 ):
-    words = ["predict", fitted, fault_corpus.path]
+    model, twin = fitted
+    words = ["predict", model, fault_corpus.path]
     driver = start([*words, "out", "--decision", "--run", "run"], **SLOW)
-    wait_until(lambda: published(tmp_path / "run") >= 3, what="three segments")
+    driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
     driver.process.send_signal(signal_)
     assert driver.wait() == code
     assert not (tmp_path / "out").exists()  # what is half-written is not to be seen
@@ -71,10 +90,7 @@ def test_a_prediction_that_is_ended_is_gone_on_with_to_the_same_bytes(
     repeats = sum(state.repeats for state in survey(tmp_path / "run"))
     assert repeats <= 2
     assert kept >= 3
-    twin = start([*words, "twin", "--decision"], **SLOW)
-    assert twin.wait() == 0, twin.errors()
-    one, two = (arrays.read_group(tmp_path / path, "predictions")[0] for path in ("out", "twin"))
-    assert arrays.digest(one) == arrays.digest(two)
+    assert digest(tmp_path / "out", "predictions") == digest(twin, "predictions")
     assert leftovers(tmp_path / "run") == []
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".partial")] == []
 
@@ -92,21 +108,22 @@ def interrupted(fault_corpus, start, tmp_path):
     """The run of a fit that was ended."""
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--seed", "1", "--sigma", "4", "--run", "run"]
     driver = start(words, **SLOW)
-    wait_until(lambda: published(tmp_path / "run") >= 2, what="two segments")
+    driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
     driver.process.send_signal(signal.SIGTERM)
     assert driver.wait() == 75
     return words
 
 
-def test_F28_a_changed_job_is_refused_with_the_field_and_both_values(interrupted, start, tmp_path):
+def test_F28_a_changed_job_is_refused_with_the_field_and_both_values(interrupted, run, tmp_path, monkeypatch):
     before = published(tmp_path / "run")
-    for change, said in CHANGES.values():
-        driver = start([*interrupted, *change, "--resume"], **SLOW)
-        assert driver.wait() == 5, driver.errors()
-        assert re.search(rf"ResumeMismatch: \S+: the run on disk is another job: .*{said}", driver.errors())
-    again = start([*interrupted, "--resume"])  # with blocks of another size
-    assert again.wait() == 5
-    assert re.search("block_rows was 16, now it is 2048", again.errors())
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set({"bigkernel.min-segments": SEGMENTS}):
+        with dask.config.set({"bigkernel.block-rows": 16}):
+            for change, said in CHANGES.values():
+                told = run(*interrupted, *change, "--resume", code=5).stderr
+                assert re.search(rf"ResumeMismatch: \S+: the run on disk is another job: .*{said}", told)
+        told = run(*interrupted, "--resume", code=5).stderr
+        assert re.search("block_rows was 16, now it is 2048", told)
     assert published(tmp_path / "run") == before
 
 
@@ -115,14 +132,13 @@ def test_a_penalty_is_no_part_of_the_sweep_and_may_change(interrupted, start, tm
     assert again.wait() == 0, again.errors()
 
 
-def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start, tmp_path):
+def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start, run, tmp_path):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--run", "run"]
     driver = start(words, **SLOW)
-    wait_until(lambda: published(tmp_path / "run") >= 2, what="two segments")
+    driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
     (state,) = survey(tmp_path / "run")
     assert (state.state, state.holder.split()[1]) == ("running", str(driver.process.pid))
     assert driver.wait() == 0
     (state,) = survey(tmp_path / "run")
     assert (state.state, state.segments_done, state.rows_done) == ("finished", state.segments, state.rows)
-    check = start(["check", "run"])
-    assert check.wait() == 0, check.errors()
+    run("check", tmp_path / "run")

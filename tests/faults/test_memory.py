@@ -75,7 +75,7 @@ def one_worker(memory_limit: int = 0) -> Iterator[Client]:
             threads_per_worker=1,
             memory_limit=memory_limit,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster, set_as_default=False) as client,

@@ -18,12 +18,13 @@ import dask
 import pytest
 from distributed import Client
 from drivers import SEGMENTS, D, N, wait_until
-from probes import Sleep, Sums, local_cluster
+from probes import Hold, Sleep, Sums, local_cluster
 
 from bigkernel import arrays, connect, executing, sweep
 from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.monitor.plugin import NAME, install, state_of
+from bigkernel.sweep import plan_sweep
 from bigkernel.tree import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
@@ -75,27 +76,40 @@ def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows,
     assert [event.done for event in events if isinstance(event, SegmentDone)] == list(range(1, SEGMENTS + 1))
 
 
-def test_two_sweeps_at_once_on_one_client_both_hear_of_a_lost_worker(rows, clean):
+def of_workers(events):
+    """The incidents among events that tell of a lost worker."""
+    return [event for event in events if isinstance(event, Incident) and event.kind == "worker"]
+
+
+def test_two_sweeps_at_once_on_one_client_both_hear_of_a_lost_worker(rows, clean, tmp_path):
+    # neither ends before both have heard: their last segments wait for it
+    gate = tmp_path / "both have heard"
+    statistic = Sums(D, Hold(plan_sweep(rows, SLEEPY).segments[-1].start, str(gate)))
     with local_cluster(2) as cluster, Client(cluster) as client:
         heard, found = {0: [], 1: []}, {}
         victims = list(client.run(os.getpid).values())
 
         def drive(number):
             with observe(heard[number].append):
-                found[number] = sweep(rows, SLEEPY, client=client)
+                found[number] = sweep(rows, statistic, client=client)
 
-        threads = [threading.Thread(target=drive, args=(number,)) for number in heard]
+        threads = [threading.Thread(target=drive, args=(number,), daemon=True) for number in heard]
         for thread in threads:
             thread.start()
-        wait_until(lambda: all(any(isinstance(event, SegmentDone) for event in events) for events in heard.values()))
-        os.kill(victims[0], signal.SIGKILL)
-        for thread in threads:
-            thread.join(60)
+        try:
+            wait_until(
+                lambda: all(any(isinstance(event, SegmentDone) for event in events) for events in heard.values())
+            )
+            os.kill(victims[0], signal.SIGKILL)
+            wait_until(lambda: all(map(of_workers, heard.values())), what="both sweeps to hear of it")
+        finally:
+            gate.touch()
+            for thread in threads:
+                thread.join(60)
         for number, events in heard.items():
             assert arrays.digest(found[number].total) == clean
-            lost = [event for event in events if isinstance(event, Incident) and event.kind == "worker"]
-            assert len(lost) == 1
-            assert lost[0].worker
+            (lost,) = of_workers(events)
+            assert lost.worker
             assert found[number].report()["lost_workers"] == 1
 
 
@@ -152,11 +166,11 @@ with Client({client.scheduler.address!r}) as client, executing(client, command=[
 """
     driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: any(job["title"] == "doomed" and job["sweeps"] for job in state(client)["jobs"]), 60)
+        wait_until(lambda: any(job["title"] == "doomed" and job["sweeps"] for job in state(client)["jobs"]))
     finally:
         driver.kill()
         driver.wait()
-    wait_until(lambda: job(client, "doomed")["state"] != "running", 30)
+    wait_until(lambda: job(client, "doomed")["state"] != "running")
     assert job(client, "doomed")["state"] == "lost"
 
 
@@ -172,7 +186,7 @@ if __name__ == "__main__":
     with connect("local", workers=1, dashboard=0) as client:
         print(int(sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}), client=client).total["rows"][0]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     assert done.stdout.split() == [str(N)], done.stderr
     assert done.stderr == ""
 

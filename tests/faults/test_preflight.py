@@ -73,7 +73,7 @@ def joined(tmp_path):
                     cwd=tmp_path,
                 )
             ends.append(process)
-            client.wait_for_workers(1, timeout=30)
+            client.wait_for_workers(1, timeout=90)
             return client
 
         yield join
@@ -143,7 +143,7 @@ def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
             start = time.monotonic()
             with pytest.raises(Stalled, match="workers did not answer within 2 s before the first task"):
                 sweep(rows, Sums(D, touch), client=client)
-            assert time.monotonic() - start < 10
+            assert time.monotonic() - start < 40  # and not when Dask replaces a frozen worker, after five minutes
         finally:
             os.kill(pid, 18)
     assert touch.starts() == []

@@ -32,7 +32,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Security, default_client, rpc
 from drivers import wait_until
-from probes import Sleep, Sums
+from probes import Hold, Sums
 
 from bigkernel import Gaussian, KernelRidge, certificates, connect, executing, load_model, sweep
 from bigkernel.certificates import make_certificates, renew_certificates
@@ -40,6 +40,7 @@ from bigkernel.cli import main
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import processors
 from bigkernel.rows import as_rows
+from bigkernel.sweep import plan_sweep
 from bigkernel.worker import blas_threads
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
@@ -132,15 +133,15 @@ def by_hand(role, *arguments, config, says, **environment):
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        wait_until(lambda: found or process.poll() is not None, 30, f"'{says}' in the log of the {role}")
+        wait_until(lambda: found or process.poll() is not None, what=f"'{says}' in the log of the {role}")
         assert found, "".join(log)
         yield process, found[0]
     finally:
         for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []:
             child.kill()
         process.kill()
-        process.wait(10)
-        reader.join(10)
+        process.wait(30)
+        reader.join(30)
         process.stderr.close()
 
 
@@ -184,7 +185,7 @@ def listening(*pids):
 def status(url):
     """Status of a GET without any credential."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             answer.read()
             return answer.status
     except urllib.error.HTTPError as error:
@@ -217,13 +218,13 @@ def test_certs_then_fit_on_the_command_line_gives_the_bits_of_threads(tmp_path, 
 
 
 async def identity(address, security):
-    async with rpc(address, timeout=5, connection_args=security.get_connection_args("client")) as scheduler:
+    async with rpc(address, timeout=60, connection_args=security.get_connection_args("client")) as scheduler:
         return await scheduler.identity()
 
 
 def ask(address, security):
     """What a plain Dask client, without our checks, gets to hear."""
-    return asyncio.run(asyncio.wait_for(identity(address, security), 10))
+    return asyncio.run(asyncio.wait_for(identity(address, security), 60))
 
 
 def own(directory, **more):
@@ -245,15 +246,18 @@ def intruders(tls, others, expired):
 
 
 @pytest.mark.cluster
-def test_intruders_are_refused_at_once_and_the_running_job_does_not_notice(secured, tls, others, expired, corpus):
+def test_intruders_are_refused_at_once_and_the_running_job_does_not_notice(
+    secured, tls, others, expired, corpus, tmp_path
+):
     address, scheduler, _ = secured
     assert ask(address, own(tls))["type"] == "Scheduler"
     rows = as_rows(corpus)
     clean = sweep(rows, Sums(4), client="serial").total["sum"]
+    hold = Hold(plan_sweep(rows, Sums(4)).segments[-1].start, str(tmp_path / "gate"))
     results = []
 
     def work(client):
-        results.append(sweep(rows, Sums(4, Sleep(0.15)), client=client))
+        results.append(sweep(rows, Sums(4, hold), client=client))
 
     with connect(address, tls=tls) as client:
         job = threading.Thread(target=work, args=(client,))
@@ -264,11 +268,12 @@ def test_intruders_are_refused_at_once_and_the_running_job_does_not_notice(secur
                 # Dask says TypeError where a certificate is missing, and kinds of OSError otherwise
                 with pytest.raises((OSError, TypeError)):
                     print(name, ask(address.replace("tls", scheme), security))
-                assert time.monotonic() - start < 10, name
+                assert time.monotonic() - start < 30, name  # and not when a wait runs out, after 60
             speak(address, b"GET /info/main/logs.html HTTP/1.1\r\n\r\n")
             speak(address, os.urandom(4096))
             assert job.is_alive()
         finally:
+            Path(hold.gate).touch()
             job.join(60)
         assert not job.is_alive()
         assert scheduler.poll() is None
@@ -279,7 +284,7 @@ def test_intruders_are_refused_at_once_and_the_running_job_does_not_notice(secur
 def speak(address, words):
     """Say something that is not TLS, and hear at most an alert."""
     host, port = address.removeprefix("tls://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(words)
         try:
             answer = connection.recv(100)
@@ -324,10 +329,11 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
         (f"tcp://127.0.0.1:{port}", {}, r"closed the connection before it answered.*tls://"),
         (f"tcp://127.0.0.1:{port}", {"tls": tls}, r"not encrypted; write tls://"),
     ]
-    start = time.monotonic()
     for where, arguments, message in cases:
+        start = time.monotonic()
         with pytest.raises(ConfigError, match=message), connect(where, **arguments):
             pass
+        assert time.monotonic() - start < 20, where  # a wait that runs out takes 30
     with monkeypatch.context() as patch:  # what our check would have found, the scheduler finds
         patch.setattr("bigkernel.attach.check_credentials", lambda *_: mixed)
         with (
@@ -335,7 +341,6 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
             connect(address, tls=tls),
         ):
             pass
-    assert time.monotonic() - start < 20  # seconds for eight attempts; a wait that runs out takes 30 each
     with pytest.raises(ValueError, match="No client"):
         default_client()
 
@@ -345,14 +350,14 @@ def test_a_running_cluster_goes_on_when_its_certificates_are_renewed(tls, tmp_pa
     keys = tmp_path / "keys"
     shutil.copytree(tls, keys)
     with connect("local", workers=1, dashboard=0, tls=keys) as client:
-        before = client.submit(os.getpid, pure=False).result(timeout=30)
+        before = client.submit(os.getpid, pure=False).result(timeout=90)
         renew_certificates(keys)
-        client.restart(timeout=30)  # the new worker process reads the new files
-        assert client.submit(os.getpid, pure=False).result(timeout=30) != before
+        client.restart(timeout=90)  # the new worker process reads the new files
+        assert client.submit(os.getpid, pure=False).result(timeout=90) != before
         np.testing.assert_array_equal(fitted(corpus).dual_coef_, expected)
         for directory in (keys, tls):
             with connect(client.scheduler.address, tls=directory) as second:
-                assert second.submit(sum, [1, 2], pure=False).result(timeout=30) == 3
+                assert second.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
 
 
 def test_tls_to_a_scheduler_without_it_is_named(cluster, tls):
@@ -380,7 +385,7 @@ def test_a_listener_that_never_speaks_is_stalled_in_the_time_that_is_set(scheme,
             connect(address, tls=tls if scheme == "tls" else None),
         ):
             pass
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20  # Dask's own wait takes 30
 
 
 FAR = ["tcp://192.0.2.1:8786", "tcp://node1:8786", "tcp://0.0.0.0:8786", "ucx://10.0.0.4:8786", "tcp://[2001:db8::1]:1"]
@@ -394,7 +399,7 @@ def test_an_open_connection_beyond_this_machine_is_refused(address, write):
         connect(write("kind: address", f'address: "{address}"')),
     ):
         pass
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20  # it is not tried, which takes 30
 
 
 def test_one_that_is_asked_for_is_tried_with_one_warning(write, caplog):
@@ -477,14 +482,14 @@ def test_settings_bound_what_a_local_cluster_waits_for():
     ):
         scheduler = client.cluster.scheduler
         assert (scheduler.worker_ttl, scheduler.allowed_failures, scheduler.no_workers_timeout) == (41, 7, 43)
-        found = client.submit(dask.config.get, "distributed.comm", pure=False).result(timeout=30)
+        found = client.submit(dask.config.get, "distributed.comm", pure=False).result(timeout=90)
         assert found["retry"]["count"] == 3
         assert found["timeouts"] == {"connect": "30s", "tcp": "30s"}
 
 
 def origin(port, name):
     """Status of the opening of a dashboard's websocket from a page of this origin."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Origin": name, "Sec-WebSocket-Version": "13"}
     headers |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "bokeh, token"}
     connection.request("GET", "/status/ws", headers=headers)
@@ -553,7 +558,7 @@ def test_the_loopback_of_ipv6_is_loopback(caplog):
         pytest.skip(f"no IPv6 here: {error}")
     before = listening()
     with connect("local", workers=1, dashboard=0, host="::1") as client:
-        assert client.submit(sum, [1, 2], pure=False).result(timeout=30) == 3
+        assert client.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
         assert {ip for _, ip, _ in listening() - before} == {"::1", "127.0.0.1"}
         with connect(client.scheduler.address) as second:
             assert second.scheduler.address == client.scheduler.address
@@ -605,7 +610,7 @@ def test_the_environment_of_the_driver_does_not_reach_the_blas_of_its_workers(mo
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "2")
     with connect("local", workers=1, dashboard=0) as client:
-        assert client.submit(os.environ.get, "OPENBLAS_NUM_THREADS", pure=False).result(timeout=30) == "1"
+        assert client.submit(os.environ.get, "OPENBLAS_NUM_THREADS", pure=False).result(timeout=90) == "1"
     assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
 
 
@@ -620,7 +625,7 @@ from bigkernel import Gaussian, KernelRidge, connect, open_corpus
 if __name__ == "__main__":
     with connect("local", workers=1, dashboard=0) as client:
         model = KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=20, random_state=0).fit(open_corpus(sys.argv[1]))
-        page = urllib.request.urlopen(client.dashboard_link, timeout=10).read().decode()
+        page = urllib.request.urlopen(client.dashboard_link, timeout=60).read().decode()
     np.save(sys.argv[2], model.dual_coef_)
     print(model.sweep_["executor"], "bokeh" in page)
 """
@@ -631,7 +636,7 @@ def test_without_bokeh_the_job_runs_with_one_warning(tmp_path, corpus, expected)
     script, result = tmp_path / "job.py", tmp_path / "weights.npy"
     script.write_text(WITHOUT_BOKEH)
     words = [sys.executable, str(script), str(corpus.path), str(result)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["dask", "True"]
     assert len(re.findall("no dashboard: it cannot be loaded", done.stderr)) == 1

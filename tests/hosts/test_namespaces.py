@@ -136,7 +136,7 @@ def addresses(client):
 
 def test_a_fit_on_two_hosts_gives_the_bits_of_one_process(hosts, rows, wanted):
     with connect(hosts.file) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=90)
         assert addresses(client) == [hosts.network.host(1), hosts.network.host(2)]
         assert fit(rows, client) == wanted
 
@@ -145,7 +145,7 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
     touch = Touch(str(tmp_path / "touched"))
     same = arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
     with connect(hosts.file) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=90)
 
         def cut():
             wait_until(lambda: len(touch.starts()) >= 3)
@@ -159,13 +159,13 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
             slow = Sums(16, Both((touch, Sleep(0.3))))
             swept = sweep(as_rows(rows), slow, client=client, run=tmp_path / "run")
         finally:
-            thread.join(40)
+            thread.join(120)
         assert arrays.digest(swept.total) == same
         lost = "; ".join(text for text in swept.report()["incidents"] if "lost" in text)
         assert f"worker tls://{hosts.network.host(1)}:" in lost
         assert "it said nothing for too long and was taken for frozen" in lost
         wait_until(
-            lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], 40, "the host to return"
+            lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], what="the host to return"
         )
         again = sweep(as_rows(rows), Sums(16), client=client)
         assert arrays.digest(again.total) == same
@@ -180,7 +180,7 @@ def test_a_scheduler_that_cannot_be_reached_is_named_in_bounded_time(hosts):
         connect(AddressFile(nobody, tls=hosts.file.tls)),
     ):
         pass
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 25  # Dask's own wait takes 30
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def extra(hosts, tmp_path):
     for one in started:
         one.end()
     with connect(hosts.file) as client:
-        wait_until(lambda: len(addresses(client)) == 2, 30, "the extra worker to leave")
+        wait_until(lambda: len(addresses(client)) == 2, what="the extra worker to leave")
 
 
 def test_a_worker_without_the_corpus_is_refused_by_name_before_the_first_task(hosts, rows, extra, tmp_path):

@@ -93,7 +93,7 @@ def slurm(tmp_path_factory, daemon):
         yield place
         subprocess.run(["scancel", "--user=root", "--full"], capture_output=True, timeout=30, check=False)
         with_jobs = ["squeue", "--noheader", "--format=%i"]
-        wait_until(lambda: not ask(*with_jobs), 30, "the end of all jobs")
+        wait_until(lambda: not ask(*with_jobs), what="the end of all jobs")
 
 
 def _state():
@@ -144,6 +144,7 @@ def digest(model):
     return hashlib.sha256(load_model(model).dual_coef_.tobytes()).hexdigest()
 
 
+@pytest.mark.timeout(480)
 def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_gives_the_same_bits(submit, tmp_path):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(20_000, 16)).astype(np.float32)
@@ -159,12 +160,12 @@ def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_give
     with dask.config.set({**CUT, "bigkernel.min-segments": 20}):
         same = fit(open_corpus(tmp_path / "long"), "serial")
     job = submit(tmp_path / "long", 20)
-    wait_until(lambda: published(tmp_path / "run") >= 2 or ended(job), 60, "two segments")
+    wait_until(lambda: published(tmp_path / "run") >= 2 or ended(job), what="two segments")
     ask("scontrol", "requeue", job)
     kept = published(tmp_path / "run")
-    wait_until(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), 30, "the end of the first start")
+    wait_until(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), what="the end of the first start")
     ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits a while after a requeue
-    wait_until(lambda: ended(job), 90, "the job")
+    wait_until(lambda: ended(job), 200, "the job")
     told = ask("scontrol", "show", "job", job)
     assert "JobState=COMPLETED" in told, log(tmp_path)
     assert "Restarts=1" in told
@@ -197,7 +198,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     monkeypatch.setattr("bigkernel.slurm.LOST_SECONDS", 1)
     monkeypatch.setattr("bigkernel.slurm.REPLACE_SECONDS", 1)
     with connect(described()) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert {address.partition(":")[0] for address in workers} == {"tls"}
         assert {worker["nthreads"] for worker in workers.values()} == {1}
@@ -206,9 +207,9 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
         assert fit(rows, client) == wanted
         jobs = set(ask("squeue", "-h", "-o", "%i").split())
         ask("scancel", sorted(jobs)[0])  # as at the end of its walltime
-        wait_until(lambda: len(set(ask("squeue", "-h", "-o", "%i").split()) - jobs) == 1, 30, "another job")
-        client.wait_for_workers(2, timeout=60)
-    wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), 30, "the end of the jobs")
+        wait_until(lambda: len(set(ask("squeue", "-h", "-o", "%i").split()) - jobs) == 1, what="another job")
+        client.wait_for_workers(2, timeout=90)
+    wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), what="the end of the jobs")
 
 
 def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, described):

