@@ -131,15 +131,16 @@ class MomentNormalise(_ImageMap):
         resampler = Resampler(self.height, self.columns, min(self._strip_rows, max(1, len(x))), x.dtype)
         for first in range(0, len(x), self._strip_rows):
             strip = images[first : first + self._strip_rows]
-            affine, inked = self._affine(strip)
-            np.copyto(strip, resampler(strip, affine), where=inked[:, None, None])
+            with np.errstate(invalid="ignore"):  # a row that is not finite stays as it is
+                affine, inked = self._affine(strip)
+                np.copyto(strip, resampler(strip, affine), where=inked[:, None, None])
         return x
 
     def _affine(self, images: Array) -> tuple[Array, Array]:
         """Where the pixels of the result lie in images (b, h, w): (b, 2, 3), and which images have ink, (b,)."""
         h, w = images.shape[1:]
         peak = images.max(axis=(1, 2)).astype(np.float64)
-        inked = peak > 0
+        inked = (peak > 0) & np.isfinite(peak)
         peak[~inked] = 1.0
         ink = np.maximum(images, 0, dtype=np.float64)
         np.divide(ink, peak[:, None, None], out=ink)  # so that no sum leaves the range of the dtype
@@ -167,6 +168,7 @@ class MomentNormalise(_ImageMap):
         affine[:, 1, 1] = 1 / across
         affine[:, 0, 2] = y + (h - 1) / 2 + rows[0] / down
         affine[:, 1, 2] = x + (w - 1) / 2 + columns[0] / across + slant * rows[0] / down
+        affine[~inked] = 0
         return affine, inked
 
 
@@ -176,8 +178,8 @@ class Orientations(_ImageMap):
 
     The gradient (central differences, ground beyond the edge) is the sum of a part along an axis and one along a
     diagonal (parallelogram rule); each of the 8 directions has a picture of its parts, which the cells average with
-    weights that fall linearly to 0 at the centre of the next cell. A feature is √(f/Σf): of unit L2 norm. An image
-    without any edge gives zeros.
+    weights that fall linearly to 0 at the centre of the next cell. A feature is √(f/Σf), which is what scaling to unit
+    L2 norm before and after a square root gives. An image without any edge gives zeros.
 
     Features are ordered by direction (right, left, down, up, and the diagonals right down, left down, right up, left
     up: towards more ink), then by cell, line by line.
@@ -216,7 +218,8 @@ class Orientations(_ImageMap):
         work = _Gradients(self.height, self.columns, strip_rows, x.dtype)
         for first in range(0, len(x), strip_rows):
             strip = x[first : first + strip_rows]
-            out[first : first + len(strip)] = work(strip).T
+            with np.errstate(invalid="ignore"):  # a row that is not finite gives NaN
+                out[first : first + len(strip)] = work(strip).T
         return out
 
 

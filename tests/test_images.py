@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_images import moment_normalised, moments, orientation_features
 
-from bigkernel.chunks import Scale, Standardize, UnitNorm, map_costs
+from bigkernel.chunks import Chunk, Scale, Standardize, UnitNorm, map_costs
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import MomentNormalise, Orientations, square_side
 
@@ -135,6 +135,16 @@ def test_the_size_of_a_strip_changes_no_bit(images, kind, monkeypatch):
         assert_array_equal(kind(16, 16).apply(images.copy()), whole)
 
 
+@every_map
+def test_blocks_of_a_wider_buffer_are_mapped_alike(images, kind):
+    row_map = kind(16, 16)
+    width = row_map.width(256)
+    chunk = Chunk(images, row_maps=(row_map,), block_rows=64)
+    whole = row_map.apply(images.copy())
+    for block in chunk.blocks():
+        assert_array_equal(chunk.load(block, width + 5, np.float64)[:, :width], whole[block])
+
+
 @every_dtype
 def test_pixels_keep_their_range(rng, dtype):
     x = (255 * strokes(rng, 50, 16, 16)).astype(dtype)
@@ -177,6 +187,18 @@ def test_brightness_that_leaves_the_range_of_squares_costs_nothing(images, kind,
         assert np.isfinite(found).all()
         if factor > np.finfo(dtype).tiny:
             assert_allclose(found if kind is Orientations else found / dtype(factor), plain, atol=1e-3)
+
+
+@every_map
+@every_dtype
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_seen_as_such_and_changes_no_other(images, kind, dtype, value):
+    x = images[:9].astype(dtype)
+    whole = kind(16, 16).apply(x.copy())
+    x[4, 100] = value
+    found = kind(16, 16).apply(x)
+    assert not np.isfinite(found[4]).all()
+    assert_array_equal(np.delete(found, 4, axis=0), np.delete(whole, 4, axis=0))
 
 
 def test_images_of_another_size_are_refused_by_name():
