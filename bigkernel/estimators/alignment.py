@@ -34,6 +34,9 @@ class JDA(SidedEstimator, DomainedTransformer):
     Which rows are the target: those of domains in which no row has a label; without domains, the rows without a label.
     Rows without a label in a domain that has some are left out. A target of one row has a mean, and is taken.
 
+    A classifier that follows in a Pipeline is given the same labels: `SSSLClassifier` knows −1, and so do the others
+    where the rows carry their labels themselves (a corpus or Rows); fitted to arrays, those take it for a class.
+
     Parameters
     ----------
     kernel, landmarks, degree, coef0, dtype, random_state : as in `KernelRidge`

@@ -88,8 +88,9 @@ class PseudoLabelRounds:
                 break
             self.pseudo_labels_ = labels
             certificates = self._solved()  # type: ignore[attr-defined]
-        certificates.warn()
-        self.certificates_ = {**self.certificates_, **certificates.report()}
+        if self.rounds_:
+            certificates.warn()
+            self.certificates_ = {**self.certificates_, **certificates.report()}
         if fault:
             warnings.warn(fault, PseudoLabelsCollapsed, 6)
 
