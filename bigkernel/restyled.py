@@ -12,7 +12,6 @@ other steps are elementwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,6 +26,8 @@ Array = NDArray[Any]
 RECIPE = 1  # raise it when the same options give other rows
 _DRAW_LEVELS = 2**16
 _BLOCK_PIXELS = 2**16  # of the images that are worked on at a time
+_FLOPS_PER_PIXEL = 30.0
+_FIGURE_BYTES = 1024  # of all that is computed to draw a copy, before its pixels
 # the widest a range may be, by the name of the field
 _WIDEST = {"size": 1.0, "aspect": 1.0, "rotation": 180.0, "shear": 1.0, "shift": 1.0, "thickness": 1.0}
 
@@ -142,9 +143,9 @@ class Restyling:
         -------
         (b, h·w), of the same dtype; integers are rounded
         """
-        return _drawn(originals, start, self, self._drawing)
+        return _drawn(originals, start, self)
 
-    def _drawing(self, start: int, rows: int) -> _Drawing:
+    def drawing(self, start: int, rows: int) -> Drawing:
         """How copies number start, start + 1, … are drawn."""
         # draws u in 0 … 2¹⁶ − 1 become figures (2u + 1)/2¹⁶ − 1 in −1 … 1
         figures = (2.0 * draws(self.seed, start, rows, len(_WIDEST) + 1) + 1) / _DRAW_LEVELS - 1
@@ -154,7 +155,7 @@ class Restyling:
         )
         moved = np.stack([down * self.shift * self.height / 2, across * self.shift * self.width / 2], axis=1)
         affine = _affine(matrices, moved, self.height, self.width)
-        return _Drawing(affine, thickness * self.thickness, np.ones(rows))
+        return Drawing(affine, thickness * self.thickness, np.ones(rows))
 
 
 @dataclass(frozen=True)
@@ -236,27 +237,24 @@ class Styling:
 
     def images(self, originals: Array, start: int) -> Array:
         """The images (b, h·w) of rows start, start + 1, … in the styles of their domains, of the same dtype."""
-        return _drawn(originals, start, self, self._drawing)
+        return _drawn(originals, start, self)
 
-    def _drawing(self, start: int, rows: int) -> _Drawing:
+    def drawing(self, start: int, rows: int) -> Drawing:
+        """How rows start, start + 1, … are drawn."""
         figures = np.array([astuple(style) for style in self.styles])[self.domains(start, start + rows)]
         rotation, thickness, contrast = figures.T
         zero = np.zeros(rows)
         matrices = _inverse(zero, zero, np.deg2rad(rotation), zero)
-        return _Drawing(_affine(matrices, np.zeros((rows, 2)), self.height, self.width), thickness, contrast)
+        return Drawing(_affine(matrices, np.zeros((rows, 2)), self.height, self.width), thickness, contrast)
 
 
 @dataclass(frozen=True)
-class _Drawing:
+class Drawing:
     """For each of b images: its affine map (b, 2, 3), thickness (b,) and contrast (b,)."""
 
     affine: Array
     thickness: Array
     contrast: Array
-
-
-_FLOPS_PER_PIXEL = 30.0
-_FIGURE_BYTES = 1024
 
 
 def _require_range(low: float, high: float) -> None:
@@ -292,7 +290,8 @@ def _affine(inverse: Array, moved: Array, height: int, width: int) -> Array:
     return np.concatenate([inverse, constant[:, :, None]], axis=2)
 
 
-def _drawn(originals: Array, start: int, what: Restyling | Styling, drawing: Callable[[int, int], _Drawing]) -> Array:
+def _drawn(originals: Array, start: int, what: Restyling | Styling) -> Array:
+    """Images (b, h·w), drawn as rows start, start + 1, … of `what`."""
     height, width, low, high = what.height, what.width, what.low, what.high
     if originals.ndim != 2 or originals.shape[1] != height * width:
         raise DataError(
@@ -305,7 +304,7 @@ def _drawn(originals: Array, start: int, what: Restyling | Styling, drawing: Cal
     whole, middle = originals.dtype.kind in "iu", np.float32((low + high) / 2)
     for first in range(0, b, rows):
         some = slice(first, first + rows)
-        part = drawing(start + first, len(originals[some]))
+        part = what.drawing(start + first, len(originals[some]))
         images = resampler(originals[some].reshape(-1, height, width), part.affine, low)
         pen(images, part.thickness)
         if (part.contrast != 1).any():
