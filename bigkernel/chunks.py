@@ -64,6 +64,21 @@ def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
     return d
 
 
+def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
+    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
+
+    x may be changed, and may be what is returned.
+    """
+    width = mapped_width(row_maps, x.shape[1])
+    out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
+    for start in range(0, len(x), block_rows):
+        mapped = x[start : start + block_rows]
+        for row_map in row_maps:
+            mapped = row_map.apply(mapped)
+        out[start : start + block_rows] = mapped
+    return out
+
+
 def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
     """What all maps cost together; one that changes the width needs its rows before and after it."""
     flops, row_bytes, fixed = 0.0, 0, 0

@@ -19,7 +19,7 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel import arrays
-from bigkernel.chunks import Chunk, RowMap, Workspace, mapped_width
+from bigkernel.chunks import Chunk, RowMap, Workspace, apply_maps, mapped_width
 from bigkernel.config import settings
 from bigkernel.corpus import COLUMNS, Corpus
 from bigkernel.errors import DataError
@@ -212,9 +212,7 @@ class Rows:
             if self.bad_rows == "refuse":
                 raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
             taken[bad] = 0 if bad.all() else taken[~bad].mean(axis=0)
-        for row_map in self.row_maps:
-            taken = row_map.apply(taken)
-        return taken
+        return apply_maps(self.row_maps, taken)
 
     def sound(self, index: Array) -> Array:
         """Which of sorted row ids are not bad rows, (k,) bool."""

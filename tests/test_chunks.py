@@ -17,6 +17,7 @@ from bigkernel.chunks import (
     Standardize,
     UnitNorm,
     Workspace,
+    apply_maps,
     map_costs,
     mapped_width,
 )
@@ -194,6 +195,23 @@ def test_a_map_may_change_the_width_of_the_rows(rng, maps, dtype):
         expected = row_map.apply(expected.copy())
     assert found.shape == (23, mapped_width(maps, 5)) == expected.shape
     assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("maps", [(), (Scale(2.0),), (Scale(2.0), Doubled()), (Doubled(), UnitNorm(), Doubled())])
+def test_maps_applied_by_blocks_see_no_more_rows_than_a_block(rng, maps):
+    seen = []
+
+    class Counted(SameWidth):
+        name = "counted"
+
+        def apply(self, x):
+            seen.append(len(x))
+            return x
+
+    x = rng.normal(size=(23, 5))
+    assert_array_equal(apply_maps((*maps, Counted()), x.copy(), block_rows=7), mapped(x, *maps, block_rows=23))
+    assert seen == [7, 7, 7, 2]
+    assert apply_maps(maps, np.empty((0, 5))).shape == (0, mapped_width(maps, 5))
 
 
 def test_the_cost_of_maps_counts_the_rows_before_and_after_a_change_of_width():

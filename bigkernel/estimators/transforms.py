@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from bigkernel.chunks import RowMap, Scale, Standardize, UnitNorm
+from bigkernel.chunks import RowMap, Scale, Standardize, UnitNorm, apply_maps
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows, is_lazy, near_mean
 from bigkernel.features import IdentityMap
@@ -134,4 +134,4 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def _apply(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
-    return row_map.apply(np.array(x, dtype, copy=True, order="C"))
+    return apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
