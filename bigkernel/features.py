@@ -20,6 +20,7 @@ from bigkernel.chunks import Chunk
 from bigkernel.kernels import Kernel
 
 Array = NDArray[Any]
+UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix
 
 
 class FeatureMap(Protocol):
@@ -152,8 +153,8 @@ class LandmarkMap(SingleMap):
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
-        return self.width * self.n_features * (3 * 8 + self.dtype.itemsize)
+        """See `FeatureMap`: the landmarks as they came, prepared, two copies meanwhile, and NumPy's own buffers."""
+        return self.width * self.n_features * (3 * 8 + self.dtype.itemsize) + UFUNC_BYTES
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,) float64."""

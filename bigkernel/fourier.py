@@ -34,7 +34,7 @@ from scipy.special import gammaincinv, ndtri
 from bigkernel.blocks import strips
 from bigkernel.chunks import Chunk, MapCost
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.features import SingleMap
+from bigkernel.features import UFUNC_BYTES, SingleMap
 from bigkernel.kernels import Gaussian, Kernel, Laplacian, Matern
 
 Array = NDArray[Any]
@@ -159,7 +159,7 @@ class FourierMap(SingleMap):
         """See `FeatureMap`: the frequencies, and what there is of them while they are made."""
         d, count = self.n_features, -(-self.width // 2)
         made = (d + _WORDS + 3) * count * 4 * 8 + self.orthogonal * d * min(d, count) * 4 * 8
-        return d * count * self.dtype.itemsize + made
+        return d * count * self.dtype.itemsize + made + UFUNC_BYTES
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,): 1."""

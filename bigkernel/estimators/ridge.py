@@ -24,7 +24,7 @@ from bigkernel.indefinite import indefinite_krr
 from bigkernel.kernels import Kernel
 from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solve import exact_krr, nystrom_ridge
-from bigkernel.statistics import Moments
+from bigkernel.statistics import Moments, unshifted
 
 Array = NDArray[Any]
 
@@ -65,7 +65,9 @@ class _KernelRidge(LandmarkEstimator):
         self.random_state = random_state
 
     def _solve(self, certificates: Certificates) -> None:
-        moments, flag = Moments.of(self.statistics_), self.fit_intercept
+        flag, shift = self.fit_intercept, getattr(self, "target_shift_", 0.0)
+        # targets were summed about a point near their mean where the fit had an intercept
+        moments = Moments.of(self.statistics_ if flag else unshifted(self.statistics_, np.asarray(shift)))
         whitening = self._whitening(certificates=certificates)
         self.alpha_ = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
         coef, intercept, error = nystrom_ridge(
@@ -73,7 +75,7 @@ class _KernelRidge(LandmarkEstimator):
         )
         self.rank_ = whitening.rank
         self.training_mse_ = error / max(float(self.statistics_["n"].sum()), 1e-300)
-        self._set_coefficients(coef, intercept)
+        self._set_coefficients(coef, intercept if flag else intercept - shift)
 
     def _penalty(self) -> Penalty:
         return Penalty(self.alpha, self.fit_intercept)

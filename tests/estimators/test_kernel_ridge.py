@@ -542,6 +542,18 @@ def test_refit_with_another_alpha_equals_a_fresh_fit(fit_intercept):
     assert_array_equal(model.training_mse_, fresh.training_mse_)
 
 
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("targets", [100 + y, 100 + Y], ids=["one target", "several"])
+def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targets):
+    settings = {**FAST, "n_landmarks": M}
+    model = KernelRidge(**settings, fit_intercept=before).fit(X, targets, WEIGHT)
+    model.set_params(fit_intercept=not before).refit()
+    fresh = KernelRidge(**settings, fit_intercept=not before).fit(X, targets, WEIGHT)
+    assert_allclose(model.predict(NEW), fresh.predict(NEW), rtol=1e-7)
+    assert_allclose(model.intercept_, fresh.intercept_, atol=1e-6)
+    assert_allclose(model.training_mse_, fresh.training_mse_, rtol=1e-5)
+
+
 def test_refit_of_the_exact_form_says_that_it_keeps_nothing():
     with pytest.raises(ConfigError, match="fit again"):
         KernelRidge().fit(X, y).refit()
