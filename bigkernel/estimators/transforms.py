@@ -134,4 +134,7 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def _apply(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
-    return apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
+    mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine may hide them from the next step
+    return mapped

@@ -10,7 +10,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import preprocessing
 from sklearn.pipeline import Pipeline, make_pipeline
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Rescaler, Standardizer, UnitNormalizer
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Nystroem,
+    RandomFourier,
+    Rescaler,
+    Standardizer,
+    UnitNormalizer,
+)
 from bigkernel.errors import DataError
 from bigkernel.rows import Rows, as_rows
 
@@ -181,3 +190,14 @@ def test_rows_that_are_not_finite_are_refused_by_number(build):
             Standardizer().fit(build(kind, bad))
     with pytest.raises(DataError, match="weight"):
         Standardizer().fit(build("dask", X), sample_weight=np.zeros(N))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("transformer", [Nystroem(n_components=5), RandomFourier(n_components=6), UnitNormalizer()])
+def test_rows_that_are_not_finite_stay_so_in_lazy_arrays(transformer, bad):
+    fitted, broken = transformer.fit(X), X.copy()
+    broken[7, 1] = bad
+    with np.errstate(invalid="ignore"):
+        found = fitted.transform(da.from_array(broken, chunks=(16, D))).compute(scheduler="synchronous")
+    assert np.isnan(found[7]).all()
+    assert_allclose(np.delete(found, 7, axis=0), np.delete(fitted.transform(X), 7, axis=0), atol=1e-12)
