@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bigkernel.alignment import Aligned, SidedMomentStatistic
 from bigkernel.bandwidths import MedianGaussian
 from bigkernel.certify import Certificates
+from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.constraints import require_exact
 from bigkernel.estimators.domained import DomainedEstimator, cell_counts
@@ -24,7 +25,7 @@ from bigkernel.kernels import Kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.plan import Plan
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides
-from bigkernel.rows import Rows
+from bigkernel.rows import Rows, as_rows
 from bigkernel.solve import Whitening
 from bigkernel.statistics import Accumulator, Targets
 from bigkernel.sweep import plan_sweep, sweep
@@ -193,9 +194,16 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         self._check_settings()
         rows, sides = self._sided(X, y, sample_domain, sample_weight)
         with part_of_job(f"{type(self).__name__}.fit"):
-            self._start(rows)
+            self._start(self._with_sides(rows, sides))
             self._learn(rows, sides)
         return self
+
+    def _with_sides(self, rows: Rows, sides: Sides) -> Rows:
+        """Rows with a column `domain` where landmarks are balanced over domains that only labels tell."""
+        if "domain" in rows.columns or not (isinstance(self.landmarks, str) and "balanced" in self.landmarks):
+            return rows
+        told = Chunk(np.empty((len(rows), 0)), y=rows.column("y"))
+        return as_rows(rows, domain=sides.cells.domain(told).astype(np.int8))
 
     def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
         """What the sweep of moments on these rows would cost, without running it; a round costs less.
@@ -208,7 +216,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         self._check_settings()
         other = self.__class__(**self.get_params(deep=False))
         rows, sides = other._sided(X, y, sample_domain, None)
-        other._start(rows, look=False)
+        other._start(other._with_sides(rows, sides), look=False)
         return plan_sweep(rows, other._statistic(sides))
 
     def with_landmarks(self, count: int) -> Self:

@@ -200,6 +200,13 @@ def test_a_class_that_no_source_row_has_is_never_predicted():
     assert set(model.predict(X)) <= {0, 1}
 
 
+@pytest.mark.parametrize("domain", [None, np.where(Y < 0, 8, 3)], ids=["by labels", "by domains"])
+def test_landmarks_are_balanced_over_both_sides(domain):
+    far = np.vstack([X[:N_S], X[N_S:] + 100])
+    model = ARTLClassifier(n_landmarks=10, landmarks="balanced", random_state=0, n_rounds=0).fit(far, Y, domain)
+    assert np.count_nonzero(model.landmarks_[:, 0] > 50) == 5
+
+
 # ---------------------------------------------------------------- collapse
 
 
