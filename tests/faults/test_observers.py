@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import dask
 import pytest
@@ -204,7 +205,8 @@ def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypa
     assert texts == ["bigkernel.monitor.server: not shown (ValueError: no such template)"]
 
 
-def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean):
+def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean, tmp_path):
+    hold = Hold(plan_sweep(rows, SLEEPY).segments[-1].start, str(tmp_path / "killed"))
     with (
         dask.config.set({"bigkernel.monitor": False}),
         warnings.catch_warnings(),
@@ -213,16 +215,16 @@ def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean):
     ):
         warnings.simplefilter("error")
         events = []
-        victim = next(iter(client.run(os.getpid).values()))
-        killer = threading.Thread(
-            target=lambda: (
-                wait_until(lambda: any(isinstance(event, SegmentDone) for event in events)),
-                os.kill(victim, signal.SIGKILL),
-            )
-        )
+
+        def kill():
+            wait_until(hold.holding)
+            os.kill(hold.holding()[0], signal.SIGKILL)
+            Path(hold.gate).touch()
+
+        killer = threading.Thread(target=kill)
         killer.start()
         with observe(events.append):
-            swept = sweep(rows, SLEEPY, client=client)
+            swept = sweep(rows, Sums(D, hold), client=client)
         killer.join(10)
         assert arrays.digest(swept.total) == clean
         assert swept.report()["lost_workers"] == 1
