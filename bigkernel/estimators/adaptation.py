@@ -61,8 +61,8 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
     n_neighbors : int, default 3
         Landmarks on which a row is written in the graph.
     gamma : float, "median" or None, default "median"
-        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None: the
-        bandwidth of `KernelRidge`.
+        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None, and
+        for other kernels "median" too: the bandwidth of `KernelRidge`.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.alignment import components, expanded, labeller
 from bigkernel.certify import Certificates
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.estimators.rounds import SidedEstimator
@@ -51,8 +51,8 @@ class JDA(SidedEstimator, DomainedTransformer):
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
     gamma : float, "median" or None, default "median"
-        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None: the
-        bandwidth of `KernelRidge`.
+        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None, and
+        for other kernels "median" too: the bandwidth of `KernelRidge`.
 
     Attributes
     ----------
@@ -84,6 +84,13 @@ class JDA(SidedEstimator, DomainedTransformer):
     >>> Z = JDA(n_components=2, n_landmarks=30, random_state=0).fit(X, y).transform(X)
     >>> between = np.linalg.norm(Z[:200].mean(axis=0) - Z[200:].mean(axis=0))
     >>> bool(between < 0.1 * Z.std())
+    True
+
+    A classifier on the labelled rows' components, which reads those of the target:
+
+    >>> from bigkernel import KernelRidgeClassifier
+    >>> classifier = KernelRidgeClassifier("linear", fit_intercept=True).fit(Z[:200], truth)
+    >>> bool(np.mean(classifier.predict(Z[200:]) == truth) > 0.95)
     True
     """
 
@@ -154,6 +161,8 @@ class JDA(SidedEstimator, DomainedTransformer):
         whitening, aligned, _ = self._bases(certificates)
         told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
         values, W = components(aligned, told, self.n_components, float(self.alpha), certificates=certificates)
+        if not len(values):
+            raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
         self.alpha_, self.rank_, self.eigenvalues_ = float(self.alpha), whitening.rank, values
         self._solution = whitening, aligned, W
         self.dual_coef_, self.intercept_ = whitening.expand(W), -aligned.mean @ W

@@ -21,7 +21,7 @@ from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.constraints import require_exact
 from bigkernel.estimators.domained import DomainedEstimator, cell_counts
-from bigkernel.kernels import Kernel
+from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.plan import Plan
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides
@@ -124,6 +124,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
     source_domains_, target_domains_ : (·,) integers; 0 and 1 where there are no domains
     """
 
+    landmarks: Any
     _unlabelled = "keep"
     _least_target_rows = 1
     _reduced: tuple[Array, Certificates, Any] | None = None
@@ -139,22 +140,17 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         return self.n_landmarks is None and isinstance(self.landmarks, str)
 
     def _kernel(self) -> Kernel:
-        if self.gamma != "median":
-            return super()._kernel()
-        if self.kernel in ("rbf", "gaussian"):
+        if self.gamma == "median" and isinstance(self.kernel, str) and self.kernel in ("rbf", "gaussian"):
             return MedianGaussian()
-        if isinstance(self.kernel, Kernel):
-            return self.kernel
-        raise ConfigError(
-            f"gamma='median' is for kernel='rbf', and the kernel is {self.kernel!r}; expected a number, or None"
-        )
+        gamma = None if self.gamma == "median" else self.gamma
+        return as_kernel(self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
 
     def _start(self, rows: Rows, *, look: bool = True) -> None:
         if not self._every_row:
             super()._start(rows, look=look)
             return
         require_exact(type(self).__name__, len(rows))
-        choice = self.landmarks  # type: ignore[has-type]
+        choice = self.landmarks
         self.landmarks = rows.take(np.arange(len(rows)))
         try:
             super()._start(rows, look=look)

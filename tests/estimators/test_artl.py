@@ -288,9 +288,13 @@ def test_fewer_landmarks_need_a_new_fit():
         ARTLClassifier(**GIVEN).fit(X, Y).with_landmarks(5)
 
 
-def test_the_median_is_for_the_gaussian():
-    with pytest.raises(ConfigError, match="gamma='median' is for kernel='rbf'"):
-        ARTLClassifier("laplacian", landmarks=Z).fit(X, Y)
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.parametrize("name", ["laplacian", "linear", "poly", "matern"])
+def test_the_median_is_for_the_gaussian_and_other_kernels_have_their_own_width(name):
+    model = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0).fit(X, Y)
+    wanted = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0, gamma=None).fit(X, Y)
+    assert model.kernel_ == wanted.kernel_
+    assert_allclose(model.decision_function(X), wanted.decision_function(X))
 
 
 def test_a_plan_is_that_of_the_sweep_of_moments(build):

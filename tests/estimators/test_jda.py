@@ -171,6 +171,11 @@ def test_a_penalty_that_is_none_is_refused(name, value):
         JDA(**{**GIVEN, name: value}).fit(X, Y)
 
 
+def test_rows_that_do_not_differ_have_no_component():
+    with pytest.raises(DataError, match="no component, the rows do not differ"):
+        JDA(**GIVEN, landmarks=np.ones((3, D))).fit(np.ones_like(X), Y)
+
+
 def test_it_predicts_nothing():
     model = JDA(**GIVEN).fit(X, Y)
     assert not hasattr(model, "predict")
