@@ -179,9 +179,9 @@ class FourierMap(SingleMap):
             out[:, self.width :] = 0
             for strip in strips(out):
                 cosines, sines = out[strip, :count], out[strip, count : self.width]
-                lost = ~np.isfinite(cosines)  # rows whose phase leaves the range of the dtype
-                if lost.any():
-                    cosines[lost] = 0
+                lost = ~np.isfinite(cosines)
+                if lost.any():  # phases that leave the range of the dtype; what is NaN stays so
+                    cosines[lost & ~np.isnan(rows[strip]).any(axis=1, keepdims=True)] = 0
                 np.sin(cosines[:, :pairs], out=sines)
                 if count > pairs:
                     cosines[:, pairs] += phases[pairs]

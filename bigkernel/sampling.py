@@ -65,7 +65,9 @@ def rp_cholesky(
             break
         k = len(drawn)
         proposed = rng.choice(len(X), size=block, p=left / left.sum())
-        accepted, L = _accepted(kernel(X[proposed]) - F[proposed, :k] @ F[proposed, :k].T, rounding, rng)
+        H = kernel(X[proposed]) - F[proposed, :k] @ F[proposed, :k].T
+        left[proposed[np.diagonal(H) <= rounding]] = 0  # by subtraction it may have stayed above
+        accepted, L = _accepted(H, rounding, rng)
         accepted, L = accepted[: count - k], L[: count - k, : count - k]
         fresh = proposed[accepted]
         if not len(fresh):

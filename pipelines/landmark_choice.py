@@ -30,6 +30,8 @@ from pipelines.experiments import Report, digit_pair, options, timed
 
 Array = NDArray[Any]
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky", "orthogonal-fourier")
+COUNTS = (25, 50, 100, 200, 400), (5, 10, 20, 40, 80)  # numbers of landmarks, of digits and of the mixture
+QUICK = (20, 60), (5, 20)
 SHARES = (0.9, 0.09, 0.009, 0.001)  # of the clusters of the mixture
 FEATURES, APART, WIDE = 5, 6.0, 0.5  # of the mixture: d, the distance of its centres and the deviation of a cluster
 
@@ -190,8 +192,8 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
 
     In --out: report.html; digits.csv and mixture.csv with every number of landmarks; a PNG of each figure.
     """
-    few_counts = ((20, 60), (5, 20)) if quick else ((25, 50, 100, 200, 400, 800), (5, 10, 20, 40, 80, 160))
-    problems = [digits(data, seed, few_counts[0]), mixture(min(rows, 2000) if quick else rows, seed, few_counts[1])]
+    of_digits, of_mixture = QUICK if quick else COUNTS
+    problems = [digits(data, seed, of_digits), mixture(min(rows, 2000) if quick else rows, seed, of_mixture)]
     draws = range(seed, seed + repeats)
     report = Report(out, "Choices of landmarks", f"{repeats} draws of each", quiet=as_json)
     found: dict[str, list[dict[str, Any]]] = {problem.name: [] for problem in problems}
@@ -208,11 +210,15 @@ def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: 
     )
     for problem in problems:
         _show(report, problem, found[problem.name], repeats)
-    shapes = {problem.name: f"{len(problem.X):,} rows of {problem.X.shape[1]} features" for problem in problems}
-    kernels = {f"{problem.name}, model": f"{problem.kernel}, α {problem.alpha:g}" for problem in problems}
-    report.finish(
-        {**shapes, **kernels, "draws": repeats, "seed": seed}, **{f"{name}_all": all_ for name, all_ in found.items()}
-    )
+    facts: dict[str, Any] = {}
+    for problem in problems:
+        n, d = problem.X.shape
+        facts |= {
+            f"{problem.name}, data": f"{problem.title}: {n:,} rows of {d} features; judged on {len(problem.new):,}",
+            f"{problem.name}, model": f"KernelRidgeClassifier, {problem.kernel}, α {problem.alpha:g}",
+        }
+    everything = {f"{name}_all": records for name, records in found.items()}
+    report.finish({**facts, "draws": repeats, "seed": seed}, **everything)
 
 
 def _show(report: Report, problem: Problem, records: list[dict[str, Any]], repeats: int) -> None:

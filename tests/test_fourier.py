@@ -153,6 +153,13 @@ def test_rows_beyond_every_phase_give_finite_features(dtype):
     assert np.isfinite(features(Gaussian(0.1), width=7, dtype=dtype).of(beyond)).all()
 
 
+def test_rows_with_nan_give_nan_and_touch_no_other_row():
+    spoilt = X.copy()
+    spoilt[3, 1] = np.nan
+    found, wanted = (features(Gaussian(1.0), width=7).of(A) for A in (spoilt, X))
+    assert_allclose(found, np.where(np.arange(N)[:, None] == 3, np.nan, wanted), rtol=0, atol=1e-14)
+
+
 def test_a_task_gets_a_few_numbers_and_no_frequencies():
     phi = features(Gaussian(1.0), width=20_000)
     phi.of(X)

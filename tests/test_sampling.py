@@ -112,3 +112,19 @@ def test_rows_of_zeros_have_nothing_to_explain_under_a_linear_kernel():
     drawn = rp_cholesky(Linear(), np.zeros((5, 2)), 2, np.random.RandomState(0))
     assert len(drawn.rows) == 0
     assert drawn.trace_error == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seed", [1988, *range(12)])
+def test_rows_that_are_all_but_explained_end_the_draw(seed):
+    # what subtraction leaves of k(x, x) may stay above rounding where the residual itself is below it
+    chance = np.random.default_rng(seed)
+    n, d = int(chance.integers(5, 80)), int(chance.integers(1, 5))
+    count = int(chance.integers(1, min(n, 12) + 1))
+    base = chance.normal(size=(int(chance.integers(1, n + 1)), d)) * 10 ** chance.uniform(-3, 3)
+    if chance.random() < 0.3:
+        base = base + 10 ** chance.uniform(0, 6)
+    rows = base[chance.integers(0, len(base), n)]
+    drawn = rp_cholesky(Linear(), rows, count, np.random.RandomState(seed))
+    assert len(set(drawn.rows)) == len(drawn.rows) <= count
+    assert 0 <= drawn.trace_error <= 1

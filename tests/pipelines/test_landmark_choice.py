@@ -1,0 +1,77 @@
+"""The landmarks experiment: its records are those of fits of one's own, and it leaves tables and pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference_sampling
+from click.testing import CliRunner
+
+from bigkernel import KernelRidgeClassifier
+from pipelines import landmark_choice
+from pipelines.__main__ import main
+from pipelines.landmark_choice import CHOICES, Trial, digits, mixture, record, trial
+
+
+def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many_of_each() -> None:
+    problem = mixture(2000, 0, (5,))
+    assert np.bincount(problem.y).tolist() == [1800, 180, 18, 2]
+    assert np.bincount(problem.truth).tolist() == [250] * 4
+    assert problem.accuracy(np.zeros(1000, int)) == 25
+    apart = np.array([problem.new[problem.truth == cluster].mean(axis=0) for cluster in range(4)])
+    distances = np.linalg.norm(apart[:, None] - apart, axis=2)[np.triu_indices(4, 1)]
+    np.testing.assert_allclose(distances, landmark_choice.APART, rtol=0.05)
+
+
+def test_digits_are_of_two_domains_and_those_judged_by_are_others(data_dir: Path) -> None:
+    problem = digits(data_dir, 0, (5,))
+    assert problem.X.shape == (2850, 256)
+    assert len(problem.new) == 950
+    assert 1000 < np.count_nonzero(problem.domain == 0) < 1800
+    assert not {row.tobytes() for row in problem.X} & {row.tobytes() for row in problem.new}
+
+
+def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy() -> None:
+    problem = mixture(1000, 1, (8,))
+    found = trial(problem, "rpcholesky", 8, 3)
+    model = KernelRidgeClassifier(problem.kernel, problem.alpha, n_landmarks=8, landmarks="rpcholesky", random_state=3)
+    model.fit(problem.X, problem.y)
+    guess = model.predict(problem.new)
+    recalls = [np.mean(guess[problem.truth == cluster] == cluster) for cluster in range(4)]
+    assert found.accuracy == pytest.approx(100 * np.mean(recalls))
+    drawn = np.array([int(np.argmin(((problem.X - z) ** 2).sum(axis=1))) for z in model.landmarks_])
+    wanted = reference_sampling.trace_error(problem.kernel(problem.X), drawn)
+    assert found.trace_error == pytest.approx(100 * wanted, abs=1e-6)
+    assert found.seconds > 0
+
+
+def test_records_have_means_and_their_standard_errors() -> None:
+    one = record("uniform", 5, [Trial(10.0, 80.0, 1.0), Trial(14.0, 90.0, 3.0), Trial(12.0, 85.0, 2.0)])
+    assert (one["trace_error"], one["accuracy"], one["seconds"]) == (12, 85, 2)
+    assert one["trace_error_se"] == pytest.approx(2 / np.sqrt(3))
+    assert record("orthogonal-fourier", 5, [Trial(None, 80.0, 1.0)])["trace_error"] is None
+
+
+def test_the_command_leaves_tables_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landmark_choice, "QUICK", ((8, 16), (5, 8)))
+    options = ["--quick", "--rows", "1000", "--repeats", "1", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
+    done = CliRunner().invoke(main, ["landmarks", *options], catch_exceptions=False, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    assert all(len(line) <= 80 for line in done.output.splitlines() if str(tmp_path) not in line)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert "scikit-learn" in results["facts"]["digits, data"]
+    for name in ("digits", "mixture"):
+        assert [line["choice"] for line in results[f"{name}_summary"]] == list(CHOICES)
+        records = results[f"{name}_all"]
+        assert len(records) == 2 * len(CHOICES)
+        for one in records:
+            assert 0 <= one["accuracy"] <= 100
+            assert (one["trace_error"] is None) == (one["choice"] == "orthogonal-fourier")
+        for figure in ("trace_error", "accuracy", "seconds"):
+            assert (tmp_path / f"{name}_{figure}.png").stat().st_size > 1000
+        assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == 1 + len(records)
+    centres = {one["m"]: one for one in results["mixture_all"] if one["choice"] == "balanced-k-means"}
+    assert centres[8]["accuracy"] > 90
