@@ -11,7 +11,9 @@ setting serves both directions and all tables. `pipelines.domains_choice` finds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +33,7 @@ from bigkernel import (
     SSSLClassifier,
     XNVClassifier,
 )
+from bigkernel.errors import PseudoLabelsCollapsed
 from pipelines.domains_data import Task
 from pipelines.experiments import timed
 
@@ -82,11 +85,13 @@ class Fit:
     ----------
     accuracy : on the target, %
     seconds : of the fit and its landmarks
+    collapsed : whether its pseudo-labels became flat and an earlier round was kept
     predicted : labels of the target rows
     """
 
     accuracy: float
     seconds: float
+    collapsed: bool
     predicted: Array = field(repr=False, compare=False)
 
 
@@ -109,9 +114,25 @@ class Draws:
         """A fit with the landmarks of a draw, judged on the target."""
         Z, seconds = self.landmarks(method.knows, draw) if method.landmarks else (np.empty((0, 0)), 0.0)
         chosen = method.setting if setting is None else setting
-        predict, more = timed(method.fit, self.task, Z, chosen)
+        with guarded() as collapses:
+            predict, more = timed(method.fit, self.task, Z, chosen)
         predicted = predict(self.task.target)
-        return Fit(100 * float(np.mean(predicted == self.task.target_labels)), seconds + more, predicted)
+        accuracy = 100 * float(np.mean(predicted == self.task.target_labels))
+        return Fit(accuracy, seconds + more, bool(collapses), predicted)
+
+
+@contextmanager
+def guarded() -> Iterator[list[str]]:
+    """Yields a list of the collapses of pseudo-labels that the fits in the block warn of; other warnings go on."""
+    collapses: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield collapses
+    for one in caught:
+        if issubclass(one.category, PseudoLabelsCollapsed):
+            collapses.append(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _centres(X: Array, weight: Array, count: int, draw: int) -> Array:

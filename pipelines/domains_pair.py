@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from bigkernel.monitor.terminal import bar
 from pipelines.domains_data import Digits, Task
 from pipelines.domains_features import COPIES, tasks_of
-from pipelines.domains_methods import METHODS, Draws, Fit, Method, Setting
+from pipelines.domains_methods import METHODS, Draws, Fit, Method, Setting, guarded
 
 N_FOLDS = 3
 TIMED = 3  # fits of what no draw changes
@@ -130,7 +130,8 @@ def held_out_accuracy(
     task, right = drawn.task, 0
     Z = drawn.landmarks(method.knows, seed)[0] if method.landmarks else np.empty((0, 0))
     for train, held_out in parts:
-        predict = method.fit(task.labelled(train), Z, setting)
+        with guarded():
+            predict = method.fit(task.labelled(train), Z, setting)
         right += int(np.sum(predict(task.source[held_out]) == task.labels[held_out]))
     return 100 * right / len(task.labels)
 

@@ -30,15 +30,14 @@ def accuracy_panels(bars: Sequence[Bar], panels: Sequence[str], kinds: Sequence[
     """A bar for each method in each panel, coloured by what it knows; ± one standard error; published as a tick."""
     colours = dict(zip(kinds, (GREY, BLUE, GREEN), strict=False))
     with drawing(6.4, 1.15 + 0.32 * len(bars), paper) as (figure, png):
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False, gridspec_kw={"wspace": 0.08})[0]
         places = np.arange(len(bars))
         for j, (ax, title) in enumerate(zip(axes, panels, strict=True)):
-            for kind in kinds:
+            for kind in [kind for kind in kinds if any(bar.kind == kind for bar in bars)]:
                 of_kind = np.array([bar.kind == kind for bar in bars])
                 values = np.array([bar.means[j] for bar in bars])
-                ax.barh(
-                    places[of_kind], values[of_kind], height=0.62, color=colours[kind], label=kind if j == 0 else None
-                )
+                label = kind if j == 0 else None
+                ax.barh(places[of_kind], values[of_kind], height=0.62, color=colours[kind], label=label)
             ax.errorbar(
                 [bar.means[j] for bar in bars],
                 places,
@@ -61,11 +60,11 @@ def accuracy_panels(bars: Sequence[Bar], panels: Sequence[str], kinds: Sequence[
                     label="published" if j == 0 else None,
                 )
             ax.set(xlim=(0, 100), xlabel="accuracy on the target, %", title=title)
-            ax.set_xticks(range(0, 101, 20))
+            ax.set_xticks(range(0, 101, 25))
             bare(ax, paper)
         axes[0].set_yticks(places, [bar.name for bar in bars])
         axes[0].invert_yaxis()
-        figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=1, columnspacing=1.4)
+        figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=1, columnspacing=1.1, fontsize=9)
     return png.getvalue()
 
 

@@ -1,0 +1,437 @@
+"""The experiments across domains: their data, no label of the target in any choice, what is written and printed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy.io import loadmat, savemat
+from scipy.ndimage import gaussian_filter
+from sklearn.cluster import KMeans
+from sklearn.preprocessing import normalize
+
+from bigkernel.errors import DataError, PseudoLabelsCollapsed
+from pipelines import bench_domains, domains_data, domains_methods, domains_page, domains_pair, domains_rotated
+from pipelines.__main__ import main
+from pipelines.bench_jobs import digits_corpus
+from pipelines.domains_data import Digits, Fresh
+from pipelines.domains_features import BARE, COPIES, MOMENTS, TABLES, task_of
+from pipelines.domains_methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
+from pipelines.experiments import Report
+
+N_SOURCE, N_TARGET = 70, 60
+
+
+def made(name: str, n: int, seed: int, side: int = 16) -> Digits:
+    """Blurred strokes of ten kinds; the set moves them by a pixel or two."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 10
+    grid = (np.arange(side) - side / 2) / side
+    angle = labels * np.pi / 10 + 0.1 * rng.standard_normal(n)
+    along = np.cos(angle)[:, None, None] * grid[:, None] + np.sin(angle)[:, None, None] * grid
+    across = -np.sin(angle)[:, None, None] * grid[:, None] + np.cos(angle)[:, None, None] * grid + 0.02 * seed
+    images = np.exp(-((along / 0.35) ** 4) - (across / 0.07) ** 2) * (1 + (labels % 2)[:, None, None] * (along > 0))
+    return Digits(name, np.clip(images / 2 + 0.02 * rng.random(images.shape), 0, 1), labels)
+
+
+@pytest.fixture(scope="module")
+def sets() -> tuple[Digits, Digits]:
+    return made("USPS", N_SOURCE, 1), made("MNIST", N_TARGET, 2)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, sets: tuple[Digits, Digits]) -> Path:
+    """The files of the pair, of generated digits."""
+    directory = tmp_path_factory.mktemp("pair")
+    for digits, name in zip(sets, ("USPS_1800", "MNIST_2000"), strict=True):
+        stored = {"fts": digits.images.reshape(len(digits), -1), "labels": digits.labels[:, None].astype(np.uint8) + 1}
+        savemat(directory / f"digits16_{name}.mat", stored)
+    return directory
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_the_pair_is_shuffled_and_its_labels_go_with_their_images(data: Path, sets: tuple[Digits, Digits]) -> None:
+    for found, stored in zip(domains_data.the_pair(data, 3), sets, strict=True):
+        assert found.labels.tolist() != stored.labels.tolist()
+        order = [int(np.argmin(np.abs(stored.images - image).sum(axis=(1, 2)))) for image in found.images]
+        assert sorted(order) == list(range(len(stored)))
+        np.testing.assert_array_equal(found.labels, stored.labels[order])
+
+
+@pytest.mark.parametrize("table", [BARE, MOMENTS])
+def test_features_of_a_digit_do_not_depend_on_the_digits_beside_it(sets: tuple[Digits, Digits], table: str) -> None:
+    order = np.random.default_rng(0).permutation(N_SOURCE)
+    task, moved = (task_of(source, sets[1], table, 0) for source in (sets[0], sets[0].take(order)))
+    np.testing.assert_array_equal(moved.source, task.source[order])
+    np.testing.assert_array_equal(moved.labels, task.labels[order])
+
+
+def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(sets: tuple[Digits, Digits]) -> None:
+    task, bare = (task_of(*sets, table, 4) for table in (COPIES, BARE))
+    assert len(task.source) == 6 * N_SOURCE
+    np.testing.assert_allclose(np.bincount(task.digit, task.weight), 1)
+    np.testing.assert_array_equal(task.labels, sets[0].labels[task.digit])
+    np.testing.assert_array_equal(task.source[task.style == 0], bare.source)
+    np.testing.assert_array_equal(task.target, bare.target)
+    assert (task.style[N_SOURCE:] == 1).all()
+    assert np.abs(task.source[N_SOURCE:] - bare.source[task.digit[N_SOURCE:]]).max(axis=1).min() > 0
+
+
+def write_zip(path: Path, rows: np.ndarray) -> None:
+    with gzip.open(path, "wt", encoding="ascii") as file:
+        np.savetxt(file, rows)
+
+
+def test_fresh_usps_digits_are_no_rows_of_the_pair_and_smoothed_as_it_is(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([np.arange(23) % 10, rng.uniform(-1, 1, (23, 256))])
+    write_zip(tmp_path / "zip.train.gz", rows[:12])
+    write_zip(tmp_path / "zip.test.gz", rows[12:])
+    found = domains_data._other_usps(tmp_path)
+    kept = [i for i in range(23) if i % 5]
+    np.testing.assert_array_equal(found.labels, rows[kept, 0])
+    # the same by hand: a 7×7 kernel over a frame of zeros
+    taps = np.exp(-(np.arange(-3, 4) ** 2) / (2 * 0.75**2))
+    taps /= taps.sum()
+    framed = np.pad((rows[kept[3], 1:].reshape(16, 16) + 1) / 2, 3)
+    expected = [[taps @ framed[i : i + 7, j : j + 7] @ taps for j in range(16)] for i in range(16)]
+    np.testing.assert_allclose(found.images[3], expected, atol=1e-6)
+
+
+def test_fresh_images_are_made_as_the_pair_was(data_dir: Path) -> None:
+    for name in ("digits16_USPS_1800.mat", "digits16_MNIST_2000.mat", "zip.test.gz", "t10k-images-idx3-ubyte.gz"):
+        if not (data_dir / name).is_file():
+            pytest.skip(f"{name} is not in the data directory")
+    pair = loadmat(data_dir / "digits16_USPS_1800.mat")["fts"]
+    with gzip.open(data_dir / "zip.test.gz", "rt") as file:
+        rows = np.loadtxt(file, max_rows=50)
+    first = 7291  # zip.train comes before
+    numbers = [i for i in range(len(rows)) if (first + i) % 5 == 0]
+    grey = (rows[numbers, 1:].reshape(-1, 16, 16) + 1) / 2
+    smooth = gaussian_filter(grey, (0, 0.75, 0.75), mode="constant").reshape(-1, 256)
+    np.testing.assert_allclose(smooth, pair[[(first + i) // 5 for i in numbers]], atol=1e-5)
+    pair = normalize(loadmat(data_dir / "digits16_MNIST_2000.mat")["fts"][::40])
+    with gzip.open(data_dir / "t10k-images-idx3-ubyte.gz") as stored:
+        images = np.frombuffer(stored.read()[16:], np.uint8).reshape(-1, 28, 28) / 255
+    small = normalize(domains_data.resized(images, 16).reshape(-1, 256))
+    assert (pair @ small.T).max(axis=1).min() > 0.9998
+
+
+def test_a_draw_of_fresh_digits_has_sixteen_pixels_a_side_and_other_digits_each_time(
+    sets: tuple[Digits, Digits],
+) -> None:
+    fresh = Fresh(sets[0], made("MNIST", 80, 5, side=28))
+    one, other = fresh.draw(0, 30, 40), fresh.draw(1, 30, 40)
+    assert [digits.images.shape for digits in one] == [(30, 16, 16), (40, 16, 16)]
+    assert not np.array_equal(one[0].images, other[0].images)
+    np.testing.assert_array_equal(fresh.draw(0, 30, 40)[1].images, one[1].images)
+
+
+def test_a_resized_image_keeps_its_grey_level_and_its_place() -> None:
+    flat = domains_data.resized(np.full((1, 28, 28), 0.4), 16)
+    np.testing.assert_array_equal(flat, 102 / 256)
+    dot = np.zeros((1, 28, 28))
+    dot[0, 7:9, 19:21] = 1
+    small = domains_data.resized(dot, 16)[0]
+    centre = np.array([(small.sum(axis=1) @ np.arange(16)), (small.sum(axis=0) @ np.arange(16))]) / small.sum()
+    np.testing.assert_allclose((centre + 0.5) * 28 / 16, [8, 20], atol=0.1)
+
+
+@pytest.mark.parametrize(("part", "missing"), [("pair", "digits16_USPS_1800.mat"), ("fresh", "zip.train.gz")])
+def test_a_missing_file_is_a_data_error_that_names_it(tmp_path: Path, part: str, missing: str) -> None:
+    options = ["--part", part, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick"]
+    done = CliRunner().invoke(main, ["domains", *options])
+    assert done.exit_code == 3
+    assert missing in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"1 2 3\n"), gzip.compress(b"1 x\n")])
+def test_a_damaged_file_of_usps_digits_is_a_data_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "zip.train.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"zip\.train\.gz: expected"):
+        domains_data._other_usps(tmp_path)
+
+
+# ---------------------------------------------------------------- methods
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_every_method_recognises_generated_digits_of_the_other_set(sets: tuple[Digits, Digits], key: str) -> None:
+    task = task_of(*sets, COPIES if METHODS[key].needs_styles else MOMENTS, 0)
+    assert METHODS[key].takes(task)
+    fit = Draws(task, 40).fit(METHODS[key], 0)
+    assert fit.predicted.shape == (N_TARGET,)
+    assert fit.accuracy == 100 * np.mean(fit.predicted == task.target_labels)
+    assert fit.accuracy > 30
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_no_method_is_told_a_label_of_the_target_and_some_no_image(sets: tuple[Digits, Digits], key: str) -> None:
+    method = METHODS[key]
+    task = task_of(*sets, COPIES if method.needs_styles else BARE, 0)
+    other = replace(task, target_labels=np.zeros_like(task.target_labels), _cached={})
+    if method.knows == SOURCE:
+        other = replace(other, target=np.full_like(task.target, np.nan))
+    Z = Draws(task, 30).landmarks(method.knows, 0)[0]
+    with domains_methods.guarded():
+        found = [method.fit(given, Z, method.setting)(task.target) for given in (task, other)]
+    np.testing.assert_array_equal(*found)
+
+
+def test_landmarks_are_centres_of_what_is_seen_found_once_a_draw_and_their_seconds_count(
+    sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(*sets, BARE, 0)
+    monkeypatch.setattr(domains_methods, "timed", lambda f, *args: (f(*args), 10.0))
+    drawn = Draws(task, 12)
+    for knows, rows in ((SOURCE, task.source), (TARGET, task.rows)):
+        Z, seconds = drawn.landmarks(knows, 5)
+        np.testing.assert_allclose(Z, KMeans(12, n_init=1, random_state=5).fit(rows).cluster_centers_)
+        assert seconds == 10.0
+        assert drawn.landmarks(knows, 5)[0] is Z
+    assert drawn.fit(METHODS["krr"], 5).seconds == 20.0
+    assert drawn.fit(METHODS["1-nn"], 5).seconds == 10.0
+
+
+def test_a_collapse_of_pseudo_labels_is_told_by_the_fit_and_other_warnings_go_on(sets: tuple[Digits, Digits]) -> None:
+    def collapsing(task: Any, Z: Any, setting: Any) -> Any:
+        warnings.warn("flat", PseudoLabelsCollapsed, stacklevel=1)
+        return lambda rows: np.zeros(len(rows), int)
+
+    def warning(task: Any, Z: Any, setting: Any) -> Any:
+        warnings.warn("else", UserWarning, stacklevel=1)
+        return lambda rows: np.zeros(len(rows), int)
+
+    drawn = Draws(task_of(*sets, BARE, 0), 12)
+    assert drawn.fit(Method("", SOURCE, collapsing), 0).collapsed
+    with pytest.warns(UserWarning, match="else"):
+        assert not drawn.fit(Method("", SOURCE, warning), 0).collapsed
+
+
+# ---------------------------------------------------------------- chosen on the source
+
+
+def test_held_out_digits_take_no_part_in_a_fit_nor_do_their_copies(
+    sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+
+    def fit(task: Any, Z: Any, setting: Any) -> Any:
+        seen.append(task.digit)
+        return lambda rows: np.full(len(rows), -1)
+
+    monkeypatch.setattr(domains_pair, "METHODS", {"one": Method("one", SOURCE, fit, {"a": 0.0}, {"a": (1.0, 2.0)})})
+    task = task_of(*sets, COPIES, 0)
+    chosen = domains_pair.choose(task, 12, 0, None, lambda: None)
+    assert chosen["one"] == domains_pair.Chosen({"a": 1.0}, 0.0)
+    assert len(seen) == 2 * domains_pair.N_FOLDS
+    for digits in seen:
+        assert len(digits) == 6 * len(np.unique(digits))
+    kept = np.concatenate([np.unique(digits) for digits in seen[: domains_pair.N_FOLDS]])
+    np.testing.assert_array_equal(np.bincount(kept), domains_pair.N_FOLDS - 1)
+
+
+def test_what_is_chosen_does_not_depend_on_target_labels(
+    sets: tuple[Digits, Digits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = {key: METHODS[key] for key in ("krr", "tca")}
+    monkeypatch.setattr(domains_pair, "METHODS", some)
+    task = task_of(*sets, BARE, 0)
+    poisoned = replace(task, target_labels=(task.target_labels + 1) % 10, _cached={})
+    found = [domains_pair.choose(one, 20, 0, 2, lambda: None) for one in (task, poisoned)]
+    assert found[0] == found[1]
+    assert set(found[0]) == set(some)
+    for key, chosen in found[0].items():
+        assert chosen.setting in domains_pair.grid_of(METHODS[key], 2)
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def fits_of(right: list[list[bool]], seconds: float) -> list[Fit]:
+    found = []
+    for one in right:
+        predicted = np.where(one, 1, 0)
+        found.append(Fit(100 * float(predicted.mean()), seconds, False, predicted))
+    return found
+
+
+def test_the_verdict_compares_with_the_larger_of_two_standard_errors() -> None:
+    labels = np.ones(8, int)
+    exact = fits_of([[True, True, False, False, False, False, False, False]], 3.0)
+    answer = fits_of([[True] * 7 + [False], [True] * 5 + [False] * 3], 1.0)
+    found = domains_page.verdict("a → b", exact, answer, labels)
+    assert (found.exact, found.answer, found.difference) == (25.0, 75.0, 50.0)
+    assert found.draws_error == pytest.approx(12.5)
+    # gains of the images: 0 0 1 1 1 ½ ½ 0
+    assert found.images_error == pytest.approx(100 * np.std([0, 0, 1, 1, 1, 0.5, 0.5, 0], ddof=1) / np.sqrt(8))
+    assert found.errors == pytest.approx(50 / max(found.draws_error, found.images_error))
+    assert found.holds
+    assert not replace(found, answer_seconds=3.5).holds
+    assert not replace(found, draws_error=26.0).holds
+
+
+def test_the_sentence_says_less_and_slower_where_that_is_so() -> None:
+    good = domains_page.Verdict("a → b", 45.0, 75.0, 0.5, 1.0, 4.0, 1.0)
+    text = domains_page.sentence(good, 400)
+    assert "30.0 points more than SSSL_N (75.0 and 45.0 %), 30.0 standard errors, and is 4.0 times as fast" in text
+    assert "answers" in text
+    bad = domains_page.sentence(replace(good, answer=40.0, answer_seconds=8.0), 400)
+    assert "5.0 points less" in bad
+    assert "2.0 times as slow" in bad
+    assert "no answer" in bad
+
+
+def test_a_figure_that_no_draw_changes_has_no_error() -> None:
+    assert domains_page.mean_and_error([40.0, 40.0, 40.0]) == (40.0, None)
+    assert domains_page.mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
+
+
+def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--part", "pair", "--quick", "--landmarks", "24", "--data", str(data), "--out", str(out)]
+    done = CliRunner().invoke(main, ["domains", *options], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines[:-1])) <= 80  # the last one is a path
+    assert "…" not in done.stdout
+    results = json.loads((out / "results.json").read_text())
+    for table in TABLES:
+        keys = [line["key"] for line in results[f"pair_{table}"]]
+        styled = table == COPIES
+        assert keys == [key for key, method in METHODS.items() if styled or not method.needs_styles]
+        for kind in ("", "_chosen"):
+            with open(out / f"pair_{table}{kind}.csv", encoding="utf-8", newline="") as file:
+                for line, stored in zip(csv.DictReader(file), results[f"pair_{table}{kind}"], strict=True):
+                    assert float(line["forth"]) == stored["forth"]
+                    assert 0 <= stored["back"] <= 100
+        chosen = {line["key"]: line for line in results[f"pair_{table}_chosen"]}
+        assert set(chosen) == {key for key in keys if METHODS[key].grid}
+        assert all(line["forth_chosen"] and 0 <= line["back_cv"] <= 100 for line in chosen.values())
+    assert [line["direction"] for line in results["open_problem"]] == ["USPS → MNIST", "MNIST → USPS"]
+    names = {f"pair_{table}{kind}_bars" for table in TABLES for kind in ("", "_chosen")}
+    names |= {"components", "confusion_after", "confusion_before", "examples"}
+    assert {path.stem for path in out.glob("*.png")} == names
+    page = (out / "report.html").read_text()
+    assert page.count("<img") == len(names)
+    assert 'src="http' not in page
+
+
+def test_fresh_images_are_judged_with_the_settings_of_the_pair(
+    sets: tuple[Digits, Digits], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fresh, "read", classmethod(lambda cls, data: cls(sets[0], made("MNIST", 80, 5, side=28))))
+    options = ["--part", "fresh", "--quick", "--landmarks", "24", "--data", str(data), "--out", str(tmp_path), "--json"]
+    done = CliRunner().invoke(main, ["domains", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert {line["key"] for line in results["fresh_bare"]} == {k for k, m in METHODS.items() if not m.needs_styles}
+    assert "pair_bare" not in results
+
+
+# ---------------------------------------------------------------- rotated digits
+
+
+@pytest.fixture(scope="module")
+def mnist() -> Digits:
+    return made("MNIST", 400, 3, side=28)
+
+
+def test_no_digit_is_in_two_domains_and_the_first_is_as_it_was(mnist: Digits) -> None:
+    found = domains_rotated.styled(mnist, 40, 0)
+    ids = np.random.default_rng(0).permutation(400)[:240].reshape(6, 40)
+    for digits, some in zip(found, ids, strict=True):
+        np.testing.assert_array_equal(digits.labels, mnist.labels[some])
+    np.testing.assert_allclose(found[0].images, mnist.images[ids[0]], atol=1e-6)
+    assert np.abs(found[1].images - mnist.images[ids[1]]).max() > 0.1
+
+
+def test_a_left_out_domain_gives_neither_rows_nor_landmarks(mnist: Digits) -> None:
+    domains, _ = domains_rotated.drawn(mnist, 40, 20, 0)
+    source, target = domains.split(2)
+    assert len(source.rows) == 200
+    assert set(target.domain) == {2}
+    np.testing.assert_array_equal(source.landmarks, np.concatenate([domains.centres[g] for g in (0, 1, 3, 4, 5)]))
+    assert source.landmarks.shape == (20, 784)
+
+
+def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns(
+    mnist: Digits, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = domains_rotated.measure(mnist, 30, 20, [0, 1], quiet=True)
+    for name, method in domains_rotated.METHODS.items():
+        assert np.shape(found.accuracies[name]) == (6, 2)
+        for setting in found.chosen[name]:
+            assert all(setting[key] in values for key, values in method.grid.items())
+    report = Report(tmp_path, "", "")
+    domains_rotated.show(report, found, domains_rotated.styled(mnist, 30, 0), 30, 20)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    table = report.results["rotated"]
+    assert [line["left_out"] for line in table] == [*domains_rotated.STYLES, "mean", "fit s"]
+    for name in domains_rotated.METHODS:
+        assert table[6][name] == pytest.approx(np.mean(found.accuracies[name]))
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"domains", "rotated_curves"}
+
+
+def test_the_sentence_about_rotated_digits_compares_draw_by_draw() -> None:
+    text = domains_rotated.sentence(
+        {"KRR": [50.0, 60.0], "SSSL": [51.0, 61.0], "UDICA+KRR": [48.0, 56.0], "DICA+KRR": [50.5, 62.5]}
+    )
+    assert "SSSL 1.0 points more," in text
+    assert "UDICA+KRR 3.0 points less (standard error 1.0)" in text
+
+
+# ---------------------------------------------------------------- scale
+
+
+def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = digits_corpus(tmp_path, tmp_path, 1_200, quiet=True, chunk_rows=400)
+    jobs = bench_domains.jobs(corpus, 16)
+    assert list(jobs) == [bench_domains.GRAM, "XNV", "DICA", "JDA", "ARTL"]
+    result = {}
+    for name, job in jobs.items():
+        seconds, peak = job.run()
+        assert seconds > 0
+        assert job.announced_bytes() > 2**20
+        result[name] = {
+            "seconds": seconds,
+            "ratio": 1.25,
+            "peak_bytes": peak,
+            "announced_bytes": job.announced_bytes(),
+        }
+    bench_domains.show(result, "1,200 rows")
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("1.25×") == 5
+    report = Report(tmp_path / "out", "", "", quiet=True)
+    domains_page.scale(report, result, 1_200, 16)
+    assert [line["name"] for line in report.results["scale"]] == list(jobs)
+
+
+def test_the_last_domain_has_no_labels_at_scale(tmp_path: Path) -> None:
+    corpus = digits_corpus(tmp_path, tmp_path, 400, quiet=True, chunk_rows=100)
+    rows = bench_domains.domained(corpus)
+    domain, y = rows.column("domain"), rows.column("y")
+    assert np.bincount(domain).tolist() == [100] * 4
+    assert (y[domain == 3] == -1).all()
+    assert (y[domain < 3] >= 0).all()
+
+
+def test_help_teaches() -> None:
+    done = CliRunner().invoke(main, ["domains", "--help"])
+    assert done.exit_code == 0
+    for words in ("digits16_USPS_1800.mat", "zip.train.gz", "--part", "--quick", "source alone", "open problem"):
+        assert words in " ".join(done.output.split())
