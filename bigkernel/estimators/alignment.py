@@ -147,10 +147,6 @@ class JDA(SidedEstimator, DomainedTransformer):
         """
         return self._fit_sides(X, y, sample_domain, sample_weight)
 
-    def fit_transform(self, X: Any, y: Any = None, **more: Any) -> Any:
-        """`fit`, and the components of the same rows."""
-        return self.fit(X, y, **more).transform(X)
-
     def _check_settings(self) -> None:
         super()._check_settings()
         if not self.alpha > 0:
