@@ -133,7 +133,7 @@ def virtual_copies(
     """
     if copies < 0:
         raise ConfigError(f"copies: expected at least 0, found {copies}")
-    rows = as_rows(X, y)
+    rows = _readable(as_rows(X, y))
     n, d = len(rows), rows.stored_width
     height, width = image_shape_of(X, image_shape, d)
     if restyling is None:
@@ -155,6 +155,16 @@ def virtual_copies(
     chunk_rows = chunk_rows_for(d, rows.dtype.itemsize, n_rows)
     made = DeformedSource(rows.x, n, n_rows, chosen, chunk_rows=chunk_rows, deformation=restyling)
     return replace(rows, x=made, columns=columns, name=f"{rows.name} with {copies} copies")
+
+
+def _readable(rows: Rows) -> Rows:
+    """The rows, unless a cluster holds them: a task that makes rows of others cannot ask the cluster for these."""
+    if rows.persisted:
+        raise DataError(
+            f"{rows.name}: a Dask array that is persisted on a cluster; give the array as it was before persist(), or a "
+            "zarr array or corpus"
+        )
+    return rows
 
 
 def _chosen(rows: Rows, only: Any) -> Array | None:
@@ -203,7 +213,7 @@ def styled_domains(
     >>> rows.shape, rows.column("domain").tolist()
     ((6, 64), [1, 1, 1, 0, 1, 1])
     """
-    rows = as_rows(X)
+    rows = _readable(as_rows(X))
     height, width = image_shape_of(X, image_shape, rows.stored_width)
     low, high = pixel_range(rows)
     styling = Styling(height, width, tuple(styles), seed, low, high)

@@ -191,6 +191,16 @@ def test_worker_processes_give_the_same_bits(client: Client, inputs):
             assert_array_equal(totals[1][name], values)
 
 
+@pytest.mark.cluster
+def test_rows_that_a_cluster_holds_are_refused(client: Client):
+    held = client.persist(da.from_array(X, chunks=(13, SIDE**2)))
+    for make in (virtual_copies, lambda X: styled_domains(X, STYLES)):
+        with pytest.raises(
+            DataError, match=r"X: a Dask array that is persisted on a cluster; give the array as it was"
+        ):
+            make(held)
+
+
 @every_kind
 def test_each_row_is_drawn_in_the_style_of_its_domain(inputs, kind):
     rows = styled_domains(inputs[kind], STYLES, seed=6)
