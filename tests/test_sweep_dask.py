@@ -93,6 +93,7 @@ def test_without_a_worker_the_wait_is_bounded(rows):
 
 
 def test_a_task_that_never_ends_is_given_up(rows, client):
+    sweep(rows, Sums(D), client=client)  # the libraries are loaded, and may take their time
     with dask.config.set({"bigkernel.stall-seconds": 2}):
         start = time.perf_counter()
         with pytest.raises(Stalled, match=r"a segment was not finished within 2 s .*workers: tcp://.* running"):
