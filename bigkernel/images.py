@@ -131,7 +131,7 @@ class MomentNormalise(_ImageMap):
         resampler = Resampler(self.height, self.columns, min(self._strip_rows, max(1, len(x))), x.dtype)
         for first in range(0, len(x), self._strip_rows):
             strip = images[first : first + self._strip_rows]
-            with np.errstate(invalid="ignore"):  # a row that is not finite stays as it is
+            with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite stays as it is
                 affine, inked = self._affine(strip)
                 np.copyto(strip, resampler(strip, affine), where=inked[:, None, None])
         return x
@@ -207,7 +207,7 @@ class Orientations(_ImageMap):
     def cost(self, d: int, itemsize: int) -> MapCost:
         """See `RowMap`."""
         framed = (self.height + 2) * (self.columns + 2)
-        pixels = (5 + DIRECTIONS) * framed + 2 * DIRECTIONS * CELLS * (self.columns + CELLS)
+        pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * CELLS * (self.columns + CELLS)
         pooling = 2 * (_taps(self.height) * self.columns + _taps(self.columns) * CELLS)
         return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._strip_rows * pixels * itemsize)
 
@@ -238,7 +238,10 @@ class _Gradients:
         """Features (512, b) of x (b, h·w), in a buffer that the next call overwrites."""
         b, (h, w) = len(x), self._slopes.shape[1:3]
         framed, planes = self._framed[..., :b], self._planes[..., :b]
-        framed[1:-1, 1:-1] = x.T.reshape(h, w, b)
+        # in units of the largest pixel: no difference and no sum leaves the range of the dtype
+        peak = np.abs(x).max(axis=1)
+        peak[peak == 0] = 1
+        np.divide(x.T.reshape(h, w, b), peak, out=framed[1:-1, 1:-1])
         right, down, flat, steep = self._slopes[..., :b]
         np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=right)
         np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=down)
@@ -268,9 +271,6 @@ class _Gradients:
     def _rooted(self, features: Array) -> Array:
         """√(f/Σf), (512, b); the sum is by halves, the same for any b."""
         values = features.reshape(-1, features.shape[-1])
-        peak = values.max(axis=0)
-        peak[peak == 0] = 1
-        np.divide(values, peak, out=values)  # sums stay in the range of the dtype
         total = self._features[1].reshape(values.shape[0], -1)[:, : values.shape[1]]
         np.copyto(total, values)
         while len(total) > 1:

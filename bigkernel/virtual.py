@@ -161,8 +161,8 @@ def _readable(rows: Rows) -> Rows:
     """The rows, unless a cluster holds them: a task that makes rows of others cannot ask the cluster for these."""
     if rows.persisted:
         raise DataError(
-            f"{rows.name}: a Dask array that is persisted on a cluster; give the array as it was before persist(), or a "
-            "zarr array or corpus"
+            f"{rows.name}: a Dask array that is persisted on a cluster; give the array as it was before persist(), or "
+            "a zarr array or corpus"
         )
     return rows
 
