@@ -199,8 +199,10 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         return total
 
     def _graph(self, whitening: Whitening, aligned: Aligned) -> Array | None:
-        if "anchors" not in self.statistics_:
+        if not self.manifold > 0:
             return None
+        if "anchors" not in self.statistics_:
+            raise ConfigError(f"manifold={self.manifold}: the fit was without a graph (manifold=0); fit again")
         total = self.statistics_
         return whitening.rotate(laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"]))
 

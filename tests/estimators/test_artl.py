@@ -165,6 +165,12 @@ def test_refit_solves_again_with_the_labels_of_the_last_round():
     assert not {"_reduced", "_solution"} & set(vars(model))
 
 
+def test_a_graph_that_was_not_swept_is_not_made_up():
+    model = ARTLClassifier(**GIVEN, manifold=0.0).fit(X, Y)
+    with pytest.raises(ConfigError, match="manifold=1.0: the fit was without a graph"):
+        model.set_params(manifold=1.0).refit()
+
+
 # ---------------------------------------------------------------- domains
 
 
