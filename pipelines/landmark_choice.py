@@ -231,19 +231,20 @@ def _show(report: Report, problem: Problem, records: list[dict[str, Any]], repea
         f"rows, {problem.measure.split(', ')[1]}; s: seconds of a fit with {many:,} landmarks.",
     )
     Table([Column(key, key) for key in records[0]], records).write_csv(report.out / f"{problem.name}.csv")
-    for key, label, logarithmic in (
-        ("trace_error", "trace error tr(K − K̂)/tr(K), %", True),
-        ("accuracy", f"{problem.measure}, %", False),
-        ("seconds", "seconds of a fit", True),
+    for key, label in (
+        ("trace_error", "trace error tr(K − K̂)/tr(K), %"),
+        ("accuracy", f"{problem.measure}, %"),
+        ("seconds", "seconds of a fit"),
     ):
+        known = [one[key] for one in records if one[key] is not None]
         report.figure(
             f"{problem.name}_{key}",
             curves,
             [_curve(records, choice, key) for choice in CHOICES if _known(records, choice, key)],
-            x_label="m, number of landmarks",
+            x_label="m, number of landmarks or random features",
             y_label=label,
             x_log=True,
-            y_log=logarithmic,
+            y_log=max(known) > 20 * min(known) > 0,  # an axis of fewer decades would have no numbers
             x_ticks=problem.counts,
             height=4.2,
             caption=f"{problem.title[0].upper() + problem.title[1:]}: {label}, against the number of landmarks"

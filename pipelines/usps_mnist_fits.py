@@ -15,16 +15,18 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
+from bigkernel.estimators.choosing import choose
 from bigkernel.monitor.terminal import bar
+from bigkernel.rows import as_rows
 from pipelines.experiments import digit_pair, timed
 
 Array = NDArray[Any]
 Predict = Callable[[Array], Array]
 N_CLASSES = 10
 UNIFORM, KMEANS, HALVES = KINDS = ("uniform", "k-means", "k-means ½")
+HALVES_OF = "balanced-k-means"  # what HALVES is among the choices of the estimators
 SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # of SSSL as the seed prints them; it prints no s for SSSL_m
 FOUND_COMPONENTS = 100  # of HALVES; found on the accuracies themselves
 RR_ALPHA, KRR_ALPHA, KRR_SIGMA = 1.0, 1.0, 0.06
@@ -169,14 +171,9 @@ def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int)
     """Landmarks (m, d) of a draw; "uniform" leaves it to the estimator to draw them from all rows."""
     if kind == UNIFORM:
         return "uniform"
-    if kind == KMEANS:
-        return _centres(np.concatenate([source, target]), m, draw)
-    return np.concatenate([_centres(source, m // 2, draw), _centres(target, m - m // 2, draw)])
-
-
-def _centres(X: Array, count: int, draw: int) -> Array:
-    found: Array = KMeans(count, n_init=1, random_state=draw).fit(X).cluster_centers_
-    return found
+    domain = np.repeat([0, 1], [len(source), len(target)])
+    rows, method = as_rows(np.concatenate([source, target]), domain=domain), "k-means" if kind == KMEANS else HALVES_OF
+    return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw)).landmarks
 
 
 @contextmanager
