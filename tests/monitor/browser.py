@@ -18,8 +18,8 @@ from typing import Any
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_START_SECONDS = 30
-_ANSWER_SECONDS = 20
+_START_SECONDS = 90
+_ANSWER_SECONDS = 60
 _numbers = itertools.count(1)  # of commands
 
 
@@ -108,7 +108,7 @@ class Tab:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 20) -> None:
+    def until(self, expression: str, seconds: float = 60) -> None:
         """Wait until an expression is true; one that throws is not true yet.
 
         Raises

@@ -19,7 +19,7 @@ import pytest
 from browser import Tab, browsing, chromium
 from distributed import Client, LocalCluster
 from drivers import wait_until
-from probes import Sleep, Sums
+from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
 from bigkernel import connect
@@ -110,8 +110,9 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
 
     def job() -> None:
         with executing(client, run=run, command=["bigkernel", "fit", "digits.corpus"]):
-            swept.append(sweep(rows, Sums(WIDTH, Sleep(0.2)), what="moments"))
+            swept.append(sweep(rows, Sums(WIDTH, Both((Sleep(0.2), hold))), what="moments"))
 
+    hold = Hold(n - ROWS_A_SEGMENT, str(tmp_path / "killed"))  # it does not end before the page has shown it
     swept: list[Any] = []
     with dask.config.set(smaller), connect("local", workers=2, dashboard=0) as client:
         install(client)
@@ -122,12 +123,13 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
         thread = threading.Thread(target=job, daemon=True)
         thread.start()
         tab.until(f"{count('running')} > 0")
-        tab.until(f"{count('published')} + {count('merged')} > 3", 30)
+        tab.until(f"{count('published')} + {count('merged')} > 3")
         os.kill(victim, signal.SIGKILL)
-        tab.until("document.querySelector('#bk-log li[data-kind=worker]')", 30)
+        Path(hold.gate).touch()
+        tab.until("document.querySelector('#bk-log li[data-kind=worker]')")
         assert "its process ended" in tab.evaluate(text("#bk-log li[data-kind=worker] span"))
-        tab.until(f"{count('merged')} == {SEGMENTS}", 60)
-        thread.join(30)
+        tab.until(f"{count('merged')} == {SEGMENTS}")
+        thread.join(60)
         tab.until("document.getElementById('bk-page').dataset.state == 'finished'")
         tab.until(f"{cells()}.every((state) => state == 'merged')")
 
