@@ -173,10 +173,11 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         found, least = int(counts[~source].sum()), self._least_target_rows
         name = type(self).__name__
         if not found:
-            where = "all rows are labelled" if cells.domains is None else "every domain has labelled rows"
+            domains = ", ".join(map(str, self.domains_[:5])) + (", …" if len(source) > 5 else "")
+            where = "all rows are labelled" if cells.domains is None else f"every domain ({domains}) has labelled rows"
             raise DataError(
-                f"y: {name} has nothing to adapt to, {where} ({len(source) if cells.domains is not None else 1} "
-                "domain(s)); expected rows of a target domain, all of them labelled -1"
+                f"y: {name} has nothing to adapt to, {where}; expected the rows of a target without labels: -1 in "
+                "their place, the other labels numbers, or the target's rows in a corpus of named classes"
             )
         if found < least:
             raise DataError(f"y: {name} needs at least {least} rows of the target, to see how they vary; found {found}")

@@ -167,7 +167,7 @@ def test_refit_solves_again_with_the_labels_of_the_last_round():
 
 def test_a_graph_that_was_not_swept_is_not_made_up():
     model = ARTLClassifier(**GIVEN, manifold=0.0).fit(X, Y)
-    with pytest.raises(ConfigError, match="the fit was without a graph .*; fit again"):
+    with pytest.raises(ConfigError, match="the fit was without a graph"):
         model.set_params(manifold=1.0).refit()
 
 
@@ -246,8 +246,8 @@ def test_labels_that_grow_less_sure_stop_the_rounds():
     ("domain", "message"),
     [
         (None, "nothing to adapt to, all rows are labelled"),
-        (np.zeros(N_S), r"nothing to adapt to, every domain has labelled rows \(1 domain"),
-        (np.arange(N_S) % 2, r"every domain has labelled rows \(2 domain"),
+        (np.zeros(N_S), r"nothing to adapt to, every domain \(0\) has labelled rows"),
+        (np.arange(N_S) % 2, r"every domain \(0, 1\) has labelled rows"),
     ],
 )
 def test_labels_everywhere_leave_nothing_to_adapt_to(domain, message):
