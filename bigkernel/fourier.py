@@ -217,7 +217,11 @@ class FourierRows:
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
-        return self._of(x.dtype).of(x)
+        chunk, features = Chunk(x), self._of(x.dtype)
+        out = np.empty((len(x), features.width), x.dtype)
+        for block in chunk.blocks():  # a whole array takes no more buffers than a block
+            out[block] = features.block(chunk, block)
+        return out
 
     def _of(self, dtype: np.dtype[Any]) -> FourierMap:
         same = self.features

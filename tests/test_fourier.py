@@ -202,3 +202,16 @@ def test_as_a_row_map_it_takes_the_dtype_of_the_rows_and_refuses_other_widths():
     assert row_map.cost(D, 8).fixed_bytes > row_map.cost(D, 4).fixed_bytes
     with pytest.raises(DataError, match="5 features, found 4"):
         row_map.width(4)
+
+
+def test_as_a_row_map_it_takes_a_whole_array_in_the_buffers_of_a_block():
+    import tracemalloc
+
+    row_map = FourierRows(features(Gaussian(1.0), width=60))
+    many = np.tile(X, (1000, 1))
+    tracemalloc.start()
+    given = row_map.apply(many)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < given.nbytes + row_map.cost(D, 8).fixed_bytes + 2048 * row_map.cost(D, 8).row_bytes + 2**19
+    assert_allclose(given[-N:], given[:N], rtol=0, atol=1e-14)
