@@ -109,8 +109,8 @@ def virtual_copies(
         Of each; 0: the rows as they are.
     seed : int
     only : "all", "labelled", or ids (k,) or bool (n,)
-        Which rows are copied. "labelled": those with a label, which is not −1 (classes) or NaN (numbers); with source
-        and target in one matrix these are the source.
+        Which rows are copied. "labelled": those with a label, which is neither −1 nor NaN, whatever the type of the
+        column; with source and target in one matrix these are the source.
     image_shape : (height, width) or None
         None: that of a corpus, or a square.
     restyling : Restyling or None
@@ -262,8 +262,8 @@ def restyle(
 
 
 def _labelled(y: Array) -> Array:
-    """Ids of the rows that have a label: not −1 in a column of integers, not NaN in one of numbers."""
-    missing = np.isnan(y) if y.dtype.kind == "f" else y == -1
+    """Ids of the rows that have a label: not −1 and not NaN, as for `Cells`."""
+    missing = (y == -1) | (np.isnan(y) if y.dtype.kind == "f" else False)
     return np.flatnonzero(~missing.reshape(len(y), -1).any(axis=1))
 
 

@@ -140,6 +140,15 @@ def test_arrays_in_memory_are_the_rows():
     assert_array_equal(restyle(X, copies=0)[2], np.ones(N))
 
 
+@pytest.mark.parametrize("missing", [-1, np.nan])
+def test_rows_without_a_label_are_told_alike_in_any_type(missing):
+    plain = virtual_copies(X, Y, copies=1, only="labelled")
+    for dtype in (np.float32, np.float64) if np.isnan(missing) else (np.int8, np.int64, np.float32, np.float64):
+        rows = virtual_copies(X, np.where(Y < 0, missing, Y).astype(dtype), copies=1, only="labelled")
+        assert_array_equal(rows.column("weight"), plain.column("weight"))
+        assert_array_equal(rows.column("group"), plain.column("group"))
+
+
 def test_row_maps_see_the_copies_as_they_see_the_images(inputs):
     plain = virtual_copies(inputs["corpus"], copies=1)
     mapped = virtual_copies(as_rows(inputs["corpus"]).map(UnitNorm()).map(Orientations(SIDE, SIDE)), copies=1)
