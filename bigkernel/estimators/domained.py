@@ -1,14 +1,15 @@
 """The door of estimators that know domains: fit(X, y, sample_domain, sample_weight) for every kind of input.
 
 A row's domain is an integer, from `sample_domain` or from the column `domain` of a corpus or Rows; its label, where it
-has one, tells its class, and −1 or NaN that it has none. Rows become `Cells` (a domain and a class, or no label),
-whose sums one sweep accumulates beside the moments of all rows.
+has one, tells its class, and −1 or NaN that it has none (beside text: None). Rows become `Cells` (a domain and a class,
+or no label), whose sums one sweep accumulates beside the moments of all rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from bigkernel.plan import Plan
 from bigkernel.predictor import Predictor
 from bigkernel.projections import Projection
 from bigkernel.rows import Rows, as_rows
-from bigkernel.statistics import Accumulator, MomentStatistic, uncentred
+from bigkernel.statistics import Accumulator, MomentStatistic, Targets, uncentred
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
@@ -96,6 +97,8 @@ class DomainedEstimator(LandmarkEstimator):
         if y is not None and not is_lazy(y):
             try:
                 y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite="allow-nan", input_name="y")
+                if y.dtype.kind == "O" and y.ndim == 1:
+                    return self._object_labels(rows, y)
                 y = column_or_1d(y, warn=True)
                 check_consistent_length(y, np.empty(len(rows)))
                 y = np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y
@@ -112,6 +115,23 @@ class DomainedEstimator(LandmarkEstimator):
             y, classes = None, np.unique(column[~missing])
         y, targets = self._class_targets(rows, y, classes, reset=True)
         return as_rows(rows, y), targets
+
+    def _object_labels(self, rows: Rows, y: Array) -> tuple[Rows, Any]:
+        """`_labels` of an array of objects: numbers, or text, with None, NaN or −1 where there is no label."""
+        check_consistent_length(y, np.empty(len(rows)))
+        missing = np.array([label is None or label == -1 or label != label for label in y], bool)
+        text = np.array([isinstance(label, str) for label in y], bool)
+        number = np.array([isinstance(label, Real) for label in y], bool)
+        if (missing | number).all():
+            return self._labels(rows, np.where(missing, -1, y).astype(np.float64))
+        if not (missing | text).all():
+            row = int(np.argmin(missing | text))
+            raise DataError(f"y: row {row} has the label {y[row]!r}; expected text alone, or numbers alone")
+        labels, codes = np.unique(y[~missing].astype(str), return_inverse=True)
+        self._set_classes(labels)
+        column = np.full(len(y), -1)
+        column[~missing] = codes
+        return as_rows(rows, column), Targets(len(labels), np.arange(len(labels)))
 
     def _domains(self, rows: Rows, fallback: str) -> tuple[Rows, Array | None]:
         """Rows with the column domain and the domains there, (G,), None where labels tell them; sets `domains_`."""

@@ -144,7 +144,8 @@ class DICA(DomainedTransformer):
 
         Parameters
         ----------
-        y : (n,) labels, −1 or NaN where there is none; None for a corpus or Rows that carry their own, and for UDICA
+        y : (n,) labels, −1 or NaN (beside text: None) where there is none; None for a corpus or Rows that carry their
+            own, and for UDICA
         sample_domain : (n,) integers; None for a corpus or Rows with a column `domain`
         sample_weight : (n,) or None
 

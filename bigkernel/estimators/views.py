@@ -31,6 +31,7 @@ from bigkernel.statistics import Moments, selected, unshifted
 from bigkernel.views import canonical_ridge, canonical_views
 
 Array = NDArray[Any]
+LANDMARKS = 200  # of a view, where nothing says how many
 
 
 class _XNV(LandmarkEstimator):
@@ -49,7 +50,7 @@ class _XNV(LandmarkEstimator):
         kernel: Kernel | str = "rbf",
         alpha: float = 1e-3,
         *,
-        n_landmarks: int | None = 200,
+        n_landmarks: int | None = None,
         landmarks: Any = "uniform",
         fit_intercept: bool = True,
         gamma: float | None = None,
@@ -74,35 +75,45 @@ class _XNV(LandmarkEstimator):
         """m, landmarks of a view."""
         return len(self.landmarks_) // 2
 
+    @property
+    def _n_drawn(self) -> int | None:
+        return self._pair
+
     def _check_landmarks(self) -> None:
-        super()._check_landmarks()
+        named = copy(self)
+        named.n_landmarks = self.n_landmarks or LANDMARKS
+        super(_XNV, named)._check_landmarks()
         if self._fourier:
             raise ConfigError(
                 f"landmarks={self.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
             )
-        if isinstance(self.landmarks, str) and self.n_landmarks is None:
-            raise ConfigError("n_landmarks: XNV has no exact form; expected the landmarks of a view, found None")
 
     def _start(self, rows: Rows, *, look: bool = True) -> None:
         """Choose the landmarks of both views, in random order, the first view's first."""
-        drawn, both = isinstance(self.landmarks, str), copy(self)
-        count = len(self.landmarks) if self.n_landmarks is None or not drawn else 2 * self.n_landmarks
-        both.n_landmarks = count
-        if not drawn and (count % 2 or self.n_landmarks not in (None, count // 2)):
-            wanted = "an even number" if self.n_landmarks is None else 2 * self.n_landmarks
-            raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
-        if drawn and count > len(rows):
-            raise DataError(
-                f"n_landmarks={self.n_landmarks}: two views draw {count} rows, and n_samples = {len(rows)}; "
-                f"expected at most {len(rows) // 2}"
-            )
-        super(_XNV, both)._start(rows, look=look)
-        self.__dict__.pop("sample_weight_", None)
-        self.landmarks_, self.kernel_, self.dtype_ = both.landmarks_, both.kernel_, both.dtype_
-        if drawn:
+        self._pair = self._both(rows)
+        super()._start(rows, look=look)
+        if isinstance(self.landmarks, str):
             # they stand in the order of their rows, which may be one of classes: a view is not to be half of those
             order = check_random_state(self.random_state).permutation(len(self.landmarks_))
-            self.landmarks_ = self.landmarks_[order]
+            self.landmarks_ = self.landmarks_[order[: 2 * (len(order) // 2)]]  # some choices find fewer than are asked
+            if not len(self.landmarks_):
+                raise DataError(f"landmarks={self.landmarks!r}: one was found, and two views need two")
+
+    def _both(self, rows: Rows) -> int:
+        """How many landmarks the two views have together."""
+        if not isinstance(self.landmarks, str):
+            count = len(self.landmarks)
+            if not count or count % 2 or self.n_landmarks not in (None, count // 2):
+                wanted = "an even number" if self.n_landmarks is None else 2 * self.n_landmarks
+                raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
+            return count
+        view = min(LANDMARKS, max(1, len(rows) // 2)) if self.n_landmarks is None else self.n_landmarks
+        if 2 * view > len(rows):
+            raise DataError(
+                f"n_landmarks={view}: two views draw {2 * view} rows, and n_samples = {len(rows)}; "
+                f"expected at most {len(rows) // 2}"
+            )
+        return 2 * view
 
     def _features(self) -> LandmarkMap:
         """The first view: predictions need no other."""
@@ -170,8 +181,9 @@ class XNV(LazyScoreMixin, RegressorMixin, _XNV):
     kernel, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
     alpha : float ≥ 0, default 1e-3
         The paper's γ. The loss is a mean over the labelled rows here, as in the paper, and not a sum.
-    n_landmarks : int, default 200
-        m, of each view; 2m rows are drawn.
+    n_landmarks : int or None
+        m, of each view; 2m rows are drawn. None: as many as an array of landmarks has, else 200, or half of the rows
+        where they are fewer.
     landmarks : name or array (2m, d)
         How landmarks are chosen from the rows, as in `KernelRidge`, and then shared out at random; or the landmarks of
         both views, the first view's first.

@@ -70,6 +70,15 @@ def test_rows_without_a_label_count_in_the_spread_alone(form):
     assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), wanted)
 
 
+@pytest.mark.parametrize("nothing", [None, -1, float("nan")])
+@pytest.mark.parametrize("names", [["a", "b", "c", "d"], [0, 1, 2, 3]])
+def test_objects_may_be_labels_beside_rows_that_have_none(names, nothing):
+    labels = np.array([nothing if code == -1 else names[code] for code in CODES], object)
+    model = DICA(**LANDMARKS).fit(X, labels, DOMAIN)
+    assert_array_equal(model.classes_, names)
+    assert_components(model, dense(LANDMARKS, CODES)[0])
+
+
 @FORMS
 def test_the_labels_of_one_domain_are_enough(form):
     labels = np.where(DOMAIN == 5, LABELS, -1)
@@ -303,6 +312,7 @@ def test_domains_may_be_whole_numbers_of_any_type():
         (np.full(N, -1), "at least 2 classes; the data contains no label"),
         (np.where(LABELS == 1, 1, -1), "only one class, 1"),
         (np.linspace(0, 1, N), "y: Unknown label type"),
+        (np.array(["a", 3, None] * 50, object), "y: row 1 has the label 3; expected text alone, or numbers alone"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(form, labels, message):

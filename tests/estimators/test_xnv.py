@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import XNV, Gaussian, KernelRidge, XNVClassifier, executing
-from bigkernel.errors import ConfigError, DataError
+from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier, executing
+from bigkernel.errors import ConfigError, DataError, RankDeficient
 from bigkernel.rows import as_rows
 from bigkernel.search import SweepSearchCV
 
@@ -105,6 +105,38 @@ def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
         assert view.max() > 0.75
     wanted = XNV(Gaussian(0.1), landmarks=model.landmarks_, n_landmarks=20).fit(line, line[:, 0])
     assert_array_equal(model.predict(line), wanted.predict(line))
+
+
+@pytest.mark.parametrize("choice", ["uniform", "k-means"])
+def test_without_a_number_an_array_tells_it_and_few_rows_are_shared_by_both_views(choice):
+    given = {"kernel": Gaussian(SIGMA), "alpha": ALPHA}
+    model = XNV(**given, landmarks=Z).fit(X, PARTLY)
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
+    assert XNV(**given, landmarks=choice, random_state=0).fit(X[:31], Y[:31]).landmarks_.shape == (30, D)
+    wide = rng.normal(size=(450, 1))
+    assert XNV(**given, random_state=0).fit(wide, wide[:, 0]).landmarks_.shape == (400, 1)
+
+
+def test_a_choice_that_finds_an_odd_number_leaves_one_out():
+    points = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [3.0, 0.5]], 20, axis=0)
+    model = XNV(Gaussian(1.0), landmarks="k-means", n_landmarks=4, random_state=0)
+    with pytest.warns(RankDeficient):
+        model.fit(points, points[:, 0])
+    assert model.landmarks_.shape == (4, 2)
+    assert len(np.unique(model.landmarks_, axis=0)) == 4
+
+
+def test_the_trace_error_is_that_of_both_views():
+    core = reference.polynomial(Z, Z, 2, 0.5, 1.0)
+    model = XNV(Polynomial(degree=2, gamma=0.5, coef0=1.0), ALPHA, landmarks=Z).fit(X, PARTLY)
+    block = reference.polynomial(X, Z, 2, 0.5, 1.0)
+    known = np.trace(block @ np.linalg.pinv(core, hermitian=True, rcond=1e-10) @ block.T)
+    whole = np.trace(reference.polynomial(X, X, 2, 0.5, 1.0))
+    assert model.fit_report()["trace_error"] == pytest.approx(1 - known / whole, abs=1e-8)
+    gaussian = XNV(**GIVEN).fit(X, PARTLY)
+    block, core = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
+    wanted = 1 - np.trace(block @ np.linalg.solve(core, block.T)) / N
+    assert gaussian.fit_report()["trace_error"] == pytest.approx(wanted, abs=1e-8)
 
 
 def test_predictions_need_the_first_view_alone():
@@ -205,7 +237,7 @@ def test_the_report_says_what_the_views_are():
         ({"landmarks": Z[:-1], "n_landmarks": None}, DataError, "two views need an even number of them, found 17"),
         ({"landmarks": Z, "n_landmarks": 5}, DataError, "two views need 10 of them, found 18"),
         ({"landmarks": "uniform", "n_landmarks": 100}, DataError, "two views draw 200 rows, and n_samples = 140"),
-        ({"landmarks": "uniform", "n_landmarks": None}, ConfigError, "XNV has no exact form"),
+        ({"landmarks": Z[:0], "n_landmarks": None}, DataError, "two views need an even number of them, found 0"),
         ({"landmarks": "fourier"}, ConfigError, "two Nyström views"),
         ({"alpha": -1.0}, ValueError, "alpha"),
         ({"alpha": "gcv"}, ValueError, "alpha"),
