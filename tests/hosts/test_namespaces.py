@@ -33,8 +33,8 @@ from bigkernel.sweep import sweep
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[2]
-TTL_SECONDS = 3  # the scheduler gives a silent worker up after this
-CUT_SECONDS = 7  # and after 30 s connections end on both sides, and the worker with them, for good
+TTL_SECONDS = 8  # the scheduler gives a silent worker up after this
+CUT_SECONDS = 17  # and after 30 s connections end on both sides, and the worker with them, for good
 
 
 def ip(*words):
