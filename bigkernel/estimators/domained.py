@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, column_or_1d
 
-from bigkernel.cells import CellMomentStatistic, Cells
+from bigkernel.cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_lazy
@@ -107,12 +107,8 @@ class DomainedEstimator(LandmarkEstimator):
                 raise DataError(f"y: {error}") from error
         elif y is not None or not rows.classes:
             rows = rows if y is None else replace(as_rows(rows, y), classes=())
-            column = rows.column("y")
-            assert column is not None
-            missing = column == -1
-            if column.dtype.kind == "f":
-                missing |= np.isnan(column)
-            y, classes = None, np.unique(column[~missing])
+            found = distinct(rows, "y")
+            y, classes = None, found[(found != -1) & (found == found)]
         y, targets = self._class_targets(rows, y, classes, reset=True)
         return as_rows(rows, y), targets
 
@@ -135,9 +131,8 @@ class DomainedEstimator(LandmarkEstimator):
 
     def _domains(self, rows: Rows, fallback: str) -> tuple[Rows, Array | None]:
         """Rows with the column domain and the domains there, (G,), None where labels tell them; sets `domains_`."""
-        column = rows.column("domain")
-        if column is not None:
-            self.domains_ = np.unique(_integers(column))
+        if "domain" in rows.columns:
+            self.domains_ = distinct(rows, "domain")
             return rows, self.domains_
         if fallback == "refuse":
             raise DataError(
@@ -197,6 +192,25 @@ class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, Domai
         return int(self.dual_coef_.shape[1])
 
 
+def distinct(rows: Rows, name: str) -> Array:
+    """The different values of the column y or domain, sorted, read step by step; domains have to be integers.
+
+    Raises
+    ------
+    DataError
+        More of them than cells can be, or a domain that is no integer.
+    """
+    source = rows.columns[name]
+    found = source.read(0, 0)
+    for start, stop in pairwise(rows.bounds()):
+        part = source.read(start, stop)
+        found = np.union1d(found, _integers(part, start) if name == "domain" else part)
+        if len(found) > MOST_CELLS:
+            what = "classes" if name == "y" else "domains"
+            raise DataError(f"{name}: more than {MOST_CELLS:,} different values, too many for {what}")
+    return found.astype(np.int64) if name == "domain" else found
+
+
 def cell_counts(rows: Rows, cells: Cells) -> Array:
     """How many rows there are in each cell, (G, k + 1) int64: from the columns alone, whatever their weights.
 
@@ -214,8 +228,8 @@ def cell_counts(rows: Rows, cells: Cells) -> Array:
     return counts.reshape(cells.n_domains, cells.n_classes + 1)
 
 
-def _integers(domain: Any) -> Any:
-    """A column of domains, refused unless it holds integers; lazy columns are looked at where they are read."""
+def _integers(domain: Any, start: int = 0) -> Any:
+    """A column of domains from row `start`, refused unless it holds integers; lazy ones are looked at where read."""
     if is_lazy(domain):
         return domain
     column = np.asarray(domain)
@@ -228,5 +242,5 @@ def _integers(domain: Any) -> Any:
         if not wrong.any():
             return column.astype(np.int64)
         row = int(np.argmax(wrong))
-        raise DataError(f"sample_domain: row {row} has the domain {column[row]}; expected integers")
+        raise DataError(f"sample_domain: row {start + row} has the domain {column[row]}; expected integers")
     raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; number the domains")

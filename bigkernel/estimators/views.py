@@ -187,6 +187,7 @@ class XNV(LazyScoreMixin, RegressorMixin, _XNV):
     landmarks : name or array (2m, d)
         How landmarks are chosen from the rows, as in `KernelRidge`, and then shared out at random; or the landmarks of
         both views, the first view's first.
+        Random Fourier features are refused: the paper finds Nyström views better throughout and reports them alone.
     fit_intercept : bool, default True
         b, without penalty. False: b = 0 as in the paper, which supposes targets of mean zero (z is centred either way).
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -16,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer, executing
 from bigkernel.cells import Cells
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.domained import cell_counts
+from bigkernel.estimators.domained import cell_counts, distinct
 from bigkernel.rows import Rows, as_rows
 
 rng = np.random.default_rng(20130617)
@@ -295,6 +297,25 @@ def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
 def test_domains_that_cannot_be_are_refused(domain, message):
     with pytest.raises(DataError, match=message):
         DICA(**LANDMARKS).fit(X, LABELS, domain)
+
+
+def test_lazy_columns_are_looked_at_step_by_step():
+    parts = []
+
+    class Watched(type(as_rows(X).x)):
+        def read(self, start, stop):
+            parts.append(stop - start)
+            return super().read(start, stop)
+
+    rows = as_rows(X, y=CODES, domain=DOMAIN)
+    for name, values in (("y", CODES), ("domain", DOMAIN)):
+        watched = replace(rows, columns={**rows.columns, name: Watched(values)})
+        assert_array_equal(distinct(watched, name), np.unique(values))
+    assert max(parts) < N / 2
+    with pytest.raises(DataError, match="domain: more than 4,096 different values, too many for domains"):
+        distinct(as_rows(np.zeros((5000, 1)), domain=np.arange(5000)), "domain")
+    with pytest.raises(DataError, match=r"sample_domain: row 77 has the domain 0\.5; expected integers"):
+        DICA(**LANDMARKS).fit(da.from_array(X), LABELS, da.from_array(np.where(np.arange(N) == 77, 0.5, DOMAIN)))
 
 
 def test_domains_may_be_whole_numbers_of_any_type():
