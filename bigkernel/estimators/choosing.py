@@ -84,7 +84,7 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
         return _as_rows(rows, draws.uniform(len(rows), count, rng, sound=_sound(rows)))
     if method == "balanced":
         ids = [
-            members[draws.uniform(len(members), share, rng, sound=_sound(rows, members))]
+            members.ids(draws.uniform(len(members), share, rng, sound=_sound(rows, members)))
             for members, share in _shares(rows, count)
         ]
         return _as_rows(rows, np.sort(np.concatenate(ids)))
@@ -108,8 +108,10 @@ def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
     return min(n_rows, max(least, min(ROWS_PER_LANDMARK * count, most)))
 
 
-def sampled(rows: Rows, size: int, rng: np.random.RandomState, *, least: int = 1, members: Ids | None = None) -> Ids:
-    """A uniform sample of `size` rows (of those of `members`) without the bad ones, but `least` at least; sorted ids.
+def sampled(
+    rows: Rows, size: int, rng: np.random.RandomState, *, least: int = 1, members: Members | None = None
+) -> Ids:
+    """A uniform sample of `size` rows (of `members`) without the bad ones, but `least` at least; sorted ids.
 
     Raises
     ------
@@ -122,38 +124,83 @@ def sampled(rows: Rows, size: int, rng: np.random.RandomState, *, least: int = 1
         places = places[sound(places)]
         if len(places) < least:
             places = draws.uniform(n, least, rng, sound=sound)
-    return places if members is None else members[places]
+    return places if members is None else members.ids(places)
 
 
 def _as_rows(rows: Rows, ids: Ids) -> Chosen:
     return Chosen(rows.take(ids), ids)
 
 
-def _sound(rows: Rows, members: Ids | None = None) -> Callable[[Ids], Array] | None:
+def _sound(rows: Rows, members: Members | None = None) -> Callable[[Ids], Array] | None:
     """Which of sorted positions among `members` are sound rows; None: a bad row is refused when it is taken."""
     if rows.bad_rows != "skip":
         return None
-    return rows.sound if members is None else lambda places: rows.sound(members[places])
+    return rows.sound if members is None else lambda places: rows.sound(members.ids(places))
 
 
-def _shares(rows: Rows, count: int) -> list[tuple[Ids, int]]:
-    """Row ids of every domain and how many landmarks it gives: as equal as may be, the last ones one more."""
-    domain = rows.column("domain")
-    if domain is None:
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The rows of a domain by their place in it, from the column alone, a step of the rows at a time.
+
+    Attributes
+    ----------
+    rows : all rows
+    domain : its number
+    bounds : (s + 1,) row ids where steps begin
+    counts : (s,) rows of the domain in each step
+    """
+
+    rows: Rows
+    domain: Any
+    bounds: tuple[int, ...]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def ids(self, places: Ids) -> Ids:
+        """Row ids of sorted places among the rows of the domain."""
+        ends = np.cumsum(self.counts)
+        pieces = np.split(places, np.searchsorted(places, ends[:-1]))
+        found = [np.empty(0, np.int64)]
+        for step, piece in enumerate(pieces):
+            if len(piece):
+                start, stop = self.bounds[step : step + 2]
+                mine = np.flatnonzero(self.rows.columns["domain"].read(start, stop) == self.domain)
+                found.append(start + mine[piece - (ends[step] - self.counts[step])])
+        return np.concatenate(found)
+
+
+def _members(rows: Rows, most: int) -> list[Members]:
+    """The rows of every domain, in the order of their numbers; `DataError` where there are more than `most`."""
+    if "domain" not in rows.columns:
         raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass domains")
-    numbers, code = np.unique(domain, return_inverse=True)
-    members = np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
-    if count < len(numbers):
-        raise DataError(f"n_landmarks={count}: expected one for each of the {len(numbers)} domains at least")
-    sizes, share, left = np.bincount(code), np.zeros(len(numbers), np.int64), count
-    others = np.arange(len(numbers))
+    bounds = rows.bounds()
+    steps, counts = len(bounds) - 1, dict[Any, NDArray[np.int64]]()
+    for step in range(steps):
+        column = rows.columns["domain"].read(bounds[step], bounds[step + 1])
+        for number, count in zip(*np.unique(column, return_counts=True), strict=True):
+            counts.setdefault(number, np.zeros(steps, np.int64))[step] = count
+        if len(counts) > most:
+            raise DataError(
+                f"n_landmarks={most}: expected one for each domain at least, and there are {len(counts)} in rows 0 to "
+                f"{bounds[step + 1] - 1} alone"
+            )
+    return [Members(rows, number, bounds, counts[number]) for number in sorted(counts)]
+
+
+def _shares(rows: Rows, count: int) -> list[tuple[Members, int]]:
+    """The rows of every domain and how many landmarks it gives: as equal as may be, the last ones one more."""
+    members = _members(rows, count)
+    sizes, share, left = np.array([len(one) for one in members]), np.zeros(len(members), np.int64), count
+    others = np.arange(len(members))
     while len(full := others[sizes[others] <= left // max(1, len(others))]):  # small domains give all they have
         share[full] = sizes[full]
         left, others = left - int(sizes[full].sum()), np.setdiff1d(others, full)
     if len(others):
         share[others] = left // len(others)
         share[others[len(others) - left % len(others) :]] += 1
-    return [(ids, int(part)) for ids, part in zip(members, share, strict=True) if part]
+    return [(one, int(part)) for one, part in zip(members, share, strict=True) if part]
 
 
 def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
@@ -184,7 +231,7 @@ def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.rand
 # -- k-means -----------------------------------------------------------------------------------------------------------
 
 
-def _centres(rows: Rows, members: Ids | None, count: int, rng: np.random.RandomState) -> Chosen:
+def _centres(rows: Rows, members: Members | None, count: int, rng: np.random.RandomState) -> Chosen:
     """Centres of the rows `members` (None: of all)."""
     size = sample_size(len(rows) if members is None else len(members), rows.shape[1], count, least=FEW_ROWS)
     ids = sampled(rows, size, rng, least=count, members=members)

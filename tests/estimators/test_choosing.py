@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import nullcontext
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -85,8 +87,23 @@ def test_balanced_choices_need_domains_and_one_landmark_for_each():
     for choice in ("balanced", "balanced-k-means"):
         with pytest.raises(DataError, match="column 'domain'"):
             KernelRidge(KERNEL, n_landmarks=M, landmarks=choice).fit(X, y)
-        with pytest.raises(DataError, match="one for each of the 3 domains"):
+        with pytest.raises(DataError, match=r"n_landmarks=2: expected one for each domain.*3"):
             chosen(choice, count=2)
+
+
+def test_domains_are_found_a_step_at_a_time(tmp_path):
+    n = 400_000
+    column = zarr.create_array(tmp_path / "domain", shape=(n,), chunks=(10_000,), dtype="i8")
+    column[...] = np.arange(n) % 3
+    stored = zarr.create_array(tmp_path / "x", shape=(n, 1), chunks=(10_000, 1), dtype="u1")
+    rows = as_rows(stored, domain=column)
+    with dask.config.set({"bigkernel.chunk-bytes": 10_000}):
+        tracemalloc.start()
+        found = chosen("balanced", rows, 30).rows
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert np.bincount(found % 3).tolist() == [10, 10, 10]
+    assert peak < 8 * n  # less than the column itself
 
 
 @pytest.fixture
