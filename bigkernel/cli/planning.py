@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ ADVICE = "`bigkernel plan --calibrate` measures this machine once; then the whol
 
 
 def plan_of(model: Any, rows: Rows) -> Plan:
-    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows; of a projection before it.
+    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
+
+    Where a projection is fitted before it, the arithmetic and bytes of both sweeps and the memory of the larger one.
 
     Raises
     ------
@@ -46,7 +49,9 @@ def plan_of(model: Any, rows: Rows) -> Plan:
     last = _last(model)
     for step in _before(model):
         if isinstance(step, DomainedTransformer):
-            return step.plan(rows)
+            first, second = step.plan(rows), plan_of(last, _projected(rows, step))
+            larger = max(first, second, key=lambda plan: plan.task_bytes)
+            return replace(larger, flops=first.flops + second.flops, bytes_read=first.bytes_read + second.bytes_read)
         if not isinstance(step, Standardizer):  # which needs a sweep, and changes no width
             rows = clone(step).fit(rows).transform(rows)
     if isinstance(last, _Linear):  # d×d moments of the rows themselves
@@ -57,6 +62,16 @@ def plan_of(model: Any, rows: Rows) -> Plan:
         raise ConfigError(f"{type(last).__name__} has no sweep to plan")
     plan: Plan = last.plan(rows)
     return plan
+
+
+def _projected(rows: Rows, step: DomainedTransformer) -> Rows:
+    """Rows through a projection as wide as a fit of the step can make it."""
+    other = clone(step)
+    other.n_features_in_ = rows.shape[1]
+    other._start(rows, look=False)
+    other.dual_coef_ = np.eye(other._columns, other.n_components)
+    other.intercept_ = np.zeros(other.n_components)
+    return rows.map(other._row_map())
 
 
 def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
