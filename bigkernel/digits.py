@@ -37,13 +37,13 @@ Array = NDArray[Any]
 class CorpusFiller:
     """A statistic that writes the rows it is shown, with their columns, as chunks of the corpus at `path`.
 
-    `work_bytes` is what the source of the rows needs while it makes a step of them.
+    `work_bytes` is what the source of the rows takes for the originals of a step; what it takes to make rows of them is
+    counted by the plan.
     """
 
     path: str = field(metadata=NOT_COMPARED)
     chunk_rows: int
     work_bytes: int = field(metadata=NOT_COMPARED)
-    flops_per_row: float = field(default=0.0, metadata=NOT_COMPARED)
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
@@ -55,7 +55,7 @@ class CorpusFiller:
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
-        return Footprint(self.flops_per_row, 8, self.work_bytes)
+        return Footprint(0.0, 8, self.work_bytes)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`; the chunk begins where a chunk of the corpus does."""
@@ -251,8 +251,8 @@ def deform_corpus(
         resume=resume,
     )
     with writer:
-        # the images of a step, and the buffers of a block
-        work_bytes = rows.x.chunk_rows * corpus.n_features * rows.dtype.itemsize + deformation.work_bytes
+        # the images of a step
+        work_bytes = rows.x.chunk_rows * corpus.n_features * rows.dtype.itemsize
         path = str(writer.path.absolute())
-        fill(rows, CorpusFiller(path, writer.chunk_rows, work_bytes, deformation.flops_per_row), what="corpus")
+        fill(rows, CorpusFiller(path, writer.chunk_rows, work_bytes), what="corpus")
     return open_corpus(target)

@@ -31,6 +31,7 @@ import bigkernel
 from bigkernel.calibration import rate_of
 from bigkernel.chunks import map_costs
 from bigkernel.config import Settings, settings
+from bigkernel.copies import making
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
 from bigkernel.execution import Executor, choose, in_force, is_loopback, processors, report
@@ -250,11 +251,11 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
     """The plan that `sweep` would follow for these rows and this statistic."""
     wanted, footprint = wanted or settings(), statistic.footprint((wanted or settings()).block_rows)
     # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
-    maps = map_costs(rows.row_maps, rows.stored_width, 8)
+    maps, made = map_costs(rows.row_maps, rows.stored_width, 8), making(rows.x)
     footprint = replace(
         footprint,
-        flops_per_row=footprint.flops_per_row + maps.flops_per_row,
-        work_bytes=footprint.work_bytes + maps.fixed_bytes + wanted.block_rows * maps.row_bytes,
+        flops_per_row=footprint.flops_per_row + maps.flops_per_row + made.flops_per_row,
+        work_bytes=footprint.work_bytes + maps.fixed_bytes + wanted.block_rows * maps.row_bytes + made.fixed_bytes,
     )
     return plan(
         rows.bounds(),
