@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 
 N, D, SEGMENTS = 20_000, 32, 16
+# what starts in the background of a shell has Ctrl-C ignored, and so would all that it starts
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit of a second takes some: there is time to hit it
 
 
@@ -36,7 +38,7 @@ class Driver:
         self.out, self.err = cwd / f"out-{time.monotonic_ns()}", cwd / f"err-{time.monotonic_ns()}"
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code, *words],
+                [sys.executable, "-c", f"{HEARS_CTRL_C}\n{code}", *words],
                 cwd=cwd,
                 stdout=out,
                 stderr=err,
