@@ -1,4 +1,4 @@
-"""The symmetric rank-k update, G ← BᵀB or G + BᵀB, from SciPy's BLAS.
+"""The symmetric rank-k update, G ← BᵀB or G + BᵀB, from SciPy's BLAS; and BLAS with one thread.
 
 `numpy.matmul` knows it too, but mirrors the triangle after every call, and SciPy's own wrapper holds the interpreter's
 lock. Called through the pointers that `scipy.linalg.cython_blas` publishes for other languages, it does neither, and it
@@ -8,12 +8,15 @@ can add to what is there: a block then costs its flops and nothing else.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_blas
+from threadpoolctl import threadpool_limits
 
 Array = NDArray[Any]
 _STRIP = 128  # rows of the mirrored addition that stay in cache
@@ -67,6 +70,13 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     one, beta = number(1.0), number(1.0 if accumulate else 0.0)
     # Fortran sees the C-ordered B as Bᵀ (p×b) and our upper triangle as its lower one
     routine(b"L", b"N", n, k, one, block.ctypes.data, n, beta, out.ctypes.data, n)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """BLAS of this process with one thread for a block: the same bits whoever computes, a worker or its driver."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 def add_mirrored(total: Array, upper: Array) -> None:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
+from bigkernel.blas import one_thread
 from bigkernel.blocks import strips
 from bigkernel.chunks import Chunk, MapCost
 from bigkernel.errors import ConfigError, DataError
@@ -249,7 +250,8 @@ def _at_right_angles(normals: Array) -> Array:
     d = normals.shape[1]
     for start in range(0, len(normals), d):
         piece = normals[start : start + d]
-        Q, R = linalg.qr(piece.T, mode="economic", check_finite=False)
+        with one_thread():
+            Q, R = linalg.qr(piece.T, mode="economic", check_finite=False)
         # with a positive diagonal of R the distribution is Haar's, whatever signs the factorization takes
         piece[...] = (Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)).T
     return normals

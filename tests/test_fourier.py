@@ -9,6 +9,7 @@ import pytest
 import reference_fourier as oracle
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import kstest
+from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.chunks import Chunk, Scale, Workspace
@@ -215,3 +216,11 @@ def test_as_a_row_map_it_takes_a_whole_array_in_the_buffers_of_a_block():
     tracemalloc.stop()
     assert peak < given.nbytes + row_map.cost(D, 8).fixed_bytes + 2048 * row_map.cost(D, 8).row_bytes + 2**19
     assert_allclose(given[-N:], given[:N], rtol=0, atol=1e-14)
+
+
+def test_orthogonal_frequencies_have_the_same_bits_whatever_threads_blas_has():
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads, user_api="blas"):
+            found.append(spectrum_of(Gaussian(1.0), 3, 784, orthogonal=True).frequencies(784)[0])
+    assert_array_equal(*found)

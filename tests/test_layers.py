@@ -65,10 +65,10 @@ RANK = {module: rank for rank, names in enumerate(LAYERS.values()) for module in
 # what a layer may import from outside, on top of what the layers above it in the table may
 OUTSIDE = {
     "base": {"dask.config", "yaml"},
-    "numerics": {"numpy", "scipy"},
+    "numerics": {"numpy", "scipy", "threadpoolctl"},
     "storage": {"zarr", "psutil", "PIL", "aiohttp", "fsspec", "pooch", "pyarrow"},
     "execution": {
-        *("dask", "distributed", "threadpoolctl", "bokeh", "yaml", "rich", "cryptography", "tornado"),
+        *("dask", "distributed", "bokeh", "yaml", "rich", "cryptography", "tornado"),
         "prometheus_client",
     },
     "estimators": {"sklearn", "dask_ml"},
