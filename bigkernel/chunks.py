@@ -139,10 +139,6 @@ class Standardize(SameWidth):
         return x
 
 
-ROW_MAPS: dict[str, type] = {kind.name: kind for kind in (Scale, UnitNorm, Standardize)}
-"""The closed table of row maps by name: what a model file may name."""
-
-
 @dataclass
 class Workspace:
     """Buffers of one task, allocated on first use, and the seconds spent in each stage."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.chunks import (
-    ROW_MAPS,
     Chunk,
     MapCost,
     SameWidth,
@@ -39,11 +38,6 @@ def mapped(x, *row_maps, dtype=np.float64, block_rows=7):
     chunk = Chunk(x, row_maps=row_maps, block_rows=block_rows)
     width = mapped_width(row_maps, x.shape[1])
     return np.concatenate([chunk.load(block, width, dtype).copy() for block in chunk.blocks()])
-
-
-def test_every_row_map_of_the_table_is_tested_here():
-    assert set(MAPS) == set(ROW_MAPS)
-    assert all(type(row_map) is ROW_MAPS[name] for name, row_map in MAPS.items())
 
 
 @pytest.mark.parametrize("names", [*([name] for name in MAPS), list(MAPS), list(MAPS)[::-1]], ids="+".join)

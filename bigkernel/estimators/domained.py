@@ -23,16 +23,14 @@ from bigkernel.cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_lazy
-from bigkernel.estimators.constraints import require_some
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.grid import Penalty
 from bigkernel.plan import Plan
 from bigkernel.predictor import Predictor
 from bigkernel.projections import Projection
 from bigkernel.rows import Rows, as_rows
-from bigkernel.statistics import Accumulator, MomentStatistic, Targets, uncentred
-from bigkernel.sweep import plan_sweep, sweep
+from bigkernel.statistics import Accumulator, MomentStatistic, Targets
+from bigkernel.sweep import plan_sweep
 
 Array = NDArray[Any]
 
@@ -150,18 +148,10 @@ class DomainedEstimator(LandmarkEstimator):
         return CellMomentStatistic(self._centred(), cells)
 
     def _sweep(self, rows: Rows, cells: Any) -> Accumulator:
-        statistic = self._statistic(cells)
-        swept = sweep(rows, statistic, what="moments")
-        self.sweep_ = swept.report()
-        self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
-        if not swept.total["n"].sum() > 0:
+        total = super()._sweep(rows, cells)
+        if not total["n"].sum() > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
-        return uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
-
-    def _penalty(self) -> Penalty:
-        raise ConfigError(
-            f"{type(self).__name__}: the search of a sweep does not know it; use scikit-learn's GridSearchCV"
-        )
+        return total
 
     def _plan(self, rows: Rows, cells: Cells) -> Plan:
         """The plan of the sweep of rows that came through the door of an estimator made for this."""

@@ -195,12 +195,11 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         return self
 
     def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
-        features = self._centred()
-        swept = sweep(rows, MomentStatistic(features, targets, self._unlabelled), what="moments")
+        statistic = self._statistic(targets)
+        swept = sweep(rows, statistic, what="moments")
         self.sweep_ = swept.report()
         self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
-        assert features.shift is not None
-        return uncentred(swept.total, features.shift)
+        return uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
 
     def _learn(self, rows: Rows, targets: Targets) -> None:
         """Sweep and solve; once more in float64 where float32 proves too coarse and the dtype is ours to choose."""
