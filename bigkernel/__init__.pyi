@@ -1,0 +1,38 @@
+"""The public names, and the module that each comes from."""
+
+__version__: str
+
+from .clusters import connect as connect
+from .corpus import Corpus as Corpus
+from .corpus import open_corpus as open_corpus
+from .estimators import DICA as DICA
+from .estimators import JDA as JDA
+from .estimators import SSSL as SSSL
+from .estimators import XNV as XNV
+from .estimators import ARTLClassifier as ARTLClassifier
+from .estimators import KernelRidge as KernelRidge
+from .estimators import KernelRidgeClassifier as KernelRidgeClassifier
+from .estimators import LinearRegression as LinearRegression
+from .estimators import MomentNormalizer as MomentNormalizer
+from .estimators import Nystroem as Nystroem
+from .estimators import OrientationFeatures as OrientationFeatures
+from .estimators import RandomFourier as RandomFourier
+from .estimators import Rescaler as Rescaler
+from .estimators import Ridge as Ridge
+from .estimators import SSSLClassifier as SSSLClassifier
+from .estimators import Standardizer as Standardizer
+from .estimators import UnitNormalizer as UnitNormalizer
+from .estimators import XNVClassifier as XNVClassifier
+from .execution import executing as executing
+from .kernels import Gaussian as Gaussian
+from .kernels import Laplacian as Laplacian
+from .kernels import Linear as Linear
+from .kernels import Matern as Matern
+from .kernels import Polynomial as Polynomial
+from .kernels import Sigmoid as Sigmoid
+from .mercer import check_positive_definite as check_positive_definite
+from .model import load_model as load_model
+from .model import save_model as save_model
+from .plan import plan as plan
+from .search import SweepSearchCV as SweepSearchCV
+from .sweep import sweep as sweep
