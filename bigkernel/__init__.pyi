@@ -33,6 +33,6 @@ from .kernels import Sigmoid as Sigmoid
 from .mercer import check_positive_definite as check_positive_definite
 from .model import load_model as load_model
 from .model import save_model as save_model
-from .plan import plan as plan
 from .search import SweepSearchCV as SweepSearchCV
+from .streaming.plan import plan as plan
 from .sweep import sweep as sweep

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.certify import Certificates
-from bigkernel.chunks import Chunk
 from bigkernel.eigenfunctions import leading
 from bigkernel.pseudo import Decision, PseudoLabels, Sides
 from bigkernel.solve import Whitening, centre, reduced, ridge
 from bigkernel.statistics import Moments, MomentStatistic
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 

@@ -18,12 +18,12 @@ from scipy import sparse
 
 from bigkernel.alignment import SidedMomentStatistic
 from bigkernel.blocks import strips
-from bigkernel.chunks import Chunk
 from bigkernel.features import LandmarkMap
 from bigkernel.kernels import Kernel
-from bigkernel.plan import Footprint
 from bigkernel.pseudo import weights_of
 from bigkernel.statistics import Accumulator
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 

@@ -23,9 +23,9 @@ from bigkernel.errors import DataError
 from bigkernel.execution import processors
 from bigkernel.forecast import Curve, Forecast, Rates, Stages, Work, flops_per_second, row_seconds
 from bigkernel.forecast import forecast as forecast_of
-from bigkernel.plan import Plan
 from bigkernel.runs import make_directory, read_sealed, write_sealed
 from bigkernel.statistics import GRAM_ROWS
+from bigkernel.streaming.plan import Plan
 
 FORMAT = 1
 TOLERANCE_PERCENT = 25  # that a forecast is expected to be near the truth by, of a machine that does nothing else

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.errors import DataError
-from bigkernel.folds import Folds
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import Folds
 
 Array = NDArray[Any]
 MOST_CELLS = 4096  # each is a column of C

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import arrays
-from bigkernel.chunks import MapCost
 from bigkernel.identity import fingerprint
 from bigkernel.restyled import Styling
 from bigkernel.sources import Source
+from bigkernel.streaming.chunk import MapCost
 
 Array = NDArray[Any]
 

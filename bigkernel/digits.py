@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import arrays
-from bigkernel.chunks import Chunk
 from bigkernel.copies import DeformedSource, Repeated, RowNumbers
 from bigkernel.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 from bigkernel.deformed import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
 from bigkernel.identity import NOT_COMPARED, fingerprint
-from bigkernel.plan import Footprint
 from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import Source
 from bigkernel.statistics import Accumulator, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 from bigkernel.virtual import pixel_range
 
 Array = NDArray[Any]

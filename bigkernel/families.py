@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.blocks import Bound, strips
-from bigkernel.chunks import Chunk
 from bigkernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 

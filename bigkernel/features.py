@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.blocks import Bound, strips
-from bigkernel.chunks import Chunk
 from bigkernel.kernels import Kernel
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 UFUNC_BYTES = 2**18  # of NumPy's buffers where it works on columns of a wider matrix

@@ -33,10 +33,10 @@ from scipy.special import gammaincinv, ndtri
 
 from bigkernel.blas import one_thread
 from bigkernel.blocks import strips
-from bigkernel.chunks import Chunk, MapCost
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.features import UFUNC_BYTES, SingleMap
 from bigkernel.kernels import Gaussian, Kernel, Laplacian, Matern
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 Array = NDArray[Any]
 _RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import MapCost
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.resampling import Resampler, require_image
+from bigkernel.streaming.chunk import MapCost
 
 Array = NDArray[Any]
 DIRECTIONS, CELLS = 8, 8

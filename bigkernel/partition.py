@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError
-from bigkernel.folds import HashFolds
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import HashFolds
 
 _PARTS = 10**6  # shares are counted in millionths
 _FILE_ROWS = 2**40  # row i of file f has the number f·2⁴⁰ + i, so that rows of one file do not move those of another

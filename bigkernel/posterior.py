@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.features import LandmarkMap
 from bigkernel.fourier import FourierMap
 from bigkernel.predictor import Predictor
 from bigkernel.solve import Factor, Whitening, centre, factorize, reduced, weigh
 from bigkernel.statistics import Moments
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 

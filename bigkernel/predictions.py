@@ -17,14 +17,14 @@ import zarr
 from numpy.typing import NDArray
 
 from bigkernel import arrays
-from bigkernel.chunks import Chunk
 from bigkernel.corpus import write_chunk
 from bigkernel.disk import require_free
 from bigkernel.errors import DataError
 from bigkernel.identity import NOT_COMPARED
-from bigkernel.plan import Footprint
 from bigkernel.predictor import Predictor
 from bigkernel.statistics import Accumulator, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 FORMAT = 2

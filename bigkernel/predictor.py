@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.fourier import FourierMap
-from bigkernel.plan import Footprint
 from bigkernel.statistics import Accumulator, Targets, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 RESIDUAL_BINS = 40

@@ -24,10 +24,10 @@ import bigkernel
 from bigkernel.config import Settings
 from bigkernel.disk import require_free
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.runs import Run
 from bigkernel.sources import Source, ZarrSource, origin
+from bigkernel.streaming.plan import Plan
 from bigkernel.worker import OneBlasThread
 
 _ATTEMPTS = 3  # to read the first row: a store that stumbles now and then is not refused

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk, MapCost
 from bigkernel.errors import DataError
 from bigkernel.predictor import Predictor
+from bigkernel.streaming.chunk import Chunk, MapCost
 
 Array = NDArray[Any]
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.cells import Cells
-from bigkernel.chunks import Chunk
 from bigkernel.features import FeatureMap
-from bigkernel.plan import Footprint
 from bigkernel.solve import Whitening
 from bigkernel.statistics import Accumulator, add, require_weights
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 

@@ -19,11 +19,11 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel import arrays
-from bigkernel.chunks import Chunk, RowMap, Workspace, apply_maps, mapped_width
 from bigkernel.config import settings
 from bigkernel.corpus import COLUMNS, Corpus
 from bigkernel.errors import DataError
 from bigkernel.sources import DaskSource, NumpySource, Source, ZarrSource, origin, source_of, window
+from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
 Array = NDArray[Any]
 

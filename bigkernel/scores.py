@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.features import FeatureMap
-from bigkernel.folds import Folds
-from bigkernel.plan import Footprint
 from bigkernel.statistics import Accumulator, Targets, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 FLOOR = 1e-3  # least probability that log-loss reads from a value of f

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.blas import add_mirrored, syrk
-from bigkernel.chunks import Chunk
 from bigkernel.errors import DataError
 from bigkernel.features import FeatureMap
-from bigkernel.folds import Folds
-from bigkernel.plan import Footprint
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total

@@ -29,7 +29,6 @@ from threadpoolctl import threadpool_limits
 
 import bigkernel
 from bigkernel.calibration import rate_of
-from bigkernel.chunks import map_costs
 from bigkernel.config import Settings, settings
 from bigkernel.copies import making
 from bigkernel.distribute import on_cluster, tell_of
@@ -51,12 +50,13 @@ from bigkernel.monitor import (
     part_of_job,
 )
 from bigkernel.monitor.sinks import tell_journal, tell_scheduler
-from bigkernel.plan import Plan, Segment, plan
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, detach
 from bigkernel.statistics import Accumulator, Statistic
-from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.chunk import map_costs
+from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.plan import Plan, Segment, plan
 from bigkernel.worker import Job, Partial, ToScheduler, merge, merge_seconds, recover, run_segment
 
 _PULSE_SECONDS = 0.5  # between two looks at how far running segments are

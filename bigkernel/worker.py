@@ -23,17 +23,17 @@ import scipy.linalg
 from distributed import Worker, WorkerPlugin, get_worker
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bigkernel.chunks import Workspace
 from bigkernel.disk import LASTING
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import Pulse
 from bigkernel.monitor.messages import TOPIC
-from bigkernel.plan import Plan, Segment
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics import Accumulator, Statistic
-from bigkernel.tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.chunk import Workspace
+from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.plan import Plan, Segment
 
 _OVERTAKEN_SECONDS = 0.5
 _PULSE_SECONDS = 0.5  # between what a running segment tells of itself

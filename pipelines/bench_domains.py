@@ -27,11 +27,11 @@ from bigkernel import (
     connect,
     executing,
 )
-from bigkernel.chunks import UnitNorm
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus
 from bigkernel.landmarks import uniform
 from bigkernel.rows import Rows, as_rows
+from bigkernel.streaming.chunk import UnitNorm
 from bigkernel.sweep import plan_sweep, sweep
 from pipelines.bench_jobs import SIGMA, moments_job, table
 

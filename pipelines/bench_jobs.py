@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bigkernel import open_corpus
-from bigkernel.chunks import UnitNorm
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import DataError
 from bigkernel.features import LandmarkMap, centre_of
@@ -27,6 +26,7 @@ from bigkernel.landmarks import uniform
 from bigkernel.monitor.terminal import bar
 from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.chunk import UnitNorm
 
 FEATURES = 784
 SIGMA = 0.7071  # of unit-norm digits

@@ -22,8 +22,8 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import UnitNorm
 from bigkernel.rows import as_rows
+from bigkernel.streaming.chunk import UnitNorm
 
 SIGMA = 0.7071
 GAMMA = 1 / (2 * SIGMA**2)

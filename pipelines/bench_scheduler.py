@@ -26,11 +26,11 @@ import numpy as np
 from distributed import Client, Scheduler, Worker, wait
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.errors import Stalled
-from bigkernel.plan import Footprint
 from bigkernel.rows import Rows, Source
 from bigkernel.statistics import Accumulator, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 from bigkernel.sweep import sweep
 
 START_SECONDS = 120.0  # most that processes may take to start

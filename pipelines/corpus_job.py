@@ -33,9 +33,9 @@ from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, Note, Step, emit
 from bigkernel.monitor.terminal import bar
 from bigkernel.monitor.words import flops, size
-from bigkernel.plan import Plan
 from bigkernel.preflight import check_cluster
 from bigkernel.rows import Rows, as_rows
+from bigkernel.streaming.plan import Plan
 from pipelines import digit_corpora
 from pipelines.digits import choose_labelled
 

@@ -20,8 +20,8 @@ import numpy as np
 from bigkernel.features import LandmarkMap
 from bigkernel.forecast import Rates, fresh_bytes, row_seconds
 from bigkernel.kernels import Gaussian
-from bigkernel.plan import Footprint
 from bigkernel.statistics import GRAM_ROWS, MomentStatistic, Targets
+from bigkernel.streaming.plan import Footprint
 
 SEGMENT_ROWS = 65_536  # most rows of a segment, as the plan cuts them
 CHUNK_ROWS = 10_000  # of a corpus of digits
@@ -72,7 +72,7 @@ class Fit:
 
     @property
     def segments(self) -> int:
-        """S: as `bigkernel.plan` cuts a corpus."""
+        """S: as `bigkernel.streaming.plan` cuts a corpus."""
         return min(self.chunks, max(LEAST_SEGMENTS, -(-self.chunks // max(1, SEGMENT_ROWS // self.chunk_rows))))
 
     @property

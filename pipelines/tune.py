@@ -19,10 +19,10 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
 from bigkernel.cli.model_options import Numbers
-from bigkernel.folds import HashFolds
 from bigkernel.landmarks import require_count
 from bigkernel.monitor import Step, emit
 from bigkernel.monitor.terminal import bar, progress
+from bigkernel.streaming.folds import HashFolds
 from pipelines import digit_corpora, tune_page
 from pipelines.digit_corpora import MNIST_FILES, Digits
 from pipelines.experiments import Report, options

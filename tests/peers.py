@@ -16,9 +16,9 @@ from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
 from bigkernel import arrays
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.search import SweepSearchCV
 from bigkernel.statistics import Accumulator
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 Array = NDArray[Any]
 STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}

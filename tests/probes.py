@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from distributed import LocalCluster
 
-from bigkernel.chunks import Chunk
-from bigkernel.plan import Footprint
 from bigkernel.statistics import Accumulator, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.tree import leaf, spans
+from bigkernel.streaming.merge_tree import leaf, spans
 
 START = 1_763_750_000.0
 

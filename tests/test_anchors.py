@@ -14,10 +14,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.alignment import SidedMomentStatistic
 from bigkernel.anchors import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.kernels import Gaussian, Laplacian, Linear, Polynomial
 from bigkernel.statistics import Targets
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(3)
 N, D, M, K = 70, 3, 9, 3

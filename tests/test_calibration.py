@@ -19,8 +19,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.forecast import ORDER, Curve, Rates, Stages, Work, forecast, fresh_bytes
 from bigkernel.kernels import Gaussian
-from bigkernel.plan import Footprint, Plan, plan
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.plan import Footprint, Plan, plan
 
 
 def flat(rate: float) -> Curve:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.cells import CellMomentStatistic, Cells, CellSums, means
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import DataError
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.kernels import Gaussian
 from bigkernel.statistics import uncentred
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(11)
 N, D, M = 90, 3, 6

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.chunks import (
+from bigkernel.errors import DataError
+from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from bigkernel.streaming.chunk import (
     Chunk,
     MapCost,
     SameWidth,
@@ -20,9 +23,6 @@ from bigkernel.chunks import (
     map_costs,
     mapped_width,
 )
-from bigkernel.errors import DataError
-from bigkernel.features import IdentityMap, LandmarkMap
-from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 
 D = 4
 MAPS = {

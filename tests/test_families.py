@@ -10,12 +10,12 @@ import reference
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
 
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import DataError
 from bigkernel.families import LandmarkFamily, argument, gather
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.statistics import Moments, MomentStatistic, Targets, uncentred
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(4096)
 N, D, M = 70, 5, 9

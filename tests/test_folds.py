@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
 
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import DataError
 from bigkernel.features import LandmarkMap
-from bigkernel.folds import ColumnFolds, DomainFolds, HashFolds
 from bigkernel.kernels import Gaussian
 from bigkernel.rows import as_rows
 from bigkernel.statistics import Moments, MomentStatistic, Targets
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds
 
 rng = np.random.default_rng(2014)
 MASK = 2**64 - 1

@@ -12,9 +12,9 @@ from scipy.stats import kstest
 from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
-from bigkernel.chunks import Chunk, Scale, Workspace
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.fourier import FourierMap, FourierRows, spectrum_of
+from bigkernel.streaming.chunk import Chunk, Scale, Workspace
 
 rng = np.random.default_rng(20071203)
 N, D, P = 40, 5, 400

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_images import moment_normalised, moments, orientation_features
 
-from bigkernel.chunks import Chunk, Scale, Standardize, UnitNorm, map_costs
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import MomentNormalise, Orientations, square_side
+from bigkernel.streaming.chunk import Chunk, Scale, Standardize, UnitNorm, map_costs
 
 ROWS = 200
 SHAPES = [(16, 16), (28, 28), (8, 8), (5, 9), (1, 7), (3, 1)]

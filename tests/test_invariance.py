@@ -10,7 +10,6 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.cells import CellMomentStatistic, Cells
-from bigkernel.chunks import Chunk
 from bigkernel.errors import DataError
 from bigkernel.features import LandmarkMap
 from bigkernel.invariance import (
@@ -25,6 +24,7 @@ from bigkernel.invariance import (
 )
 from bigkernel.kernels import Gaussian, Linear
 from bigkernel.solve import whiten
+from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(20130616)
 N, SIGMA, ALPHA, EPSILON, COUNT = 64, 2.0, 0.1, 1e-3, 3

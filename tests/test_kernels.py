@@ -11,10 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import pairwise
 
-from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.features import LandmarkMap
 from bigkernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, as_kernel
+from bigkernel.streaming.chunk import Chunk
 
 CASES = {
     "gaussian": (Gaussian(1.3), lambda X, Z: reference.gaussian(X, Z, 1.3)),

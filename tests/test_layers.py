@@ -12,16 +12,25 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bigkernel"
 
 # the packages, in order: each imports only from those before it
-ORDER = (
-    "root streaming kernels statistics solvers storage ingest monitor engine images estimators search cluster "
-    "forecast cli"
-).split()
+ORDER = [
+    "root",
+    "streaming",
+    "kernels",
+    "statistics",
+    "solvers",
+    "storage",
+    "ingest",
+    "monitor",
+    "engine",
+    "images",
+    "estimators",
+    "search",
+    "cluster",
+    "forecast",
+    "cli",
+]
 # modules that have not moved into their package yet
 MOVING = {
-    "chunks": "streaming",
-    "plan": "streaming",
-    "tree": "streaming",
-    "folds": "streaming",
     "blocks": "kernels",
     "families": "kernels",
     "features": "kernels",

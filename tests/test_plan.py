@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from bigkernel.errors import PlanTooLarge
 from bigkernel.features import LandmarkMap
 from bigkernel.kernels import Gaussian
-from bigkernel.plan import Footprint, plan
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.plan import Footprint, plan
 
 LIGHT = Footprint(flops_per_row=10.0, partial_bytes=100, work_bytes=1000)
 chunk_sizes = st.lists(st.integers(1, 300), max_size=60)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.features import LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
@@ -23,6 +22,7 @@ from bigkernel.predictions import PredictionWriter, create
 from bigkernel.predictor import Predictor
 from bigkernel.solve import Factor, factorize, whiten
 from bigkernel.statistics import Moments
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(20060101)
 N, M, D, Q = 50, 14, 3, 20

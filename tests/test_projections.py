@@ -7,13 +7,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, Ridge
-from bigkernel.chunks import UnitNorm
 from bigkernel.errors import DataError
 from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.predictor import Predictor
 from bigkernel.projections import Projection
 from bigkernel.rows import as_rows
 from bigkernel.statistics import MomentStatistic
+from bigkernel.streaming.chunk import UnitNorm
 from bigkernel.sweep import plan_sweep
 
 N, D, M, R = 300, 6, 20, 4

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.cells import Cells
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import DataError
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.kernels import Gaussian
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(5)
 N, D, M, C = 80, 3, 7, 3

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.chunks import Scale, Standardize, UnitNorm, Workspace
 from bigkernel.errors import ChunkMissing, DataError
 from bigkernel.rows import Rows, as_rows
+from bigkernel.streaming.chunk import Scale, Standardize, UnitNorm, Workspace
 
 N, D = 110, 4
 X = np.random.default_rng(3).normal(size=(N, D)).astype(np.float32)

@@ -15,7 +15,6 @@ from probes import Sums, Touch
 
 import bigkernel
 from bigkernel import arrays, runs
-from bigkernel.chunks import Scale, Standardize
 from bigkernel.config import settings
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.features import LandmarkMap
@@ -24,8 +23,9 @@ from bigkernel.kernels import Gaussian, Matern
 from bigkernel.rows import as_rows
 from bigkernel.runs import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.chunk import Scale, Standardize
+from bigkernel.streaming.merge_tree import merge_tree
 from bigkernel.sweep import _identity, plan_sweep, sweep
-from bigkernel.tree import merge_tree
 from bigkernel.worker import Job, merge, run_segment
 
 N, D = 110, 4

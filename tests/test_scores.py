@@ -17,11 +17,11 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidgeClassifier, Laplacian, Matern, SweepSearchCV
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.families import LandmarkFamily
-from bigkernel.folds import ColumnFolds
 from bigkernel.scores import FLOOR, GridScores
 from bigkernel.statistics import Targets
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.folds import ColumnFolds
 
 rng = np.random.default_rng(8)
 N, D, M, C, F, K = 80, 3, 7, 3, 3, 4

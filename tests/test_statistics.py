@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.chunks import Chunk, Workspace
 from bigkernel.errors import DataError
 from bigkernel.features import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels import Gaussian
 from bigkernel.statistics import FeatureSums, Moments, MomentStatistic, Targets, subtract
+from bigkernel.streaming.chunk import Chunk, Workspace
 
 N, D, M, CLASSES = 90, 3, 7, np.array([2, 5, 9])
 rng = np.random.default_rng(5)

@@ -17,7 +17,6 @@ from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
 from bigkernel import arrays
-from bigkernel.chunks import Scale, UnitNorm
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
 from bigkernel.execution import Execution, choose, executing, processors
 from bigkernel.features import IdentityMap, LandmarkMap
@@ -28,8 +27,9 @@ from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, 
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
 from bigkernel.statistics import Moments, MomentStatistic, Targets
+from bigkernel.streaming.chunk import Scale, UnitNorm
+from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
 from bigkernel.sweep import _Tree, plan_sweep, sweep
-from bigkernel.tree import ancestors_of, leaf, merge_tree
 from bigkernel.worker import Job, blas_threads, merge
 
 N, D, M = 230, 4, 6

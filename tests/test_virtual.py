@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
-from bigkernel.chunks import MapCost, UnitNorm
 from bigkernel.copies import Chosen, Repeated, RowNumbers, making
 from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, DataError
@@ -26,6 +25,7 @@ from bigkernel.restyled import Restyling, Style, Styling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import DaskSource, NumpySource
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.chunk import MapCost, UnitNorm
 from bigkernel.sweep import sweep
 from bigkernel.virtual import restyle, styled_domains, virtual_copies
 

@@ -27,9 +27,9 @@ from bigkernel.estimators.rounds import SidedEstimator
 from bigkernel.features import IdentityMap
 from bigkernel.forecast import Forecast, Work
 from bigkernel.kernels import as_kernel
-from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.streaming.plan import Plan
 from bigkernel.sweep import plan_sweep
 
 _QUIET_SHARE = 0.9  # of the processors, at least, that a calibration had for itself

@@ -26,7 +26,6 @@ from sklearn.utils.validation import (
 )
 
 from bigkernel import predictions
-from bigkernel.chunks import Chunk, RowMap
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus
 from bigkernel.disk import publishing
@@ -36,6 +35,7 @@ from bigkernel.predictor import JudgingStatistic, Predictor, ScoreStatistic, sco
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import DaskSource
 from bigkernel.statistics import Accumulator, Targets
+from bigkernel.streaming.chunk import Chunk, RowMap
 from bigkernel.sweep import sweep
 
 Array = NDArray[Any]

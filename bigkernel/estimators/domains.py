@@ -18,9 +18,9 @@ from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.invariance import Components, exact_components, landmark_components
 from bigkernel.kernels import Kernel
 from bigkernel.monitor import part_of_job
-from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.statistics import Accumulator, require_weights
+from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 

@@ -13,10 +13,10 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.chunks import RowMap
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.transforms import RowTransformer, SameWidthTransformer
 from bigkernel.images import CELLS, DIRECTIONS, MomentNormalise, Orientations
+from bigkernel.streaming.chunk import RowMap
 from bigkernel.virtual import image_shape_of
 
 _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}

@@ -23,7 +23,6 @@ from bigkernel.estimators.basis import KernelBasis
 from bigkernel.estimators.constraints import require_exact, require_some
 from bigkernel.grid import Coordinates, Penalty
 from bigkernel.monitor import part_of_job, spent
-from bigkernel.plan import Plan
 from bigkernel.rows import Rows
 from bigkernel.solve import require_alpha
 from bigkernel.statistics import (
@@ -36,6 +35,7 @@ from bigkernel.statistics import (
     selected,
     uncentred,
 )
+from bigkernel.streaming.plan import Plan
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from bigkernel.alignment import Aligned, SidedMomentStatistic
 from bigkernel.bandwidths import MedianGaussian
 from bigkernel.certify import Certificates
-from bigkernel.chunks import Chunk
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.constraints import require_exact
 from bigkernel.estimators.domained import DomainedEstimator, cell_counts
 from bigkernel.kernels import Kernel, as_kernel
 from bigkernel.monitor import part_of_job
-from bigkernel.plan import Plan
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.rows import Rows, as_rows
 from bigkernel.solve import Whitening
 from bigkernel.statistics import Accumulator, Targets
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Plan
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]

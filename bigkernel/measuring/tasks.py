@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bigkernel.certify import Certificates
-from bigkernel.chunks import Chunk, UnitNorm, Workspace
 from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.kernels import KERNELS, Gaussian
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run
 from bigkernel.solve import nystrom_ridge, whiten
 from bigkernel.statistics import Moments, MomentStatistic, Targets, add, uncentred
+from bigkernel.streaming.chunk import Chunk, UnitNorm, Workspace
 
 Array = NDArray[Any]
 CLASSES = 10

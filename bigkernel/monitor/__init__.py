@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.plan import Plan
 from bigkernel.runs import Receipt
+from bigkernel.streaming.plan import Plan
 
 
 @dataclass(frozen=True)

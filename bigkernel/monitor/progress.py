@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.tree import leaf, merge_tree, spans
+from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 
 # of a segment; one letter each in a snapshot
 WAITING, RUNNING, AGAIN, PUBLISHED, MERGED, FAILED = "w", "r", "a", "p", "m", "f"

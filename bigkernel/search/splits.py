@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.folds import ColumnFolds, DomainFolds, Folds, HashFolds
 from bigkernel.rows import Rows, as_rows
+from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds
 
 Array = NDArray[Any]
 NOT_USED = -2  # the fold of a row that a split neither trains on nor tests

@@ -26,10 +26,10 @@ from bigkernel import (
     executing,
 )
 from bigkernel import landmarks as choice
-from bigkernel.chunks import Chunk
 from bigkernel.cli import main
 from bigkernel.errors import DataError
 from bigkernel.rows import as_rows
+from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(18)
 N, D, M = 160, 4, 12

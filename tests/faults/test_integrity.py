@@ -27,15 +27,15 @@ from zarr.storage import LocalStore
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, arrays, load_model, open_corpus, save_model
 from bigkernel.checks import kind_at, protections, walk
-from bigkernel.chunks import Chunk
 from bigkernel.cli import main
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
-from bigkernel.plan import Footprint
 from bigkernel.rows import as_rows
 from bigkernel.runs import Run
 from bigkernel.soundness import protection
 from bigkernel.statistics import Accumulator, add
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import Footprint
 from bigkernel.sweep import Swept, sweep
 
 N, D, CHUNK_ROWS = 300, 6, 20

@@ -25,8 +25,8 @@ from bigkernel import arrays, connect, executing, sweep
 from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.monitor.plugin import NAME, install, state_of
+from bigkernel.streaming.merge_tree import leaf, merge_tree
 from bigkernel.sweep import plan_sweep
-from bigkernel.tree import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment

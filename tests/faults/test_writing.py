@@ -33,7 +33,7 @@ from bigkernel.filling import require_owned
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.monitor import Event, Incident, observe
-from bigkernel.plan import Plan
+from bigkernel.streaming.plan import Plan
 from bigkernel.survey import survey
 
 N, D, CHUNK_ROWS = 210, 5, 20

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from bigkernel import disk
-from bigkernel.chunks import Chunk
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
-from bigkernel.folds import HashFolds
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.labels import label_map, relabelled
 from bigkernel.partition import Split, split_path
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import HashFolds
 
 X = np.random.default_rng(0).normal(size=(1000, 4))
 Y = np.arange(1000) % 3

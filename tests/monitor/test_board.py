@@ -13,7 +13,7 @@ from simulated import START, messages
 
 from bigkernel.monitor.board import ENDED_JOBS, Board
 from bigkernel.monitor.progress import Progress
-from bigkernel.tree import leaf, merge_tree, spans
+from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 
 PLAN = {"rows": 400, "flops": 4e6}
 

@@ -16,7 +16,7 @@ from bigkernel.monitor import plugin as plugins
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.monitor.plugin import Monitor
 from bigkernel.monitor.relay import Relay, listen
-from bigkernel.plan import Footprint, plan
+from bigkernel.streaming.plan import Footprint, plan
 
 
 class FakeScheduler:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bigkernel.monitor.progress import Progress
-from bigkernel.tree import merge_tree, spans
+from bigkernel.streaming.merge_tree import merge_tree, spans
 
 SEGMENTS = 13
 STOPS = [10 * (i + 1) for i in range(SEGMENTS)]

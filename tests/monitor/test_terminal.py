@@ -25,10 +25,10 @@ from bigkernel.monitor import (
     observe,
     terminal,
 )
-from bigkernel.plan import Footprint, plan
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
 from bigkernel.statistics import FeatureSums
+from bigkernel.streaming.plan import Footprint, plan
 from bigkernel.sweep import sweep
 
 X = np.random.default_rng(0).normal(size=(200, 3))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 from bigkernel.forecast import Curve, Rates, Stages
-from bigkernel.plan import plan
+from bigkernel.streaming.plan import plan
 from pipelines import bench_scheduler, scaling_page, scaling_workers
 from pipelines.__main__ import main
 from pipelines.bench_scheduler import Cost

@@ -19,8 +19,8 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
 from bigkernel import landmarks, open_corpus
-from bigkernel.folds import HashFolds
 from bigkernel.rows import as_rows
+from bigkernel.streaming.folds import HashFolds
 from pipelines import digit_corpora, tune, tune_page
 from pipelines.__main__ import main
 from pipelines.digit_corpora import Digits, bundled

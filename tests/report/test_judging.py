@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from bigkernel.chunks import Chunk
 from bigkernel.features import IdentityMap
 from bigkernel.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
 from bigkernel.rows import as_rows
 from bigkernel.statistics import Targets
+from bigkernel.streaming.chunk import Chunk
 from bigkernel.sweep import sweep
 
 N, D, C = 157, 3, 4

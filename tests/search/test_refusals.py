@@ -21,8 +21,8 @@ from bigkernel import (
     SweepSearchCV,
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError
-from bigkernel.folds import HashFolds
 from bigkernel.monitor import SweepStarted, observe
+from bigkernel.streaming.folds import HashFolds
 
 rng = np.random.default_rng(404)
 N = 60

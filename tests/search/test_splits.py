@@ -26,9 +26,9 @@ from sklearn.model_selection import (
 )
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV
-from bigkernel.folds import ColumnFolds, DomainFolds, HashFolds
 from bigkernel.rows import as_rows
 from bigkernel.search.splits import partitions
+from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds
 
 rng = np.random.default_rng(1974)
 N, D = 60, 3

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.chunks import Chunk
 from bigkernel.errors import DataError
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 
