@@ -305,7 +305,7 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped,
         `trace_error`, tr(K − K̂)/tr(K) of the choice of landmarks (of the rows of the fit by their moments where
         k(x, x) = 1, else of 256 rows; None for random features and models from files of other kernels), and
-        `certificates`: residual ratios of the solve (`bigkernel.certify`; rounding leaves about 1, above 30 is an
+        `certificates`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
         error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
         moments, landmarks that repeat another and features that do not vary among them.
         """
