@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigkernel.alignment import SidedMomentStatistic
-from bigkernel.blocks import strips
-from bigkernel.features import LandmarkMap
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.blocks import strips
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Kernel
 from bigkernel.pseudo import weights_of
 from bigkernel.statistics import Accumulator
 from bigkernel.streaming.chunk import Chunk

@@ -59,7 +59,7 @@ def described(value: Any, name: str) -> dict[str, str]:
 
     Examples
     --------
-    >>> from bigkernel.kernels import Gaussian
+    >>> from bigkernel.kernels.functions import Gaussian
     >>> described(Gaussian(sigma=0.5), "kernel")
     {'kernel': 'Gaussian', 'kernel.sigma': '0.5'}
     >>> described(np.arange(3.0), "shift")

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import certify, mercer
+from bigkernel import certify
 from bigkernel.certify import Certificates
+from bigkernel.kernels import positive_definite
 from bigkernel.solve import exact_krr, regularised, ridge
 
 Array = NDArray[Any]
@@ -37,7 +38,7 @@ def indefinite_krr(
     shifted = regularised(K, tolerance * float(np.abs(K).max(initial=0.0)))
     positive = linalg.lapack.dpotrf(shifted, lower=1, overwrite_a=1)[1] == 0
     values, vectors = (np.zeros(0), K) if positive else linalg.eigh(K)
-    note = "" if positive else mercer.negative_note(values, kernel)
+    note = "" if positive else positive_definite.negative_note(values, kernel)
     if not note:
         return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight, certificates=certificates)
     certify.tell(note, True, certificates)

@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel import arrays, estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.rounds import PseudoLabelRounds
-from bigkernel.kernels import KERNELS, Kernel
+from bigkernel.kernels.functions import KERNELS, Kernel
 from bigkernel.model_checks import require_sound
 from bigkernel.pseudo import PseudoLabels
 

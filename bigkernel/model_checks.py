@@ -20,7 +20,7 @@ from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.linear import _Linear
 from bigkernel.estimators.rounds import PseudoLabelRounds, SidedEstimator
 from bigkernel.estimators.views import _XNV
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 
 Array = NDArray[Any]
 FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for

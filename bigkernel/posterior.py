@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.features import LandmarkMap
-from bigkernel.fourier import FourierMap
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.predictor import Predictor
 from bigkernel.solve import Factor, Whitening, centre, factorize, reduced, weigh
 from bigkernel.statistics import Moments

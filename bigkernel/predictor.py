@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.features import IdentityMap, LandmarkMap
-from bigkernel.fourier import FourierMap
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics import Accumulator, Targets, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.cells import Cells
-from bigkernel.features import FeatureMap
+from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solve import Whitening
 from bigkernel.statistics import Accumulator, add, require_weights
 from bigkernel.streaming.chunk import Chunk

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.features import FeatureMap
+from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics import Accumulator, Targets, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds

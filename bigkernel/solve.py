@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import certify, mercer
+from bigkernel import certify
 from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
+from bigkernel.kernels import positive_definite
 from bigkernel.statistics import Moments
 
 Array = NDArray[Any]
@@ -145,7 +146,7 @@ def _whiten_indefinite(
     # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
     values, vectors = linalg.eigh(core, driver="evd")
     keep = values > len(core) * eps * np.abs(values).max()
-    certify.tell(mercer.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates)
+    certify.tell(positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates)
     if certificates is not None:
         certificates.ratios["whitening"], certificates.ratios["orthogonality"] = certify.eigen(core, values, vectors)
         if keep.any():

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.blas import add_mirrored, syrk
 from bigkernel.errors import DataError
-from bigkernel.features import FeatureMap
+from bigkernel.kernels.blas import add_mirrored, syrk
+from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import Footprint

@@ -18,7 +18,7 @@ import numpy as np
 from bigkernel import connect
 from bigkernel.config import settings
 from bigkernel.execution import processors
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor.terminal import bar, progress
 from bigkernel.sweep import sweep

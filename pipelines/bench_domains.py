@@ -29,7 +29,7 @@ from bigkernel import (
 )
 from bigkernel.config import settings
 from bigkernel.corpus import Corpus
-from bigkernel.landmarks import uniform
+from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.rows import Rows, as_rows
 from bigkernel.streaming.chunk import UnitNorm
 from bigkernel.sweep import plan_sweep, sweep

@@ -19,10 +19,10 @@ from rich.table import Table
 from bigkernel import open_corpus
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import DataError
-from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.io import open_source
-from bigkernel.kernels import Gaussian
-from bigkernel.landmarks import uniform
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import Gaussian
+from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal import bar
 from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics import MomentStatistic, Targets

@@ -21,7 +21,7 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, KernelRidgeClassifier
 from bigkernel.errors import DataError
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.terminal import bar
 from bigkernel.report.page import Column, Table
 from bigkernel.rows import as_rows

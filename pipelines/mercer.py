@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, check_positive_definite
 from bigkernel.errors import DataError
-from bigkernel.mercer import GramSpectrum
+from bigkernel.kernels.positive_definite import GramSpectrum
 from bigkernel.monitor.terminal import bar
 from bigkernel.report.page import Column, Table
 from pipelines import pictures

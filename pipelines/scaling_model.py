@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigkernel.features import LandmarkMap
 from bigkernel.forecast import Rates, fresh_bytes, row_seconds
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics import GRAM_ROWS, MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint
 

@@ -19,7 +19,7 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
 from bigkernel.cli.model_options import Numbers
-from bigkernel.landmarks import require_count
+from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor import Step, emit
 from bigkernel.monitor.terminal import bar, progress
 from bigkernel.streaming.folds import HashFolds

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
 from bigkernel import Gaussian
-from bigkernel.landmarks import require_count
+from bigkernel.kernels.uniform_landmarks import require_count
 from pipelines import usps_mnist_page as page
 from pipelines.experiments import Report, options
 from pipelines.usps_mnist_choice import best, whole_grid

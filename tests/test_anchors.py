@@ -14,8 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.alignment import SidedMomentStatistic
 from bigkernel.anchors import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
-from bigkernel.features import LandmarkMap, centre_of
-from bigkernel.kernels import Gaussian, Laplacian, Linear, Polynomial
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
 from bigkernel.statistics import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_allclose
 
-from bigkernel.bandwidths import MOST_POINTS, MedianGaussian, median_width
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.bandwidths import MOST_POINTS, MedianGaussian, median_width
+from bigkernel.kernels.functions import Gaussian
 
 rng = np.random.default_rng(2)
 

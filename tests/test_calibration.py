@@ -16,9 +16,9 @@ from numpy.testing import assert_allclose
 from bigkernel import calibration, measuring
 from bigkernel.calibration import Calibration, Machine, rate_of, this_machine
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.forecast import ORDER, Curve, Rates, Stages, Work, forecast, fresh_bytes
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, Plan, plan
 

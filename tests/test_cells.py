@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.cells import CellMomentStatistic, Cells, CellSums, means
 from bigkernel.errors import DataError
-from bigkernel.features import LandmarkMap, centre_of
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics import uncentred
 from bigkernel.streaming.chunk import Chunk, Workspace
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.errors import DataError
-from bigkernel.features import IdentityMap, LandmarkMap
-from bigkernel.kernels import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import (
     Chunk,
     MapCost,

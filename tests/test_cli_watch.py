@@ -28,7 +28,7 @@ from bigkernel.cli import main
 from bigkernel.cli import watch as watching
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import executing
-from bigkernel.features import IdentityMap
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import Board
 from bigkernel.monitor.plugin import board_of, install

@@ -16,8 +16,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
 
 from bigkernel.errors import DataError
-from bigkernel.features import LandmarkMap
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.rows import as_rows
 from bigkernel.statistics import Moments, MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk, Workspace

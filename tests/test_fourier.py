@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.fourier import FourierMap, FourierRows, spectrum_of
+from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 from bigkernel.streaming.chunk import Chunk, Scale, Workspace
 
 rng = np.random.default_rng(20071203)

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.cells import CellMomentStatistic, Cells
 from bigkernel.errors import DataError
-from bigkernel.features import LandmarkMap
 from bigkernel.invariance import (
     Labels,
     Spread,
@@ -22,7 +21,8 @@ from bigkernel.invariance import (
     principal,
     supervised,
 )
-from bigkernel.kernels import Gaussian, Linear
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian, Linear
 from bigkernel.solve import whiten
 from bigkernel.streaming.chunk import Chunk
 

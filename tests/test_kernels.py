@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import pairwise
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.features import LandmarkMap
-from bigkernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, as_kernel
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import KERNELS, Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, as_kernel
 from bigkernel.streaming.chunk import Chunk
 
 CASES = {

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from scipy.stats import chisquare
 
 from bigkernel.errors import DataError
-from bigkernel.landmarks import given, uniform
+from bigkernel.kernels.uniform_landmarks import given, uniform
 
 
 @cases(n=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**31))

@@ -31,15 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "blocks": "kernels",
-    "families": "kernels",
-    "features": "kernels",
-    "fourier": "kernels",
-    "landmarks": "kernels",
-    "sampling": "kernels",
-    "mercer": "kernels",
-    "bandwidths": "kernels",
-    "blas": "kernels",
     "cells": "statistics",
     "predictor": "statistics",
     "projections": "statistics",

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bigkernel.errors import PlanTooLarge
-from bigkernel.features import LandmarkMap
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, plan
 

@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
 from bigkernel.errors import ConfigError, RankDeficient
-from bigkernel.features import LandmarkMap
+from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.predictions import PredictionWriter, create
 from bigkernel.predictor import Predictor

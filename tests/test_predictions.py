@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing, seals
 from bigkernel.errors import ChunkMissing, DataError
-from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior
 from bigkernel.predictions import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.predictor import Predictor, ScoreStatistic, score

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, Ridge
 from bigkernel.errors import DataError
-from bigkernel.features import IdentityMap, LandmarkMap
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.predictor import Predictor
 from bigkernel.projections import Projection
 from bigkernel.rows import as_rows

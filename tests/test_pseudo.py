@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.cells import Cells
 from bigkernel.errors import DataError
-from bigkernel.features import LandmarkMap, centre_of
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
 from bigkernel.streaming.chunk import Chunk, Workspace
 

@@ -17,9 +17,9 @@ import bigkernel
 from bigkernel import arrays, runs
 from bigkernel.config import settings
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.features import LandmarkMap
 from bigkernel.identity import fingerprint
-from bigkernel.kernels import Gaussian, Matern
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.rows import as_rows
 from bigkernel.runs import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.statistics import MomentStatistic, Targets

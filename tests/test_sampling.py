@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare
 
 from bigkernel import Gaussian, Linear, Matern
-from bigkernel.sampling import leverage_scores, recursive_leverage, rp_cholesky
+from bigkernel.kernels.landmark_sampling import leverage_scores, recursive_leverage, rp_cholesky
 
 rng = np.random.default_rng(20241003)
 N = 60

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidgeClassifier, Laplacian, Matern, SweepSearchCV
-from bigkernel.families import LandmarkFamily
+from bigkernel.kernels.families import LandmarkFamily
 from bigkernel.scores import FLOOR, GridScores
 from bigkernel.statistics import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace

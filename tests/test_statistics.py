@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.errors import DataError
-from bigkernel.features import UFUNC_BYTES, IdentityMap, LandmarkMap
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics import FeatureSums, Moments, MomentStatistic, Targets, subtract
 from bigkernel.streaming.chunk import Chunk, Workspace
 

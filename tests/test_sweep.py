@@ -19,10 +19,10 @@ from probes import FailingDisk, Sums, Touch
 from bigkernel import arrays
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
 from bigkernel.execution import Execution, choose, executing, processors
-from bigkernel.features import IdentityMap, LandmarkMap
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt

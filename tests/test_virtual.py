@@ -19,8 +19,8 @@ from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
 from bigkernel.copies import Chosen, Repeated, RowNumbers, making
 from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.features import IdentityMap
 from bigkernel.images import MomentNormalise, Orientations
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.restyled import Restyling, Style, Styling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import DaskSource, NumpySource

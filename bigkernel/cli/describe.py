@@ -28,7 +28,7 @@ from bigkernel.estimators import (
     UnitNormalizer,
     XNVClassifier,
 )
-from bigkernel.kernels import KERNELS, Kernel
+from bigkernel.kernels.functions import KERNELS, Kernel
 from bigkernel.rows import Rows, as_rows
 
 

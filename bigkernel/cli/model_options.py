@@ -10,7 +10,7 @@ import numpy as np
 
 from bigkernel.estimators.basis import FOURIER
 from bigkernel.estimators.choosing import CHOICES
-from bigkernel.kernels import KERNELS
+from bigkernel.kernels.functions import KERNELS
 
 _METHODS = {
     "krr": "kernel ridge regression on Nyström landmarks",

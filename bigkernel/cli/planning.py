@@ -24,9 +24,9 @@ from bigkernel.estimators.basis import FOURIER
 from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.estimators.linear import _Linear
 from bigkernel.estimators.rounds import SidedEstimator
-from bigkernel.features import IdentityMap
 from bigkernel.forecast import Forecast, Work
-from bigkernel.kernels import as_kernel
+from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.kernels.functions import as_kernel
 from bigkernel.rows import Rows
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.streaming.plan import Plan

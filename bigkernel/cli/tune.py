@@ -22,7 +22,7 @@ from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, show
 from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.locks import require_free_lock
 from bigkernel.model import save_model
 from bigkernel.monitor import Figures, emit

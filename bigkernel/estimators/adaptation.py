@@ -18,7 +18,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.rounds import SidedEstimator
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.pseudo import Decision
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening

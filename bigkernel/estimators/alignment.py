@@ -15,7 +15,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.estimators.rounds import SidedEstimator
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.pseudo import Decision
 from bigkernel.solve import require_alpha
 

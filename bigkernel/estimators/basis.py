@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from bigkernel import landmarks as draws
 from bigkernel.certify import Certificates, tell
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.choosing import CHOICES, choose, sampled
-from bigkernel.features import LandmarkMap, centre_of
-from bigkernel.fourier import FourierMap
-from bigkernel.kernels import Gaussian, Kernel, Laplacian, Matern, as_kernel
+from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel
+from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor import spent
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening, identity, whiten

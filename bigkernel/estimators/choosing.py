@@ -6,8 +6,8 @@ The methods (all but "uniform" see a uniform sample only, never all n rows):
     "balanced"           the same number of rows of every domain, which the column "domain" tells
     "k-means"            centres of k-means, which need not be rows (Zhang, Tsang & Kwok 2008)
     "balanced-k-means"   the same number of centres for every domain
-    "leverage"           rows by recursive ridge leverage scores (`bigkernel.sampling`)
-    "rpcholesky"         rows by randomly pivoted Cholesky, in blocks (`bigkernel.sampling`)
+    "leverage"           rows by recursive ridge leverage scores (`bigkernel.kernels.landmark_sampling`)
+    "rpcholesky"         rows by randomly pivoted Cholesky, in blocks (`bigkernel.kernels.landmark_sampling`)
 
 Weights of rows are not looked at. Shapes: n rows, d features, m landmarks.
 """
@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from bigkernel import landmarks as draws
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.execution import executor_in_force
-from bigkernel.kernels import Kernel
+from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.landmark_sampling import recursive_leverage, rp_cholesky
 from bigkernel.rows import Rows
-from bigkernel.sampling import recursive_leverage, rp_cholesky
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]

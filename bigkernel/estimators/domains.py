@@ -16,7 +16,7 @@ from bigkernel.estimators.basis import OF_FOURIER
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, require_exact, require_some
 from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.invariance import Components, exact_components, landmark_components
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.rows import Rows
 from bigkernel.statistics import Accumulator, require_weights

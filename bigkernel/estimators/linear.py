@@ -15,9 +15,9 @@ from bigkernel.certify import Certificates
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
 from bigkernel.estimators.constraints import require_some
-from bigkernel.features import IdentityMap
 from bigkernel.gcv import best_alpha
 from bigkernel.grid import Coordinates, Penalty
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import part_of_job
 from bigkernel.rows import Rows
 from bigkernel.solve import identity, nystrom_ridge, require_alpha

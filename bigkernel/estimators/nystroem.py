@@ -14,7 +14,7 @@ from bigkernel.estimators.base import input_rows
 from bigkernel.estimators.basis import KernelBasis
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.predictor import Predictor
 from bigkernel.projections import Projection

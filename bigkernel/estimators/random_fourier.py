@@ -13,8 +13,8 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows
 from bigkernel.estimators.basis import begin
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.fourier import FourierMap, FourierRows, spectrum_of
-from bigkernel.kernels import Kernel, as_kernel
+from bigkernel.kernels.functions import Kernel, as_kernel
+from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 
 
 class RandomFourier(ClassNamePrefixFeaturesOutMixin, RowTransformer):

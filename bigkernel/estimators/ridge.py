@@ -21,7 +21,7 @@ from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.gcv import best_alpha, best_alpha_exact
 from bigkernel.grid import Coordinates, Penalty
 from bigkernel.indefinite import indefinite_krr
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solve import exact_krr, nystrom_ridge
 from bigkernel.statistics import Moments, unshifted

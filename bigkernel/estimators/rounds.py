@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.alignment import Aligned, SidedMomentStatistic
-from bigkernel.bandwidths import MedianGaussian
 from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.constraints import require_exact
 from bigkernel.estimators.domained import DomainedEstimator, cell_counts
-from bigkernel.kernels import Kernel, as_kernel
+from bigkernel.kernels.bandwidths import MedianGaussian
+from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.rows import Rows, as_rows

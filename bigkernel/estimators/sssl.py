@@ -27,8 +27,8 @@ from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.rounds import PseudoLabelRounds
 from bigkernel.gcv import best_of
 from bigkernel.grid import Coordinates, Penalty, sssl_coordinates
-from bigkernel.kernels import Kernel
-from bigkernel.mercer import negative_note
+from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.pseudo import Decision, Sides
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows, is_lazy, near_mean
-from bigkernel.features import IdentityMap
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.rows import as_rows
 from bigkernel.statistics import FeatureSums
 from bigkernel.streaming.chunk import RowMap, Scale, Standardize, UnitNorm, apply_maps

@@ -23,9 +23,9 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.landmarked import LandmarkEstimator
-from bigkernel.features import LandmarkMap, centre_of
 from bigkernel.grid import Penalty
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import Kernel
 from bigkernel.rows import Rows
 from bigkernel.statistics import Moments, selected, unshifted
 from bigkernel.views import canonical_ridge, canonical_views

@@ -30,7 +30,7 @@ from bigkernel.config import settings
 from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.forecast import Curve, Rates, Stages, fresh_bytes
-from bigkernel.kernels import KERNELS
+from bigkernel.kernels.functions import KERNELS
 from bigkernel.measuring import tasks
 from bigkernel.monitor import Step, emit
 from bigkernel.rows import Rows, as_rows

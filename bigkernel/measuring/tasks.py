@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bigkernel.certify import Certificates
-from bigkernel.features import LandmarkMap, centre_of
-from bigkernel.kernels import KERNELS, Gaussian
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run
 from bigkernel.solve import nystrom_ridge, whiten

@@ -22,9 +22,9 @@ from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.choosing import BY_KERNEL
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.execution import executor_in_force, processors
-from bigkernel.families import LandmarkFamily, gather
-from bigkernel.features import centre_of
 from bigkernel.grid import Coordinates, Penalty, candidates, gcv_scores, squared_errors, summed, total_spread
+from bigkernel.kernels.families import LandmarkFamily, gather
+from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.monitor import Step, emit, spent
 from bigkernel.rows import Rows
 from bigkernel.scores import GridScores

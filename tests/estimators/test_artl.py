@@ -14,8 +14,8 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, executing
-from bigkernel.bandwidths import median_width
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
+from bigkernel.kernels.bandwidths import median_width
 from bigkernel.rows import as_rows
 
 rng = np.random.default_rng(41)

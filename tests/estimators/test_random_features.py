@@ -26,7 +26,7 @@ from bigkernel import (
     executing,
 )
 from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.fourier import spectrum_of
+from bigkernel.kernels.random_fourier import spectrum_of
 from bigkernel.rows import Rows, as_rows
 
 rng = np.random.default_rng(20131120)

@@ -25,9 +25,9 @@ from bigkernel import (
     UnitNormalizer,
     executing,
 )
-from bigkernel import landmarks as choice
 from bigkernel.cli import main
 from bigkernel.errors import DataError
+from bigkernel.kernels import uniform_landmarks as choice
 from bigkernel.rows import as_rows
 from bigkernel.streaming.chunk import Chunk
 

@@ -24,7 +24,7 @@ from probes import local_cluster
 
 from bigkernel import Gaussian
 from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.features import LandmarkMap
+from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.rows import as_rows
 from bigkernel.statistics import MomentStatistic, Targets
 from bigkernel.sweep import sweep

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bigkernel.features import IdentityMap
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import (
     Incident,
     JobEnded,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from bigkernel.features import IdentityMap
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
 from bigkernel.rows import as_rows
 from bigkernel.statistics import Targets

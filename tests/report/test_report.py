@@ -15,7 +15,7 @@ from made_run import make_run
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
 from bigkernel.errors import DataError
-from bigkernel.features import IdentityMap
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.locks import locked
 from bigkernel.monitor import Figures, SegmentDone, emit, observe
 from bigkernel.report import figures, gather, write

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.blocks import Bound
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.kernels.blocks import Bound
 
 Array = NDArray[Any]
 Scale = Literal["scale"]

@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
-from bigkernel.blas import one_thread
-from bigkernel.blocks import strips
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.features import UFUNC_BYTES, SingleMap
-from bigkernel.kernels import Gaussian, Kernel, Laplacian, Matern
+from bigkernel.kernels.blas import one_thread
+from bigkernel.kernels.blocks import strips
+from bigkernel.kernels.feature_maps import UFUNC_BYTES, SingleMap
+from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 Array = NDArray[Any]

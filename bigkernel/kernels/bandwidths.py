@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from bigkernel.kernels import Gaussian
+from bigkernel.kernels.functions import Gaussian
 
 Array = NDArray[Any]
 SHARE = 0.7

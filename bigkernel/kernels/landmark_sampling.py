@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.kernels import Kernel
+from bigkernel.kernels.functions import Kernel
 
 Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)

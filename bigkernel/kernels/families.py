@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.blocks import Bound, strips
-from bigkernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from bigkernel.kernels.blocks import Bound, strips
+from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ from scipy import linalg
 from scipy.spatial.distance import cdist
 
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
-from bigkernel.kernels import Kernel, Laplacian, as_kernel
+from bigkernel.kernels.functions import Kernel, Laplacian, as_kernel
 
 Array = NDArray[Any]
 LIMIT_BYTES = 2**33  # of the Gram matrix

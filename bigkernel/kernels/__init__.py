@@ -1,0 +1,1 @@
+"""From rows to a block of k(x, z): kernel functions, blocks, feature maps, landmarks."""
