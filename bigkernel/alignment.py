@@ -21,7 +21,7 @@ from bigkernel.certify import Certificates
 from bigkernel.eigenfunctions import leading
 from bigkernel.pseudo import Decision, PseudoLabels, Sides
 from bigkernel.solve import Whitening, centre, reduced, ridge
-from bigkernel.statistics import Moments, MomentStatistic
+from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]

@@ -21,7 +21,7 @@ from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Kernel
 from bigkernel.pseudo import weights_of
-from bigkernel.statistics import Accumulator
+from bigkernel.statistics.moments import Accumulator
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 

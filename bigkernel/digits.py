@@ -25,7 +25,7 @@ from bigkernel.identity import NOT_COMPARED, fingerprint
 from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import Source
-from bigkernel.statistics import Accumulator, add
+from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 from bigkernel.virtual import pixel_range

@@ -16,7 +16,7 @@ from scipy import linalg
 from bigkernel import certify
 from bigkernel.certify import Certificates
 from bigkernel.solve import Whitening, positive_part, ridge, top_eigen
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 # a number, or a function that chooses it for ridge with moments G (s, s) and C (s, c)

@@ -19,7 +19,7 @@ from bigkernel.execution import forget, run_in_force
 from bigkernel.monitor import Incident, emit
 from bigkernel.rows import Rows
 from bigkernel.soundness import look
-from bigkernel.statistics import Statistic
+from bigkernel.statistics.moments import Statistic
 from bigkernel.sweep import Swept, plan_sweep, sweep
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bigkernel.statistics import GRAM_ROWS
+from bigkernel.statistics.moments import GRAM_ROWS
 from bigkernel.streaming.plan import Plan
 
 _MOST_SCHEDULED = 10_000  # segments; of more, the mean over the workers is as good

@@ -15,7 +15,7 @@ from scipy import linalg
 from scipy.optimize import minimize_scalar
 
 from bigkernel.solve import Reduced, Whitening, centre, reduced, weigh
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 _STEPS = 120  # of the coarse search over log α

@@ -19,7 +19,7 @@ from scipy import linalg
 
 from bigkernel import gcv
 from bigkernel.solve import Whitening, centre, factorize, positive_part, reduced, top_eigen
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 

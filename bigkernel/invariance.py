@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.cells import Cells, CellSums, means
 from bigkernel.errors import DataError
 from bigkernel.solve import Whitening, reduced
-from bigkernel.statistics import Moments
+from bigkernel.statistics.domain_cells import Cells, CellSums, means
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 _NULL = 1e-9  # eigenvalues below this share of the largest are rounding

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.predictor import Predictor
 from bigkernel.solve import Factor, Whitening, centre, factorize, reduced, weigh
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]

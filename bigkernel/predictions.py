@@ -21,8 +21,8 @@ from bigkernel.corpus import write_chunk
 from bigkernel.disk import require_free
 from bigkernel.errors import DataError
 from bigkernel.identity import NOT_COMPARED
-from bigkernel.predictor import Predictor
-from bigkernel.statistics import Accumulator, add
+from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.cells import Cells
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solve import Whitening
-from bigkernel.statistics import Accumulator, add, require_weights
+from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.moments import Accumulator, add, require_weights
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 

@@ -33,7 +33,7 @@ from bigkernel import arrays
 from bigkernel.disk import writing
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.locks import Lock, locked
-from bigkernel.statistics import Accumulator
+from bigkernel.statistics.moments import Accumulator
 
 FORMAT = 2
 _DETACH_BYTES = 2**16

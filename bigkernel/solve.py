@@ -20,7 +20,7 @@ from bigkernel import certify
 from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
 from bigkernel.kernels import positive_definite
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 _COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at

@@ -53,7 +53,7 @@ from bigkernel.monitor.sinks import tell_journal, tell_scheduler
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, detach
-from bigkernel.statistics import Accumulator, Statistic
+from bigkernel.statistics.moments import Accumulator, Statistic
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment, plan

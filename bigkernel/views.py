@@ -21,7 +21,7 @@ from scipy import linalg
 
 from bigkernel.certify import Certificates
 from bigkernel.solve import centre, ridge
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 _UNCORRELATED = 1e-10  # correlations up to this are 0: the penalty (1 − ρ)/ρ leaves nothing of their directions

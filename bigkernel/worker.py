@@ -30,7 +30,7 @@ from bigkernel.monitor.messages import TOPIC
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run, attach
 from bigkernel.sources import NumpySource, Source
-from bigkernel.statistics import Accumulator, Statistic
+from bigkernel.statistics.moments import Accumulator, Statistic
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment

@@ -25,7 +25,7 @@ from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal import bar
 from bigkernel.rows import Rows, as_rows
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import UnitNorm
 
 FEATURES = 784

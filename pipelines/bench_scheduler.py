@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import Stalled
 from bigkernel.rows import Rows, Source
-from bigkernel.statistics import Accumulator, add
+from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 from bigkernel.sweep import sweep

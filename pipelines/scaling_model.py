@@ -20,7 +20,7 @@ import numpy as np
 from bigkernel.forecast import Rates, fresh_bytes, row_seconds
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics import GRAM_ROWS, MomentStatistic, Targets
+from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint
 
 SEGMENT_ROWS = 65_536  # most rows of a segment, as the plan cuts them

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel import arrays
 from bigkernel.search import SweepSearchCV
-from bigkernel.statistics import Accumulator
+from bigkernel.statistics.moments import Accumulator
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 Array = NDArray[Any]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from distributed import LocalCluster
 
-from bigkernel.statistics import Accumulator, add
+from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 

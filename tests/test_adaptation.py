@@ -13,7 +13,7 @@ from bigkernel.alignment import Aligned
 from bigkernel.anchors import laplacian
 from bigkernel.pseudo import PseudoLabels, soft_labels
 from bigkernel.solve import whiten
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)
 N_S, N_T, D, M = 30, 24, 4, 16

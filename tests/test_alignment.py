@@ -11,7 +11,7 @@ from bigkernel.alignment import Aligned, components, differences, labeller
 from bigkernel.eigenfunctions import leading
 from bigkernel.pseudo import PseudoLabels
 from bigkernel.solve import whiten
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)
 N_S, N_T, D, S, MU = 26, 22, 6, 8, 0.7

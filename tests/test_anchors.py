@@ -16,7 +16,7 @@ from bigkernel.alignment import SidedMomentStatistic
 from bigkernel.anchors import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
-from bigkernel.statistics import Targets
+from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(3)

@@ -19,7 +19,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.forecast import ORDER, Curve, Rates, Stages, Work, forecast, fresh_bytes
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, Plan, plan
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.cells import CellMomentStatistic, Cells, CellSums, means
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics import uncentred
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums, means
+from bigkernel.statistics.moments import uncentred
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(11)

@@ -34,7 +34,7 @@ from bigkernel.monitor.board import Board
 from bigkernel.monitor.plugin import board_of, install
 from bigkernel.rows import as_rows
 from bigkernel.runs import write_sealed
-from bigkernel.statistics import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.survey import command_of, survey
 from bigkernel.sweep import sweep
 

@@ -14,7 +14,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.families import LandmarkFamily, argument, gather
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
-from bigkernel.statistics import Moments, MomentStatistic, Targets, uncentred
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(4096)

@@ -19,7 +19,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.rows import as_rows
-from bigkernel.statistics import Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds
 

@@ -15,7 +15,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, Sweep
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.gcv import Spectral, best_alpha, best_alpha_exact, of_moments
 from bigkernel.solve import Reduced, centre, identity
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 SIGMA = 1.0
 rng = np.random.default_rng(1979)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.grid import Coordinates, Penalty, candidates, squared_errors, sssl_coordinates, summed, total_spread
 from bigkernel.solve import whiten
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(31)
 N, P, C = 70, 6, 2

@@ -9,7 +9,6 @@ import reference_domains as dense
 import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.cells import CellMomentStatistic, Cells
 from bigkernel.errors import DataError
 from bigkernel.invariance import (
     Labels,
@@ -24,6 +23,7 @@ from bigkernel.invariance import (
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Linear
 from bigkernel.solve import whiten
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(20130616)

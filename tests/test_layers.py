@@ -31,10 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "cells": "statistics",
-    "predictor": "statistics",
-    "projections": "statistics",
-    "scores": "statistics",
     "solve": "solvers",
     "certify": "solvers",
     "gcv": "solvers",

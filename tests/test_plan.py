@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bigkernel.errors import PlanTooLarge
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, plan
 
 LIGHT = Footprint(flops_per_row=10.0, partial_bytes=100, work_bytes=1000)

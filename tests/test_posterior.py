@@ -19,9 +19,9 @@ from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.predictions import PredictionWriter, create
-from bigkernel.predictor import Predictor
 from bigkernel.solve import Factor, factorize, whiten
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(20060101)

@@ -12,9 +12,9 @@ from bigkernel.errors import ChunkMissing, DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.posterior import SpreadPredictor, exact_posterior
 from bigkernel.predictions import PredictionWriter, create, open_predictions, stored_form
-from bigkernel.predictor import Predictor, ScoreStatistic, score
 from bigkernel.rows import as_rows
-from bigkernel.statistics import Targets
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.predictor import Predictor, ScoreStatistic, score
 from bigkernel.sweep import sweep
 
 rng = np.random.default_rng(5)

@@ -9,10 +9,10 @@ from numpy.testing import assert_allclose
 from bigkernel import Gaussian, Ridge
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.predictor import Predictor
-from bigkernel.projections import Projection
 from bigkernel.rows import as_rows
-from bigkernel.statistics import MomentStatistic
+from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import UnitNorm
 from bigkernel.sweep import plan_sweep
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.cells import Cells
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
+from bigkernel.statistics.domain_cells import Cells
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 rng = np.random.default_rng(5)

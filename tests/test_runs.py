@@ -22,7 +22,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.rows import as_rows
 from bigkernel.runs import ArrayRef, Receipt, Run, attach, detach
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Scale, Standardize
 from bigkernel.streaming.merge_tree import merge_tree
 from bigkernel.sweep import _identity, plan_sweep, sweep

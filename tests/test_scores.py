@@ -18,8 +18,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidgeClassifier, Laplacian, Matern, SweepSearchCV
 from bigkernel.kernels.families import LandmarkFamily
-from bigkernel.scores import FLOOR, GridScores
-from bigkernel.statistics import Targets
+from bigkernel.statistics.grid_scores import FLOOR, GridScores
+from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.folds import ColumnFolds
 

@@ -25,7 +25,7 @@ from bigkernel.solve import (
     top_eigen,
     whiten,
 )
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
 rng = np.random.default_rng(11)

@@ -26,7 +26,7 @@ from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
-from bigkernel.statistics import Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.chunk import Scale, UnitNorm
 from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
 from bigkernel.sweep import _Tree, plan_sweep, sweep

@@ -126,7 +126,7 @@ from distributed import Client
 from probes import local_cluster
 from bigkernel.rows import as_rows
 from bigkernel.sweep import sweep
-from bigkernel.statistics import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.worker import blas_threads
 import dask.array as da

@@ -11,7 +11,7 @@ import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.certify import Certificates
-from bigkernel.statistics import Moments
+from bigkernel.statistics.moments import Moments
 from bigkernel.views import canonical_ridge, canonical_views
 
 rng = np.random.default_rng(20131205)

@@ -24,7 +24,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.restyled import Restyling, Style, Styling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import DaskSource, NumpySource
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import MapCost, UnitNorm
 from bigkernel.sweep import sweep
 from bigkernel.virtual import restyle, styled_domains, virtual_copies

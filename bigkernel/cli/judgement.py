@@ -22,12 +22,12 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.corpus import Corpus
 from bigkernel.errors import DataError
-from bigkernel.predictor import score as score_of
 from bigkernel.report.drawings import MOST_CLASSES
 from bigkernel.report.pixels import MOST_IMAGES, pack
 from bigkernel.rows import Rows
 from bigkernel.sources import NumpySource, Source
-from bigkernel.statistics import Accumulator
+from bigkernel.statistics.moments import Accumulator
+from bigkernel.statistics.predictor import score as score_of
 
 Array = NDArray[Any]
 SAMPLE_ROWS = 10_000

@@ -28,7 +28,7 @@ from bigkernel.forecast import Forecast, Work
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.rows import Rows
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Plan
 from bigkernel.sweep import plan_sweep
 

@@ -22,7 +22,7 @@ from bigkernel.kernels.functions import Kernel
 from bigkernel.pseudo import Decision
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening
-from bigkernel.statistics import Accumulator, Targets
+from bigkernel.statistics.moments import Accumulator, Targets
 
 Array = NDArray[Any]
 

@@ -31,10 +31,10 @@ from bigkernel.corpus import Corpus
 from bigkernel.disk import publishing
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
-from bigkernel.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import DaskSource
-from bigkernel.statistics import Accumulator, Targets
+from bigkernel.statistics.moments import Accumulator, Targets
+from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk, RowMap
 from bigkernel.sweep import sweep
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.cells import Cells, CellSums
 from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.basis import OF_FOURIER
@@ -19,7 +18,8 @@ from bigkernel.invariance import Components, exact_components, landmark_componen
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.rows import Rows
-from bigkernel.statistics import Accumulator, require_weights
+from bigkernel.statistics.domain_cells import Cells, CellSums
+from bigkernel.statistics.moments import Accumulator, require_weights
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]

@@ -25,7 +25,7 @@ from bigkernel.grid import Coordinates, Penalty
 from bigkernel.monitor import part_of_job, spent
 from bigkernel.rows import Rows
 from bigkernel.solve import require_alpha
-from bigkernel.statistics import (
+from bigkernel.statistics.moments import (
     Accumulator,
     Moments,
     MomentStatistic,

@@ -21,7 +21,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import part_of_job
 from bigkernel.rows import Rows
 from bigkernel.solve import identity, nystrom_ridge, require_alpha
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, add
+from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, add
 from bigkernel.sweep import sweep
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job
-from bigkernel.predictor import Predictor
-from bigkernel.projections import Projection
+from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.projections import Projection
 
 
 class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelBasis):

@@ -24,7 +24,7 @@ from bigkernel.indefinite import indefinite_krr
 from bigkernel.kernels.functions import Kernel
 from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solve import exact_krr, nystrom_ridge
-from bigkernel.statistics import Moments, unshifted
+from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
 

@@ -25,7 +25,7 @@ from bigkernel.monitor import part_of_job
 from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.rows import Rows, as_rows
 from bigkernel.solve import Whitening
-from bigkernel.statistics import Accumulator, Targets
+from bigkernel.statistics.moments import Accumulator, Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Plan
 from bigkernel.sweep import plan_sweep, sweep

@@ -17,7 +17,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bigkernel.alignment import Aligned, distance_penalty
-from bigkernel.cells import Cells
 from bigkernel.certify import Certificates, tell
 from bigkernel.eigenfunctions import Alpha, sssl_all, sssl_core
 from bigkernel.errors import ConfigError, DataError
@@ -32,7 +31,8 @@ from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.pseudo import Decision, Sides
 from bigkernel.rows import Rows
 from bigkernel.solve import Whitening
-from bigkernel.statistics import Moments, Targets
+from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.moments import Moments, Targets
 
 Array = NDArray[Any]
 

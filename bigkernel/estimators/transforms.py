@@ -21,7 +21,7 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows, is_lazy, near_mean
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.rows import as_rows
-from bigkernel.statistics import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.streaming.chunk import RowMap, Scale, Standardize, UnitNorm, apply_maps
 from bigkernel.sweep import sweep
 

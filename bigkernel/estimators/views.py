@@ -27,7 +27,7 @@ from bigkernel.grid import Penalty
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Kernel
 from bigkernel.rows import Rows
-from bigkernel.statistics import Moments, selected, unshifted
+from bigkernel.statistics.moments import Moments, selected, unshifted
 from bigkernel.views import canonical_ridge, canonical_views
 
 Array = NDArray[Any]

@@ -35,7 +35,7 @@ from bigkernel.measuring import tasks
 from bigkernel.monitor import Step, emit
 from bigkernel.rows import Rows, as_rows
 from bigkernel.runs import make_directory
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.sweep import sweep
 
 SECONDS = 4.0  # for the points of a sweep; the rest takes about as long

@@ -25,7 +25,7 @@ from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run
 from bigkernel.solve import nystrom_ridge, whiten
-from bigkernel.statistics import Moments, MomentStatistic, Targets, add, uncentred
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, uncentred
 from bigkernel.streaming.chunk import Chunk, UnitNorm, Workspace
 
 Array = NDArray[Any]

@@ -12,11 +12,11 @@ from sklearn.base import clone, is_classifier
 
 from bigkernel.errors import DataError
 from bigkernel.rows import Rows
-from bigkernel.scores import FLOOR
 from bigkernel.search.scoring import Tested
 from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.search.work import Candidate
-from bigkernel.statistics import Targets
+from bigkernel.statistics.grid_scores import FLOOR
+from bigkernel.statistics.moments import Targets
 
 Array = NDArray[Any]
 

@@ -27,10 +27,10 @@ from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.monitor import Step, emit, spent
 from bigkernel.rows import Rows
-from bigkernel.scores import GridScores
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.statistics import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
+from bigkernel.statistics.grid_scores import GridScores
+from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
 from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]

@@ -16,10 +16,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer, executing
-from bigkernel.cells import Cells
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domained import cell_counts, distinct
 from bigkernel.rows import Rows, as_rows
+from bigkernel.statistics.domain_cells import Cells
 
 rng = np.random.default_rng(20130617)
 N, D, M, SIGMA = 150, 3, 14, 2.0

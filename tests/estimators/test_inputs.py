@@ -397,7 +397,7 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path):
 
 
 def test_a_model_that_raises_leaves_nothing(build, tmp_path, monkeypatch):
-    from bigkernel.predictor import Predictor
+    from bigkernel.statistics.predictor import Predictor
 
     corpus, _, _ = build("corpus")
     model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)

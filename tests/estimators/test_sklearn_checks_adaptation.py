@@ -9,9 +9,9 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigkernel import JDA, ARTLClassifier
-from bigkernel.cells import Cells
 from bigkernel.pseudo import Sides
 from bigkernel.rows import as_rows
+from bigkernel.statistics.domain_cells import Cells
 
 
 class OnItself:

@@ -33,7 +33,7 @@ from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejecte
 from bigkernel.rows import as_rows
 from bigkernel.runs import Run
 from bigkernel.soundness import protection
-from bigkernel.statistics import Accumulator, add
+from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 from bigkernel.sweep import Swept, sweep

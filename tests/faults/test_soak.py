@@ -26,7 +26,7 @@ from bigkernel import Gaussian
 from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.rows import as_rows
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.sweep import sweep
 
 

@@ -27,7 +27,7 @@ from bigkernel.monitor import (
 )
 from bigkernel.rows import as_rows
 from bigkernel.runs import Receipt
-from bigkernel.statistics import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.streaming.plan import Footprint, plan
 from bigkernel.sweep import sweep
 

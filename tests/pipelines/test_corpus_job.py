@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
 from bigkernel.arrays import digest
 from bigkernel.corpus import CorpusWriter
-from bigkernel.statistics import MomentStatistic
+from bigkernel.statistics.moments import MomentStatistic
 from pipelines.__main__ import main
 from pipelines.corpus_job import growing
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
 from bigkernel.rows import as_rows
-from bigkernel.statistics import Targets
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.sweep import sweep
 

@@ -21,7 +21,7 @@ from bigkernel.monitor import Figures, SegmentDone, emit, observe
 from bigkernel.report import figures, gather, write
 from bigkernel.rows import as_rows
 from bigkernel.runs import read_sealed, write_sealed
-from bigkernel.statistics import FeatureSums
+from bigkernel.statistics.moments import FeatureSums
 from bigkernel.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("small_steps")

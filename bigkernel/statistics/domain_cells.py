@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.statistics import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.predictor import Predictor
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 Array = NDArray[Any]

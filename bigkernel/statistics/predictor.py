@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.statistics import Accumulator, Targets, add
+from bigkernel.statistics.moments import Accumulator, Targets, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 
