@@ -27,7 +27,7 @@ from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.rounds import PseudoLabelRounds
 from bigkernel.kernels.functions import KERNELS, Kernel
 from bigkernel.model_checks import require_sound
-from bigkernel.pseudo import PseudoLabels
+from bigkernel.solvers.pseudo_labels import PseudoLabels
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together

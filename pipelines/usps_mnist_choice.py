@@ -12,7 +12,7 @@ from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Ridge, SweepSearchCV
-from bigkernel.solve import exact_krr
+from bigkernel.solvers.ridge import exact_krr
 from pipelines.usps_mnist_fits import Setting, one_hot, sssl, steps, with_ones
 
 Array = NDArray[Any]

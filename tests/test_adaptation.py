@@ -8,11 +8,11 @@ import reference
 import reference_adaptation as dense
 from numpy.testing import assert_allclose
 
-from bigkernel.adaptation import Strengths, adapted, discrepancy, slope
-from bigkernel.alignment import Aligned
-from bigkernel.anchors import laplacian
-from bigkernel.pseudo import PseudoLabels, soft_labels
-from bigkernel.solve import whiten
+from bigkernel.solvers.anchor_graph import laplacian
+from bigkernel.solvers.artl import Strengths, adapted, discrepancy, slope
+from bigkernel.solvers.jda import Aligned
+from bigkernel.solvers.pseudo_labels import PseudoLabels, soft_labels
+from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)

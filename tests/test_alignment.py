@@ -7,10 +7,10 @@ import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.alignment import Aligned, components, differences, labeller
-from bigkernel.eigenfunctions import leading
-from bigkernel.pseudo import PseudoLabels
-from bigkernel.solve import whiten
+from bigkernel.solvers.eigenfunctions import leading
+from bigkernel.solvers.jda import Aligned, components, differences, labeller
+from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)

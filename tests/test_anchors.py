@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.alignment import SidedMomentStatistic
-from bigkernel.anchors import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
+from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
+from bigkernel.solvers.jda import SidedMomentStatistic
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 

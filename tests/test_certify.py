@@ -9,10 +9,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
 
-from bigkernel import certify
-from bigkernel.certify import LIMIT, Certificates
 from bigkernel.errors import RankDeficient
-from bigkernel.solve import factorize, ridge, whiten
+from bigkernel.solvers import residuals
+from bigkernel.solvers.residuals import LIMIT, Certificates
+from bigkernel.solvers.ridge import factorize, ridge, whiten
 
 SIZES = [1, 2, 7, 40, 300]
 
@@ -33,9 +33,9 @@ def spoilt(array, share=1e-9):
 
 @pytest.mark.parametrize("m", SIZES)
 def test_probes_are_signs_that_are_always_the_same_and_nearly_orthogonal(m):
-    V = certify.probes(m, 8)
+    V = residuals.probes(m, 8)
     assert_array_equal(np.abs(V), 1)
-    assert_array_equal(V, certify.probes(m, 8))
+    assert_array_equal(V, residuals.probes(m, 8))
     # random signs overlap by about 1/√m
     assert np.abs(V.T @ V / m - np.eye(8)).max() < 4 / m**0.5
 
@@ -45,11 +45,11 @@ def test_probes_are_signs_that_are_always_the_same_and_nearly_orthogonal(m):
 def test_a_right_factor_passes_and_one_wrong_value_in_the_ninth_place_does_not(m, exact):
     A = positive(m)
     lower = linalg.cholesky(A, lower=True)
-    assert certify.factorization(A, lower, exact=exact) < 1
-    assert certify.factorization(A, spoilt(lower), exact=exact) > LIMIT
+    assert residuals.factorization(A, lower, exact=exact) < 1
+    assert residuals.factorization(A, spoilt(lower), exact=exact) > LIMIT
     order = np.arange(m)[::-1]
     pivoted = linalg.cholesky(A[np.ix_(order, order)], lower=True)
-    assert certify.factorization(A, pivoted, kept=order, exact=exact) < 1
+    assert residuals.factorization(A, pivoted, kept=order, exact=exact) < 1
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e-3, 1e6])
@@ -58,9 +58,9 @@ def test_a_right_factor_passes_and_one_wrong_value_in_the_ninth_place_does_not(m
 def test_a_right_solution_passes_and_a_wrong_one_does_not(m, targets, shift):
     A, C = positive(m), np.random.default_rng(1).normal(size=(m, targets))
     w = linalg.cho_solve(linalg.cho_factor(A + shift * np.eye(m), lower=True), C)
-    assert certify.solution(A, shift, w, C) < 5
-    assert certify.solution(A, shift, w + 1e-6 * np.abs(w).max(), C) > LIMIT
-    assert certify.solution(A, shift, 1e200 * w, 1e200 * C) < 5
+    assert residuals.solution(A, shift, w, C) < 5
+    assert residuals.solution(A, shift, w + 1e-6 * np.abs(w).max(), C) > LIMIT
+    assert residuals.solution(A, shift, 1e200 * w, 1e200 * C) < 5
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -68,9 +68,9 @@ def test_a_right_solution_passes_and_a_wrong_one_does_not(m, targets, shift):
 def test_right_eigenpairs_pass_and_wrong_ones_do_not(m, exact):
     A = positive(m)
     values, vectors = linalg.eigh(A)
-    assert max(certify.eigen(A, values, vectors, exact=exact)) < 5
-    assert certify.eigen(A, values + 1e-9, vectors, exact=exact)[0] > LIMIT
-    assert certify.eigen(A, values, 1.000001 * vectors, exact=exact)[1] > LIMIT
+    assert max(residuals.eigen(A, values, vectors, exact=exact)) < 5
+    assert residuals.eigen(A, values + 1e-9, vectors, exact=exact)[0] > LIMIT
+    assert residuals.eigen(A, values, 1.000001 * vectors, exact=exact)[1] > LIMIT
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -78,7 +78,7 @@ def test_the_estimated_ratio_is_about_the_exact_one(seed):
     m = 200
     A = positive(m, seed)
     wrong = linalg.cholesky(A, lower=True) + 1e-9 * np.tril(np.random.default_rng(seed).normal(size=(m, m)))
-    estimated, exact = (certify.factorization(A, wrong, exact=flag) for flag in (False, True))
+    estimated, exact = (residuals.factorization(A, wrong, exact=flag) for flag in (False, True))
     assert 0.3 * exact < estimated < 3 * exact
 
 
@@ -87,9 +87,9 @@ def test_the_estimated_ratio_is_about_the_exact_one(seed):
 def test_the_smallest_eigenvalue_is_never_below_the_true_one_and_near_it(m, smallest):
     A = positive(m, smallest=smallest)
     lower, true = linalg.cholesky(A, lower=True), np.linalg.eigvalsh(A)[0]
-    found = certify.smallest_eigenvalue(lower)
+    found = residuals.smallest_eigenvalue(lower)
     assert true * (1 - 1e-3) <= found <= 4 * true + 1e-15
-    assert certify.condition(lower, 1.0) == pytest.approx(1 / true, rel=0.8)
+    assert residuals.condition(lower, 1.0) == pytest.approx(1 / true, rel=0.8)
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1.0])
@@ -98,15 +98,15 @@ def test_effective_degrees_of_freedom_are_exact_for_few_parameters_and_near_for_
         G = 100 * positive(m)
         values = np.linalg.eigvalsh(G)
         wanted = (values / (values + alpha)).sum()
-        assert certify.effective_dof(G, alpha, factorize(G, alpha).solve) == pytest.approx(wanted, rel=tolerance)
+        assert residuals.effective_dof(G, alpha, factorize(G, alpha).solve) == pytest.approx(wanted, rel=tolerance)
 
 
 def test_repeated_rows_and_constant_columns_are_counted():
     Z = np.array([[0.0, 1.0], [-0.0, 1.0], [2.0, 1.0], [2.0, 1.0], [3.0, 1.0]])
-    assert certify.duplicates(Z) == 2
-    assert certify.constant_features(Z) == 1
-    assert certify.duplicates(Z[:1]) == 0
-    assert certify.constant_features(Z[:1]) == 2
+    assert residuals.duplicates(Z) == 2
+    assert residuals.constant_features(Z) == 1
+    assert residuals.duplicates(Z[:1]) == 0
+    assert residuals.constant_features(Z[:1]) == 2
 
 
 def test_the_solvers_leave_their_figures_and_notes():

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.grid import Coordinates, Penalty, candidates, squared_errors, sssl_coordinates, summed, total_spread
-from bigkernel.solve import whiten
+from bigkernel.solvers.penalty_grid import (
+    Coordinates,
+    Penalty,
+    candidates,
+    squared_errors,
+    sssl_coordinates,
+    summed,
+    total_spread,
+)
+from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(31)

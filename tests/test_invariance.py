@@ -10,7 +10,9 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.errors import DataError
-from bigkernel.invariance import (
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian, Linear
+from bigkernel.solvers.dica import (
     Labels,
     Spread,
     between_domains,
@@ -20,9 +22,7 @@ from bigkernel.invariance import (
     principal,
     supervised,
 )
-from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.kernels.functions import Gaussian, Linear
-from bigkernel.solve import whiten
+from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.streaming.chunk import Chunk
 

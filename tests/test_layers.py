@@ -31,19 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "solve": "solvers",
-    "certify": "solvers",
-    "gcv": "solvers",
-    "grid": "solvers",
-    "posterior": "solvers",
-    "indefinite": "solvers",
-    "eigenfunctions": "solvers",
-    "views": "solvers",
-    "invariance": "solvers",
-    "alignment": "solvers",
-    "anchors": "solvers",
-    "adaptation": "solvers",
-    "pseudo": "solvers",
     "disk": "storage",
     "seals": "storage",
     "arrays": "storage",

@@ -17,9 +17,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.predictions import PredictionWriter, create
-from bigkernel.solve import Factor, factorize, whiten
+from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
+from bigkernel.solvers.ridge import Factor, factorize, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace

@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing, seals
 from bigkernel.errors import ChunkMissing, DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.posterior import SpreadPredictor, exact_posterior
 from bigkernel.predictions import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.rows import as_rows
+from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, ScoreStatistic, score
 from bigkernel.sweep import sweep

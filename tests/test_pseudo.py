@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
+from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.streaming.chunk import Chunk, Workspace
 

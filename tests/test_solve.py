@@ -11,10 +11,10 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.kernel_ridge import KernelRidge
 
-from bigkernel.eigenfunctions import sssl_all, sssl_core
 from bigkernel.errors import ConfigError, RankDeficient
-from bigkernel.indefinite import indefinite_krr
-from bigkernel.solve import (
+from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
+from bigkernel.solvers.indefinite import indefinite_krr
+from bigkernel.solvers.ridge import (
     centre,
     exact_krr,
     identity,

@@ -10,9 +10,9 @@ import reference
 import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.certify import Certificates
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.xnv import canonical_ridge, canonical_views
 from bigkernel.statistics.moments import Moments
-from bigkernel.views import canonical_ridge, canonical_views
 
 rng = np.random.default_rng(20131205)
 N, M, SIGMA = 160, 7, 1.5

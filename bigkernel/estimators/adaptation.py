@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bigkernel.adaptation import Strengths, adapted, slope
-from bigkernel.alignment import Aligned
-from bigkernel.anchors import AnchorMomentStatistic, laplacian
-from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.rounds import SidedEstimator
 from bigkernel.kernels.functions import Kernel
-from bigkernel.pseudo import Decision
 from bigkernel.rows import Rows
-from bigkernel.solve import Whitening
+from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
+from bigkernel.solvers.artl import Strengths, adapted, slope
+from bigkernel.solvers.jda import Aligned
+from bigkernel.solvers.pseudo_labels import Decision
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Accumulator, Targets
 
 Array = NDArray[Any]

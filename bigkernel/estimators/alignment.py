@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bigkernel.alignment import components, expanded, labeller
-from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.estimators.rounds import SidedEstimator
 from bigkernel.kernels.functions import Kernel
-from bigkernel.pseudo import Decision
-from bigkernel.solve import require_alpha
+from bigkernel.solvers.jda import components, expanded, labeller
+from bigkernel.solvers.pseudo_labels import Decision
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import require_alpha
 
 Array = NDArray[Any]
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from bigkernel.certify import Certificates, tell
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.choosing import CHOICES, choose, sampled
 from bigkernel.kernels import uniform_landmarks as draws
@@ -23,7 +22,8 @@ from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor import spent
 from bigkernel.rows import Rows
-from bigkernel.solve import Whitening, identity, whiten
+from bigkernel.solvers.residuals import Certificates, tell
+from bigkernel.solvers.ridge import Whitening, identity, whiten
 
 Array = NDArray[Any]
 FOURIER = ("fourier", "orthogonal-fourier")

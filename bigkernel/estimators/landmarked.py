@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel import certify
-from bigkernel.certify import Certificates
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.basis import KernelBasis
 from bigkernel.estimators.constraints import require_exact, require_some
-from bigkernel.grid import Coordinates, Penalty
 from bigkernel.monitor import part_of_job, spent
 from bigkernel.rows import Rows
-from bigkernel.solve import require_alpha
+from bigkernel.solvers import residuals
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import require_alpha
 from bigkernel.statistics.moments import (
     Accumulator,
     Moments,
@@ -237,8 +237,8 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         certificates.warn()
         self.certificates_ = certificates.report()
         if not self._fourier:
-            self.certificates_["duplicate_landmarks"] = certify.duplicates(self.landmarks_)
-            self.certificates_["constant_features"] = certify.constant_features(self.landmarks_)
+            self.certificates_["duplicate_landmarks"] = residuals.duplicates(self.landmarks_)
+            self.certificates_["constant_features"] = residuals.constant_features(self.landmarks_)
 
     def _blind(self, certificates: Certificates) -> bool:
         # "gcv" asks for what serves with the moments as they are

@@ -13,17 +13,17 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
 from bigkernel.estimators.landmarked import LandmarkEstimator
-from bigkernel.gcv import best_alpha, best_alpha_exact
-from bigkernel.grid import Coordinates, Penalty
-from bigkernel.indefinite import indefinite_krr
 from bigkernel.kernels.functions import Kernel
-from bigkernel.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
-from bigkernel.solve import exact_krr, nystrom_ridge
+from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
+from bigkernel.solvers.indefinite import indefinite_krr
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import exact_krr, nystrom_ridge
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
@@ -191,7 +191,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         return_std : bool
             Also the standard deviation of an observation y around its prediction, of the same shape, when the model
             is read as a Gaussian process of covariance k and noise variance alpha (which is included; see
-            `bigkernel.posterior`). It is the same for every target.
+            `bigkernel.solvers.posterior`). It is the same for every target.
 
         Raises
         ------

@@ -14,17 +14,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.alignment import Aligned, SidedMomentStatistic
-from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.constraints import require_exact
 from bigkernel.estimators.domained import DomainedEstimator, cell_counts
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.monitor import part_of_job
-from bigkernel.pseudo import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.rows import Rows, as_rows
-from bigkernel.solve import Whitening
+from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
+from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Accumulator, Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Plan

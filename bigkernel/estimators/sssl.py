@@ -16,21 +16,21 @@ from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bigkernel.alignment import Aligned, distance_penalty
-from bigkernel.certify import Certificates, tell
-from bigkernel.eigenfunctions import Alpha, sssl_all, sssl_core
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.rounds import PseudoLabelRounds
-from bigkernel.gcv import best_of
-from bigkernel.grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.kernels.functions import Kernel
 from bigkernel.kernels.positive_definite import negative_note
-from bigkernel.pseudo import Decision, Sides
 from bigkernel.rows import Rows
-from bigkernel.solve import Whitening
+from bigkernel.solvers.eigenfunctions import Alpha, sssl_all, sssl_core
+from bigkernel.solvers.gcv import best_of
+from bigkernel.solvers.jda import Aligned, distance_penalty
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
+from bigkernel.solvers.pseudo_labels import Decision, Sides
+from bigkernel.solvers.residuals import Certificates, tell
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
 

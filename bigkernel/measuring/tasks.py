@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bigkernel.certify import Certificates
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.rows import Rows
 from bigkernel.runs import Receipt, Run
-from bigkernel.solve import nystrom_ridge, whiten
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import nystrom_ridge, whiten
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, uncentred
 from bigkernel.streaming.chunk import Chunk, UnitNorm, Workspace
 

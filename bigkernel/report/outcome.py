@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import certify
 from bigkernel.monitor.words import plainly
 from bigkernel.report import drawings
 from bigkernel.report.facts import Facts
 from bigkernel.report.page import MISSING, Column, Page, Table
 from bigkernel.report.pixels import unpack
+from bigkernel.solvers import residuals
 
 _MOST_CONFUSED = 12
 _MOST_CANDIDATES = 20
@@ -229,7 +229,7 @@ def certificates(page: Page, facts: Facts) -> None:
     records = []
     for name in sorted(found, key=lambda name: ([*_RATIOS, *_FIGURES].index(name) if name in _KNOWN else 99, name)):
         value = _number(found, name)
-        limit = certify.LIMIT if name in _RATIOS else None
+        limit = residuals.LIMIT if name in _RATIOS else None
         verdict = "" if limit is None or value is None else "within rounding" if value <= limit else "above rounding"
         meaning = _KNOWN.get(name, name.replace("_", " "))
         records.append({"meaning": meaning, "value": value, "limit": limit, "verdict": verdict})

@@ -22,13 +22,21 @@ from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.choosing import BY_KERNEL
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.execution import executor_in_force, processors
-from bigkernel.grid import Coordinates, Penalty, candidates, gcv_scores, squared_errors, summed, total_spread
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.monitor import Step, emit, spent
 from bigkernel.rows import Rows
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
+from bigkernel.solvers.penalty_grid import (
+    Coordinates,
+    Penalty,
+    candidates,
+    gcv_scores,
+    squared_errors,
+    summed,
+    total_spread,
+)
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
 from bigkernel.sweep import plan_sweep, sweep

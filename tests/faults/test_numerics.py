@@ -31,10 +31,10 @@ from bigkernel import (
     SSSLClassifier,
     executing,
 )
-from bigkernel.certify import LIMIT, Certificates, eigen, factorization
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 from bigkernel.rows import as_rows
-from bigkernel.solve import exact_krr, ridge, top_eigen, whiten
+from bigkernel.solvers.residuals import LIMIT, Certificates, eigen, factorization
+from bigkernel.solvers.ridge import exact_krr, ridge, top_eigen, whiten
 
 rng = np.random.default_rng(1925)
 N, D, M = 120, 3, 20

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import certify
-from bigkernel.certify import Certificates
 from bigkernel.errors import ConfigError
 from bigkernel.kernels import positive_definite
+from bigkernel.solvers import residuals
+from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -116,7 +116,7 @@ def whiten(
     scale = float(np.abs(core).max(initial=0.0))
     tolerance = m * eps * scale
     if scale == 0:
-        certify.tell(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates)
+        residuals.tell(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates)
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     factor, pivots, rank, _ = linalg.lapack.dpstrf(core, tol=tolerance, lower=1)
     pivots = pivots.astype(np.int64) - 1
@@ -127,7 +127,7 @@ def whiten(
         rest = core[np.ix_(lost, lost)] - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
             return _whiten_indefinite(core, eps, kernel, warn, certificates)
-        certify.tell(
+        residuals.tell(
             f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
             f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
             warn,
@@ -135,8 +135,8 @@ def whiten(
         )
     lower = np.asfortranarray(np.tril(factor[:rank, :rank]))
     if certificates is not None:
-        certificates.ratios["whitening"] = certify.factorization(core, lower, kept=kept)
-        certificates.figures["core_condition"] = certify.condition(lower, float(np.linalg.norm(core)))
+        certificates.ratios["whitening"] = residuals.factorization(core, lower, kept=kept)
+        certificates.figures["core_condition"] = residuals.condition(lower, float(np.linalg.norm(core)))
     return Whitening(m, int(rank), pivots=kept, factor=lower)
 
 
@@ -146,9 +146,9 @@ def _whiten_indefinite(
     # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
     values, vectors = linalg.eigh(core, driver="evd")
     keep = values > len(core) * eps * np.abs(values).max()
-    certify.tell(positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates)
+    residuals.tell(positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates)
     if certificates is not None:
-        certificates.ratios["whitening"], certificates.ratios["orthogonality"] = certify.eigen(core, values, vectors)
+        certificates.ratios["whitening"], certificates.ratios["orthogonality"] = residuals.eigen(core, values, vectors)
         if keep.any():
             certificates.figures["core_condition"] = float(values[keep].max() / values[keep].min())
     return Whitening(len(core), int(keep.sum()), basis=vectors[:, keep] / np.sqrt(values[keep]))
@@ -261,7 +261,7 @@ def factorize(
         lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
         # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
         if info == 0 and penalised:
-            least = certify.smallest_eigenvalue(lower)
+            least = residuals.smallest_eigenvalue(lower)
             if least > alpha / 2:
                 return Factor(lower=lower, condition=norm / least, rounding=max(alpha - least, 0.0))
         elif info == 0 and (reciprocal := linalg.lapack.dpocon(lower, norm, uplo="L")[0]) > relative:

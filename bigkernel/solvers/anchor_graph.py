@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigkernel.alignment import SidedMomentStatistic
 from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Kernel
-from bigkernel.pseudo import weights_of
+from bigkernel.solvers.jda import SidedMomentStatistic
+from bigkernel.solvers.pseudo_labels import weights_of
 from bigkernel.statistics.moments import Accumulator
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.certify import Certificates
-from bigkernel.eigenfunctions import leading
-from bigkernel.pseudo import Decision, PseudoLabels, Sides
-from bigkernel.solve import Whitening, centre, reduced, ridge
+from bigkernel.solvers.eigenfunctions import leading
+from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, Sides
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening, centre, reduced, ridge
 from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 

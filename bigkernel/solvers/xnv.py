@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.certify import Certificates
-from bigkernel.solve import centre, ridge
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import centre, ridge
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

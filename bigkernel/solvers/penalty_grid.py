@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import gcv
-from bigkernel.solve import Whitening, centre, factorize, positive_part, reduced, top_eigen
+from bigkernel.solvers import gcv
+from bigkernel.solvers.ridge import Whitening, centre, factorize, positive_part, reduced, top_eigen
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

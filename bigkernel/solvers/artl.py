@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.alignment import Aligned
-from bigkernel.certify import Certificates
-from bigkernel.pseudo import PseudoLabels
-from bigkernel.solve import ridge
+from bigkernel.solvers.jda import Aligned
+from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import ridge
 
 Array = NDArray[Any]
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import certify
-from bigkernel.certify import Certificates
-from bigkernel.solve import Whitening, positive_part, ridge, top_eigen
+from bigkernel.solvers import residuals
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening, positive_part, ridge, top_eigen
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -86,7 +86,7 @@ def leading(
     values, vectors = positive_part(*top_eigen(S, count))
     if certificates is not None and len(values):
         ratios = certificates.ratios
-        ratios["eigenfunctions"], ratios["eigenfunctions_orthogonality"] = certify.eigen(S, values, vectors)
+        ratios["eigenfunctions"], ratios["eigenfunctions_orthogonality"] = residuals.eigen(S, values, vectors)
     if penalty is not None:
         vectors = linalg.solve_triangular(L, vectors, lower=True, trans="T", check_finite=False)
     return values, vectors

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel import certify
-from bigkernel.certify import Certificates
 from bigkernel.kernels import positive_definite
-from bigkernel.solve import exact_krr, regularised, ridge
+from bigkernel.solvers import residuals
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import exact_krr, regularised, ridge
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ def indefinite_krr(
     note = "" if positive else positive_definite.negative_note(values, kernel)
     if not note:
         return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight, certificates=certificates)
-    certify.tell(note, True, certificates)
+    residuals.tell(note, True, certificates)
     keep = values > tolerance * np.abs(values).max()
     roots, basis = np.sqrt(values[keep]), vectors[:, keep]
     phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.optimize import minimize_scalar
 
-from bigkernel.solve import Reduced, Whitening, centre, reduced, weigh
+from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced, weigh
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.solve import Whitening
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Accumulator, add, require_weights
 from bigkernel.streaming.chunk import Chunk

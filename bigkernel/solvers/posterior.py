@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.solve import Factor, Whitening, centre, factorize, reduced, weigh
+from bigkernel.solvers.ridge import Factor, Whitening, centre, factorize, reduced, weigh
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
