@@ -3,8 +3,6 @@
 __version__: str
 
 from .clusters import connect as connect
-from .corpus import Corpus as Corpus
-from .corpus import open_corpus as open_corpus
 from .estimators import DICA as DICA
 from .estimators import JDA as JDA
 from .estimators import SSSL as SSSL
@@ -34,5 +32,7 @@ from .kernels.positive_definite import check_positive_definite as check_positive
 from .model import load_model as load_model
 from .model import save_model as save_model
 from .search import SweepSearchCV as SweepSearchCV
+from .storage.corpus import Corpus as Corpus
+from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan
 from .sweep import sweep as sweep

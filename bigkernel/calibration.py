@@ -23,8 +23,8 @@ from bigkernel.errors import DataError
 from bigkernel.execution import processors
 from bigkernel.forecast import Curve, Forecast, Rates, Stages, Work, flops_per_second, row_seconds
 from bigkernel.forecast import forecast as forecast_of
-from bigkernel.runs import make_directory, read_sealed, write_sealed
 from bigkernel.statistics.moments import GRAM_ROWS
+from bigkernel.storage.run_directory import make_directory, read_sealed, write_sealed
 from bigkernel.streaming.plan import Plan
 
 FORMAT = 1

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import arrays
-from bigkernel.identity import fingerprint
 from bigkernel.restyled import Styling
 from bigkernel.sources import Source
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.chunk import MapCost
 
 Array = NDArray[Any]
@@ -118,7 +118,7 @@ class Repeated:
 
     def fingerprint(self) -> str:
         """Of the values, which are copied, and the number of rows."""
-        chosen = "" if self.chosen is None else f" {arrays.digest({'': self.chosen.ids})}"
+        chosen = "" if self.chosen is None else f" {zarr_arrays.digest({'': self.chosen.ids})}"
         return f"repeated {self.n_rows}{chosen} {self.source.fingerprint()}"
 
     @property

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import arrays
 from bigkernel.copies import DeformedSource, Repeated, RowNumbers
-from bigkernel.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 from bigkernel.deformed import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
-from bigkernel.identity import NOT_COMPARED, fingerprint
 from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import Source
 from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
+from bigkernel.storage.fingerprint import NOT_COMPARED, fingerprint
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 from bigkernel.virtual import pixel_range
@@ -124,7 +124,7 @@ def _options(
 
 def source_text(corpus: Corpus, deformation: Deformation | Restyling) -> str:
     """What the attribute `source` of the deformed corpus says: its originals, by content, and every option."""
-    content = fingerprint(tuple(arrays.stored_fingerprint(corpus.array(name)) for name in ("x", *corpus.columns)))
+    content = fingerprint(tuple(zarr_arrays.stored_fingerprint(corpus.array(name)) for name in ("x", *corpus.columns)))
     if isinstance(deformation, Restyling):
         options = ", ".join(f"{name} ±{value!r}" for name, value in deformation.ranges.items())
     else:
@@ -165,7 +165,7 @@ def deformed_at(
     try:
         found = open_corpus(target)
         for name in ("x", *found.columns):
-            arrays.require_chunks(found.array(name))
+            zarr_arrays.require_chunks(found.array(name))
     except DataError:
         return None
     wanted = source_text(corpus, deformation), n_rows

@@ -20,8 +20,8 @@ from bigkernel.config import Settings
 from bigkernel.incidents import ASK_SECONDS, Watch
 from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
 from bigkernel.rows import Rows
-from bigkernel.runs import ArrayRef, Receipt, Run, detach
 from bigkernel.sources import DaskSource, NumpySource
+from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment
 from bigkernel.worker import (

@@ -21,11 +21,11 @@ from distributed import Client
 
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
-from bigkernel.locks import locked
 from bigkernel.monitor import Note, emit, job
 from bigkernel.monitor.sinks import tell_journal, tell_scheduler
 from bigkernel.rows import Rows
-from bigkernel.runs import make_directory, write_json
+from bigkernel.storage.run_directory import make_directory, write_json
+from bigkernel.storage.run_lock import locked
 
 _LONGEST_TITLE = 200
 _log = logging.getLogger(__name__)

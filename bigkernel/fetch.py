@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from bigkernel.disk import require_free, writing
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.io.source import is_gzip, open_stream
+from bigkernel.storage.atomic_write import require_free, writing
 
 WAIT_SECONDS = 20.0  # to connect, and between two pieces of an answer
 RATE_BYTES = 20_000  # a second: a mirror has WAIT_SECONDS and the time that its file takes at this rate

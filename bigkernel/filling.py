@@ -12,14 +12,14 @@ from typing import Protocol
 
 import zarr
 
-from bigkernel import arrays
-from bigkernel.disk import token_of
 from bigkernel.errors import DataError
 from bigkernel.execution import forget, run_in_force
 from bigkernel.monitor import Incident, emit
 from bigkernel.rows import Rows
-from bigkernel.soundness import look
 from bigkernel.statistics.moments import Statistic
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.atomic_write import token_of
+from bigkernel.storage.chunk_check import look
 from bigkernel.sweep import Swept, plan_sweep, sweep
 
 
@@ -91,16 +91,16 @@ def fill(rows: Rows, writer: ChunkWriter, *, what: str) -> Swept:
             forget(what)
             swept = sweep(rows, writer, what=what)
     group = zarr.open_group(writer.path, mode="r", zarr_format=3)
-    for name in arrays.array_names(group):
-        arrays.require_chunks(arrays.open_array(group, name))
+    for name in zarr_arrays.array_names(group):
+        zarr_arrays.require_chunks(zarr_arrays.open_array(group, name))
     return swept
 
 
 def _first_damage(path: str) -> DataError | None:
     group = zarr.open_group(path, mode="r", zarr_format=3)
-    for name in arrays.array_names(group):
+    for name in zarr_arrays.array_names(group):
         # any value may be written; only bytes that are not as they were written are damage
-        for looked in look(arrays.open_array(group, name), name, lambda start, values: ""):
+        for looked in look(zarr_arrays.open_array(group, name), name, lambda start, values: ""):
             if looked.damage:
                 return looked.damage
     return None

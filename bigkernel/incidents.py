@@ -23,7 +23,7 @@ from bigkernel.config import Settings
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.monitor import Incident, Merged, Pulse, emit
 from bigkernel.monitor.relay import listen
-from bigkernel.runs import Run
+from bigkernel.storage.run_directory import Run
 from bigkernel.worker import last_words, state_of
 
 SLICE_SECONDS = 1.0  # a wait looks up this often

@@ -22,15 +22,15 @@ import zarr
 from numpy.typing import NDArray
 
 import bigkernel
-from bigkernel import seals
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
-from bigkernel.disk import token_of, writing
 from bigkernel.errors import DataError
-from bigkernel.identity import fingerprint
 from bigkernel.io.source import Source, origin_of
 from bigkernel.labels import Labels, survey_all
 from bigkernel.partition import Split, split_path
-from bigkernel.runs import Receipt, Run
+from bigkernel.storage import seals
+from bigkernel.storage.atomic_write import token_of, writing
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
+from bigkernel.storage.fingerprint import fingerprint
+from bigkernel.storage.run_directory import Receipt, Run
 
 _ENDINGS = {
     *(".csv", ".tsv", ".txt", ".dat", ".data", ".mat", ".npy", ".npz", ".idx"),

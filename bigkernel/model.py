@@ -22,12 +22,13 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel import arrays, estimators
+from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.rounds import PseudoLabelRounds
 from bigkernel.kernels.functions import KERNELS, Kernel
 from bigkernel.model_checks import require_sound
 from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.storage import zarr_arrays
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
@@ -86,13 +87,17 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
                 "params": {key: _encode(value, f"{name}.{key}") for key, value in _params(step).items()},
                 "fitted": _fitted_values(step),
                 "arrays": {
-                    key: {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": arrays.digest({"": value})}
+                    key: {
+                        "shape": list(value.shape),
+                        "dtype": value.dtype.str,
+                        "sha256": zarr_arrays.digest({"": value}),
+                    }
                     for key, value in fitted.items()
                 },
             }
         )
         stored.update({f"{position}.{key}": value for key, value in fitted.items()})
-    arrays.publish(
+    zarr_arrays.publish(
         path,
         "model",
         stored,
@@ -114,7 +119,7 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     if not os.path.exists(path):
         raise DataError(f"{path}: expected a model, but the path does not exist")
     try:
-        stored, attributes = arrays.read_group(path, "model", limit_bytes=limit_bytes)
+        stored, attributes = zarr_arrays.read_group(path, "model", limit_bytes=limit_bytes)
         if attributes.get("format") != FORMAT:
             raise ModelRejected(
                 f"model of format {attributes.get('format')!r}, this version reads {FORMAT}; fit it again"
@@ -235,7 +240,7 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
         array = stored[prefix + name]
         if list(array.shape) != expected["shape"] or array.dtype.str != expected["dtype"]:
             raise ModelRejected(f"array {name}: shape or dtype differs from what its description says")
-        if arrays.digest({"": array}) != expected["sha256"]:
+        if zarr_arrays.digest({"": array}) != expected["sha256"]:
             raise ModelRejected(f"array {name}: its SHA-256 differs from what its description says")
         if array.dtype.kind != "f" or not np.isfinite(array).all():
             raise ModelRejected(f"array {name}: expected finite numbers")

@@ -16,13 +16,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel import arrays
-from bigkernel.corpus import write_chunk
-from bigkernel.disk import require_free
 from bigkernel.errors import DataError
-from bigkernel.identity import NOT_COMPARED
 from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.statistics.predictor import Predictor
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.corpus import write_chunk
+from bigkernel.storage.fingerprint import NOT_COMPARED
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 
@@ -101,7 +101,7 @@ def create(
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
     row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std)
     require_free(path, n_rows * row_bytes, "the prediction store")
-    attributes = {arrays.ATTRIBUTE: {"kind": "predictions", "format": FORMAT, "classes": classes}}
+    attributes = {zarr_arrays.ATTRIBUTE: {"kind": "predictions", "format": FORMAT, "classes": classes}}
     group = zarr.create_group(Path(path), zarr_format=3, attributes=attributes)
     shapes = {"prediction": sample.shape[1:]}
     if decision:
@@ -110,7 +110,7 @@ def create(
         shapes["std"] = ()
     for name, tail in shapes.items():
         dtype = sample.dtype if name == "prediction" else np.float64
-        arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
+        zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
 
 
 def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
@@ -121,7 +121,7 @@ def open_predictions(path: str | os.PathLike[str]) -> zarr.Group:
     DataError
         Not a prediction store, or chunks are missing.
     """
-    group, _ = arrays.open_group(path, "predictions")
-    for name in arrays.array_names(group):
-        arrays.require_chunks(arrays.open_array(group, name))
+    group, _ = zarr_arrays.open_group(path, "predictions")
+    for name in zarr_arrays.array_names(group):
+        zarr_arrays.require_chunks(zarr_arrays.open_array(group, name))
     return group

@@ -22,11 +22,11 @@ from threadpoolctl import threadpool_info
 
 import bigkernel
 from bigkernel.config import Settings
-from bigkernel.disk import require_free
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.rows import Rows
-from bigkernel.runs import Run
 from bigkernel.sources import Source, ZarrSource, origin
+from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.plan import Plan
 from bigkernel.worker import OneBlasThread
 

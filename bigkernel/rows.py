@@ -18,11 +18,11 @@ import numpy as np
 from distributed import futures_of
 from numpy.typing import NDArray
 
-from bigkernel import arrays
 from bigkernel.config import settings
-from bigkernel.corpus import COLUMNS, Corpus
 from bigkernel.errors import DataError
 from bigkernel.sources import DaskSource, NumpySource, Source, ZarrSource, origin, source_of, window
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import COLUMNS, Corpus
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
 Array = NDArray[Any]
@@ -127,7 +127,7 @@ class Rows:
         """Raise `ChunkMissing` where an array of ours has lost a chunk: it would be read as zeros."""
         for source in map(origin, (self.x, *self.columns.values())):
             if isinstance(source, ZarrSource) and source.path:
-                arrays.require_chunks(source.array)
+                zarr_arrays.require_chunks(source.array)
 
     def part(self, start: int, stop: int) -> Rows:
         """What a task needs to read rows start … stop."""

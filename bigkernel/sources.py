@@ -16,8 +16,8 @@ import zarr
 from distributed import futures_of
 from numpy.typing import NDArray
 
-from bigkernel import arrays
 from bigkernel.errors import DataError
+from bigkernel.storage import zarr_arrays
 
 Array = NDArray[Any]
 
@@ -73,7 +73,7 @@ class NumpySource:
         return NumpySource(self.read(start, stop), start)
 
     def fingerprint(self) -> str:
-        return arrays.digest({"values": self.values})
+        return zarr_arrays.digest({"values": self.values})
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +89,8 @@ class ZarrSource:
         """The open array."""
         if self.foreign is not None:
             return self.foreign
-        group, _ = arrays.open_group(self.path, "corpus")
-        return arrays.open_array(group, self.name)
+        group, _ = zarr_arrays.open_group(self.path, "corpus")
+        return zarr_arrays.open_array(group, self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "array"}
@@ -109,13 +109,13 @@ class ZarrSource:
         return (*range(0, self.shape[0], step), self.shape[0])
 
     def read(self, start: int, stop: int) -> Array:
-        return arrays.read(self.array, start, stop)
+        return zarr_arrays.read(self.array, start, stop)
 
     def part(self, start: int, stop: int) -> Source:
         return self
 
     def fingerprint(self) -> str:
-        return arrays.stored_fingerprint(self.array)
+        return zarr_arrays.stored_fingerprint(self.array)
 
 
 @dataclass(frozen=True, eq=False)

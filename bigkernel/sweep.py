@@ -34,7 +34,6 @@ from bigkernel.copies import making
 from bigkernel.distribute import on_cluster, tell_of
 from bigkernel.errors import Stalled
 from bigkernel.execution import Executor, choose, in_force, is_loopback, processors, report
-from bigkernel.identity import described, fingerprint
 from bigkernel.monitor import (
     Event,
     Incident,
@@ -52,8 +51,9 @@ from bigkernel.monitor import (
 from bigkernel.monitor.sinks import tell_journal, tell_scheduler
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
-from bigkernel.runs import Receipt, Run, detach
 from bigkernel.statistics.moments import Accumulator, Statistic
+from bigkernel.storage.fingerprint import described, fingerprint
+from bigkernel.storage.run_directory import Receipt, Run, detach
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment, plan

@@ -24,12 +24,12 @@ from bigkernel.copies import (
     SharedWeight,
     StyledSource,
 )
-from bigkernel.corpus import Corpus, chunk_rows_for
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import square_side
 from bigkernel.restyled import Restyling, Style, Styling
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import NumpySource, Source
+from bigkernel.storage.corpus import Corpus, chunk_rows_for
 
 Array = NDArray[Any]
 _LARGEST_INTEGER, _LARGEST_FLOAT = 2**24, 1e30  # pixels that float32 holds, with room for sums of them

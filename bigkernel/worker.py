@@ -23,14 +23,14 @@ import scipy.linalg
 from distributed import Worker, WorkerPlugin, get_worker
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bigkernel.disk import LASTING
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import Pulse
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.rows import Rows
-from bigkernel.runs import Receipt, Run, attach
 from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics.moments import Accumulator, Statistic
+from bigkernel.storage.atomic_write import LASTING
+from bigkernel.storage.run_directory import Receipt, Run, attach
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment

@@ -146,7 +146,7 @@ def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmar
 def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
     """The same bits of the coefficients from serial, threads, one worker and two."""
     from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
-    from bigkernel.arrays import digest
+    from bigkernel.storage.zarr_arrays import digest
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     lazy = UnitNormalizer().fit(corpus).transform(corpus)

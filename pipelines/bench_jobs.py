@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bigkernel import open_corpus
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import DataError
 from bigkernel.io import open_source
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
@@ -26,6 +25,7 @@ from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal import bar
 from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.streaming.chunk import UnitNorm
 
 FEATURES = 784

@@ -25,10 +25,10 @@ import dask
 from distributed import Client
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing
-from bigkernel.corpus import Corpus
 from bigkernel.monitor.journal import NAME as JOURNAL
 from bigkernel.monitor.server import STATE
 from bigkernel.rows import Rows
+from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import SIGMA, table
 
 LIMIT_PERCENT = 2.0

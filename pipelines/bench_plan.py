@@ -19,9 +19,9 @@ from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, 
 from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.cli.planning import plan_of, work_of
 from bigkernel.config import settings
-from bigkernel.corpus import Corpus
 from bigkernel.measuring import SECONDS, calibrate
 from bigkernel.monitor import Event, Spent, observe
+from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import SIGMA, table
 
 _DRIVER = ("landmarks", "solve")  # stages of the driver, which events tell

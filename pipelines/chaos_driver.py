@@ -20,8 +20,9 @@ from typing import Any, Self
 
 import psutil
 
-from bigkernel import arrays, errors
+from bigkernel import errors
 from bigkernel.model import load_model
+from bigkernel.storage import zarr_arrays
 
 TTL_SECONDS = 5  # bigkernel.worker-ttl-seconds of the drivers: a frozen worker is replaced after it
 STALL_SECONDS = 60  # bigkernel.stall-seconds of the drivers
@@ -246,7 +247,7 @@ def differences(model: Path, other: Path) -> list[str]:
     described = []
     for path in (model, other):
         load_model(path)
-        _, attributes = arrays.open_group(path, "model")
+        _, attributes = zarr_arrays.open_group(path, "model")
         described.append({step["name"]: step for step in attributes["steps"]})
     found = []
     for name in sorted({*described[0], *described[1]}):

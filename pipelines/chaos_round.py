@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from bigkernel.errors import BigKernelError
-from bigkernel.survey import survey
+from bigkernel.storage.run_status import survey
 from pipelines.chaos_driver import (
     STALL_SECONDS,
     TTL_SECONDS,

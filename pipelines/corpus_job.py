@@ -24,9 +24,7 @@ from sklearn.pipeline import Pipeline
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, open_corpus, save_model
 from bigkernel.cli.judgement import judge, told
 from bigkernel.config import settings
-from bigkernel.corpus import chunk_rows_for
 from bigkernel.digits import deform_corpus, deformation_of, deformed_at, deformed_rows
-from bigkernel.disk import require_free
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.execution import executor_in_force, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
@@ -35,6 +33,8 @@ from bigkernel.monitor.terminal import bar
 from bigkernel.monitor.words import flops, size
 from bigkernel.preflight import check_cluster
 from bigkernel.rows import Rows, as_rows
+from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.corpus import chunk_rows_for
 from bigkernel.streaming.plan import Plan
 from pipelines import digit_corpora
 from pipelines.digits import choose_labelled

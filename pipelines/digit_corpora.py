@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import arrays
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.deformed import Deformation
 from bigkernel.digits import deform_corpus, deformation_of, deformed_at
 from bigkernel.errors import DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 Array = NDArray[Any]
 TEST_ORIGINALS = 597  # of 1,797
@@ -114,7 +114,7 @@ def _kept(path: Path, source: str, n_rows: int | None, *, keep: bool) -> Corpus 
     try:
         found = open_corpus(path)
         for name in ("x", *found.columns):
-            arrays.require_chunks(found.array(name))
+            zarr_arrays.require_chunks(found.array(name))
     except DataError:
         return None
     return found if keep and (found.info.source, found.n_rows) == (source, n_rows) else None

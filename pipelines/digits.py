@@ -33,7 +33,7 @@ from bigkernel.errors import DataError
 from bigkernel.execution import processors
 from bigkernel.monitor.terminal import bar, progress
 from bigkernel.rows import as_rows
-from bigkernel.runs import write_json
+from bigkernel.storage.run_directory import write_json
 from pipelines import digit_corpora
 from pipelines.digits_page import Fit, table, write_page
 

@@ -25,7 +25,7 @@ import bigkernel
 from bigkernel.errors import DataError
 from bigkernel.execution import processors
 from bigkernel.report.page import MISSING, Column, Page, Table
-from bigkernel.runs import write_json
+from bigkernel.storage.run_directory import write_json
 from pipelines import pictures
 
 Array = NDArray[Any]

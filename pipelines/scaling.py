@@ -18,10 +18,10 @@ from dask.utils import parse_bytes
 from bigkernel.calibration import Calibration
 from bigkernel.calibration import look as look_up
 from bigkernel.cli.model_options import Numbers
-from bigkernel.corpus import Corpus
 from bigkernel.errors import ConfigError
 from bigkernel.measuring import SECONDS, calibrate
 from bigkernel.monitor.terminal import bar, progress
+from bigkernel.storage.corpus import Corpus
 from pipelines import bench_scheduler, scaling_page, scaling_workers
 from pipelines.bench_jobs import FEATURES, digits_corpus
 from pipelines.experiments import Report

@@ -17,8 +17,8 @@ from typing import Any
 from distributed import Client, wait
 
 from bigkernel import connect
-from bigkernel.corpus import Corpus
 from bigkernel.measuring.tasks import gemm_flops_per_second
+from bigkernel.storage.corpus import Corpus
 from bigkernel.sweep import sweep
 from pipelines.bench_jobs import moments_job
 

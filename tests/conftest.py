@@ -21,7 +21,7 @@ from hypothesis import settings
 from probes import local_cluster
 
 from bigkernel.cli import main
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 settings.register_profile("bigkernel", deadline=None, max_examples=40)
 settings.load_profile("bigkernel")

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
-from bigkernel import arrays
 from bigkernel.search import SweepSearchCV
 from bigkernel.statistics.moments import Accumulator
+from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 Array = NDArray[Any]
@@ -43,7 +43,7 @@ def split_scores(search: Any, label: str = "score") -> Array:
 def digest(search: Any) -> str:
     """Of every score of every split, to the bit."""
     scores = {name: values for name, values in search.cv_results_.items() if "_test_" in name}
-    return arrays.digest({name: np.ascontiguousarray(values, np.float64) for name, values in scores.items()})
+    return zarr_arrays.digest({name: np.ascontiguousarray(values, np.float64) for name, values in scores.items()})
 
 
 def comparable(params: dict[str, Any]) -> dict[str, Any]:

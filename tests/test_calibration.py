@@ -319,7 +319,7 @@ def test_a_damaged_calibration_is_refused_quietly(cache, damage):
 
 
 def test_one_of_a_later_format_is_refused_though_it_is_whole(cache):
-    from bigkernel.runs import write_sealed
+    from bigkernel.storage.run_directory import write_sealed
 
     calibrated().save()
     write_sealed(cache, {"format": 99, **asdict(calibrated())})

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 
 from bigkernel.cli import main
-from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.digits import deformation_of, deformed_rows
-from bigkernel.survey import survey
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.storage.run_status import survey
 
 N, SIDE = 80, 28
 

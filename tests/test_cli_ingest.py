@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from bigkernel.cli import main
-from bigkernel.corpus import open_corpus
 from bigkernel.io import FORMATS
+from bigkernel.storage.corpus import open_corpus
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 4, 3), np.uint8)
 LABELS = (np.arange(40) % 4).astype(np.uint8)

@@ -13,7 +13,7 @@ from test_calibration import RATES, calibrated
 from bigkernel import calibration, measuring
 from bigkernel.calibration import this_machine
 from bigkernel.cli import main
-from bigkernel.corpus import CorpusInfo, CorpusWriter
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 N, D = 3000, 12
 BEFORE = {  # the keys of --json since its first version

@@ -11,10 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import load_model, open_corpus
 from bigkernel.cli import judgement
-from bigkernel.corpus import CorpusInfo, CorpusWriter
 from bigkernel.report import gather
 from bigkernel.report.pixels import unpack
 from bigkernel.rows import as_rows
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 SIDE, N = 4, 300
 CHANCE = np.random.default_rng(17)

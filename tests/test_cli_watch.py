@@ -23,7 +23,7 @@ from drivers import SLOW, Driver, wait_until
 from probes import local_cluster
 from rich.console import Console
 
-from bigkernel import locks, report
+from bigkernel import report
 from bigkernel.cli import main
 from bigkernel.cli import watch as watching
 from bigkernel.errors import ConfigError, Stalled
@@ -33,9 +33,10 @@ from bigkernel.monitor import journal
 from bigkernel.monitor.board import Board
 from bigkernel.monitor.plugin import board_of, install
 from bigkernel.rows import as_rows
-from bigkernel.runs import write_sealed
 from bigkernel.statistics.moments import FeatureSums
-from bigkernel.survey import command_of, survey
+from bigkernel.storage import run_lock
+from bigkernel.storage.run_directory import write_sealed
+from bigkernel.storage.run_status import command_of, survey
 from bigkernel.sweep import sweep
 
 X = np.random.default_rng(0).normal(size=(200, 3))
@@ -77,7 +78,7 @@ def dead_lock(run):
     process = subprocess.Popen(["true"])
     process.wait()
     content = {"token": "", "host": os.uname().nodename, "pid": process.pid, "birth": "long ago", "since": "then"}
-    (run / locks.NAME).write_text(json.dumps(content))
+    (run / run_lock.NAME).write_text(json.dumps(content))
 
 
 def half_way(here):
@@ -148,7 +149,7 @@ def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
 
 
 def test_a_run_is_watched_while_its_driver_is_at_work(half):
-    with locks.locked(half):
+    with run_lock.locked(half):
         found = state(half)
         text = invoke(half, "--once").stdout
     assert [job["state"] for job in found["jobs"]] == ["running"]
@@ -159,7 +160,7 @@ def test_a_run_is_watched_while_its_driver_is_at_work(half):
 
 
 def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
-    lock = locks.Lock(half)
+    lock = run_lock.Lock(half)
     lock.acquire()
     try:
         result = follow(half)
@@ -182,7 +183,7 @@ def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
 
 def test_a_line_of_the_journal_that_is_half_written_is_read_when_it_is_whole(half):
     source = watching.Directory(half)
-    with locks.locked(half):
+    with run_lock.locked(half):
         line = json.dumps({"time": time.time(), "kind": "note", "job": "simulated", "sweep": "", "text": "news"}) + "\n"
         with open(half / journal.NAME, "a") as file:
             file.write(line[:20])
@@ -199,7 +200,7 @@ def test_a_journal_is_read_on_and_not_again(half, monkeypatch):
     read = []
     real = journal.read
     monkeypatch.setattr(journal, "read", lambda run, start=0: read.append(start) or real(run, start=start))
-    with locks.locked(half):
+    with run_lock.locked(half):
         source.look()
         source.look()
     assert read == [0, (half / journal.NAME).stat().st_size]
@@ -207,7 +208,7 @@ def test_a_journal_is_read_on_and_not_again(half, monkeypatch):
 
 def test_another_journal_in_its_place_is_read_from_the_beginning(half):
     source = watching.Directory(half)
-    with locks.locked(half):
+    with run_lock.locked(half):
         source.look()
         (half / journal.NAME).unlink()
         write(half, [(STARTED, 1.0)])
@@ -217,7 +218,7 @@ def test_another_journal_in_its_place_is_read_from_the_beginning(half):
 def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(left):
     (left / "command.json").write_text(json.dumps({"command": ["bigkernel", "fit", "c", "m", "--run", "job.run"]}))
     dead_lock(left)
-    os.utime(left / locks.NAME, (time.time() - 200, time.time() - 200))
+    os.utime(left / run_lock.NAME, (time.time() - 200, time.time() - 200))
     found = state(left, code=6)
     assert [job["state"] for job in found["jobs"]] == ["lost"]
     lines = invoke(left, code=6).stdout.splitlines()
@@ -237,7 +238,7 @@ def test_what_a_lost_job_was_at_does_not_run_on(half):
 
 def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left, follow):
     write(left, [(STARTED, 1.0)])
-    lock = locks.Lock(left)
+    lock = run_lock.Lock(left)
     lock.acquire()
     try:
         result = follow(left)
@@ -266,7 +267,7 @@ def test_a_driver_that_died_long_before_another_finished_is_not_the_last(left):
 
 
 def test_a_driver_without_a_journal_is_not_taken_for_the_one_that_died(left, small_steps):
-    with locks.locked(left):
+    with run_lock.locked(left):
         found = state(left)
         text = invoke(left, "--once").stdout
     assert [job["state"] for job in found["jobs"]] == ["lost"]
@@ -284,7 +285,7 @@ def test_what_a_driver_without_a_journal_has_finished_is_finished(left, small_st
 
 
 def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_steps):
-    lock = locks.Lock(left)
+    lock = run_lock.Lock(left)
     lock.acquire()
     try:
         result = follow(left)
@@ -293,7 +294,7 @@ def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_s
         lock.release()
     assert result().exit_code == 6, "nothing was finished"
     unjournalled(left)
-    with locks.locked(left):
+    with run_lock.locked(left):
         result = follow(left)
         time.sleep(0.3)
     assert result().exit_code == 0
@@ -346,7 +347,7 @@ LINES = {
 def test_no_line_of_a_journal_ends_the_watching(half, line):
     with open(half / journal.NAME, "a") as file:
         file.write(line + "\n")
-    with locks.locked(half):
+    with run_lock.locked(half):
         invoke(half, "--once")
         invoke(half, "--once", "--json")
         write(half, [(STARTED, time.time())])
@@ -397,7 +398,7 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
         receipt.unlink()
     text = invoke(run, code=75).stdout
     assert f"no driver is at work in {run}; 1 of 5 segments are kept" in text
-    with locks.locked(run):
+    with run_lock.locked(run):
         text = invoke(run, "--once").stdout
     assert f"process {os.getpid()} on {os.uname().nodename} is at work, without a journal; 1 of 5 segments" in " ".join(
         text.split()
@@ -561,7 +562,7 @@ class _Connected:
 
 
 def test_json_is_one_object_a_line(half, follow):
-    lock = locks.Lock(half)
+    lock = run_lock.Lock(half)
     lock.acquire()
     try:
         result = follow(half, "--json")
@@ -579,7 +580,7 @@ def test_the_end_of_the_watching_leaves_the_job_alone(half, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watching, "time", SimpleNamespace(**{**vars(time), "sleep": interrupted}))
-    with locks.locked(half) as lock:
+    with run_lock.locked(half) as lock:
         result = invoke(half, code=75)
         lock.require()
     assert result.stderr == "watching ended; the job goes on\n"
@@ -589,7 +590,7 @@ def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=40, color_system=None)
     source = watching.Directory(half)
-    with locks.locked(half), watching.shown(console, as_json=False, once=False) as show:
+    with run_lock.locked(half), watching.shown(console, as_json=False, once=False) as show:
         show(source.look())
         show(source.look())
     text = stream.getvalue()

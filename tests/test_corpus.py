@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from bigkernel import seals
-from bigkernel.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.storage import seals
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 
 N, D = 103, 5
 rng = np.random.default_rng(7)

@@ -20,7 +20,6 @@ from numpy.testing import assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, executing
 from bigkernel.copies import Chosen, Repeated, RowNumbers
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.deformed import Deformation
 from bigkernel.digits import (
     deform_corpus,
@@ -33,6 +32,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.preflight import stored
 from bigkernel.restyled import Restyling
 from bigkernel.sources import NumpySource
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 N, SIDE, ROWS = 60, 8, 500
 COLUMNS = {

@@ -31,16 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "disk": "storage",
-    "seals": "storage",
-    "arrays": "storage",
-    "soundness": "storage",
-    "corpus": "storage",
-    "identity": "storage",
-    "runs": "storage",
-    "locks": "storage",
-    "survey": "storage",
-    "checks": "storage",
     "io": "ingest",
     "labels": "ingest",
     "partition": "ingest",

@@ -44,9 +44,9 @@ from bigkernel import (
     XNVClassifier,
     load_model,
     save_model,
-    seals,
 )
 from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.storage import seals
 
 rng = np.random.default_rng(99)
 N, D, M = 80, 4, 10
@@ -451,15 +451,15 @@ def rewritten(change, name):
     """An array (none: None) as `change` makes it, its description and checksums made good again."""
 
     def tamper(path):
-        from bigkernel import arrays
+        from bigkernel.storage import zarr_arrays
 
-        stored, attributes = arrays.read_group(path, "model")
+        stored, attributes = zarr_arrays.read_group(path, "model")
         values = np.asarray(change(stored.get(f"0.{name}")))
         stored[f"0.{name}"] = values
-        described = {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": arrays.digest({"": values})}
+        described = {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": zarr_arrays.digest({"": values})}
         attributes["steps"][0]["arrays"][name] = described
         attributes.pop("kind")
-        arrays.publish(path, "model", stored, attributes, overwrite=True)
+        zarr_arrays.publish(path, "model", stored, attributes, overwrite=True)
 
     return tamper
 
@@ -787,9 +787,9 @@ def test_a_link_to_an_array_outside_is_not_followed(rejected, saved):
 
 
 def test_a_claim_above_the_limit_is_refused_without_reading(saved, monkeypatch):
-    from bigkernel import arrays
+    from bigkernel.storage import zarr_arrays
 
-    monkeypatch.setattr(arrays, "read", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(zarr_arrays, "read", lambda *_: pytest.fail("read"))
     with pytest.raises(ModelRejected, match="limit of 100"):
         load_model(saved / "classifier", limit_bytes=100)
 

@@ -14,15 +14,15 @@ from numpy.testing import assert_array_equal
 from probes import Sums, Touch
 
 import bigkernel
-from bigkernel import arrays, runs
 from bigkernel.config import settings
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.identity import fingerprint
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.rows import as_rows
-from bigkernel.runs import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.storage import run_directory, zarr_arrays
+from bigkernel.storage.fingerprint import fingerprint
+from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.streaming.chunk import Scale, Standardize
 from bigkernel.streaming.merge_tree import merge_tree
 from bigkernel.sweep import _identity, plan_sweep, sweep
@@ -50,11 +50,11 @@ def touch(tmp_path):
 @pytest.fixture
 def clean():
     """The total of a sweep without a run."""
-    return arrays.digest(sweep(as_rows(X), Sums(D), client="serial").total)
+    return zarr_arrays.digest(sweep(as_rows(X), Sums(D), client="serial").total)
 
 
 def bits(swept):
-    return arrays.digest(swept.total)
+    return zarr_arrays.digest(swept.total)
 
 
 def leftovers(path):
@@ -66,7 +66,7 @@ class Steps:
 
     def __init__(self, monkeypatch, at=0):
         self.done, self.at = 0, at
-        for owner, name in ((runs.arrays, "publish"), (runs, "write_json"), (Run, "discard")):
+        for owner, name in ((run_directory.arrays, "publish"), (run_directory, "write_json"), (Run, "discard")):
             monkeypatch.setattr(owner, name, self.watched(getattr(owner, name)))
 
     def watched(self, function):
@@ -223,7 +223,7 @@ def test_reading_a_partial_back_checks_its_digest(tmp_path):
     store.begin({"a": "1"}, resume=False)
     values = {"sum": X[0].copy(), "empty": np.zeros((2, 0))}
     receipt = store.publish(Receipt("0-0", 0, 1), values)
-    assert receipt.digest == arrays.digest(values)
+    assert receipt.digest == zarr_arrays.digest(values)
     back = store.partial("0-0", receipt.digest)
     assert_array_equal(back["sum"], values["sum"])
     assert back["empty"].shape == (2, 0)
@@ -358,10 +358,10 @@ def test_large_arrays_are_kept_by_digest_and_come_back(tmp_path):
     large, small = np.random.default_rng(0).normal(size=(3000, 4)), np.ones(3)
     statistic = MomentStatistic(LandmarkMap(Gaussian(small[:1].repeat(4)), large), Targets(3, np.arange(3)))
     detached = detach(statistic, store)
-    assert detached.features.landmarks == ArrayRef(arrays.digest({"values": large}))
+    assert detached.features.landmarks == ArrayRef(zarr_arrays.digest({"values": large}))
     assert_array_equal(detached.features.kernel.sigma, np.ones(4))
     assert statistic.features.landmarks is large
-    assert [path.name for path in (tmp_path / "run" / "arrays").iterdir()] == [arrays.digest({"values": large})]
+    assert [path.name for path in (tmp_path / "run" / "arrays").iterdir()] == [zarr_arrays.digest({"values": large})]
     attached = attach(detached, store.path)
     assert_array_equal(attached.features.landmarks, large)
     assert fingerprint(attached) == fingerprint(statistic)
@@ -373,7 +373,7 @@ def test_a_changed_array_of_a_job_is_refused(tmp_path):
     store.begin({}, resume=False)
     reference = store.keep(np.arange(10.0))
     folder = tmp_path / "run" / "arrays" / reference.digest
-    arrays.publish(folder, "array", {"values": np.arange(10.0) + 1}, {}, overwrite=True)
+    zarr_arrays.publish(folder, "array", {"values": np.arange(10.0) + 1}, {}, overwrite=True)
     with pytest.raises(DataError, match="does not have this digest"):
         attach(reference, store.path)
 
@@ -400,8 +400,8 @@ def test_a_fingerprint_depends_on_content_alone():
 
 def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
     path = tmp_path / "a.json"
-    runs.write_json(path, {"a": 1})
+    run_directory.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        runs.write_json(path, {"a": object()})
+        run_directory.write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
-from bigkernel import arrays
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
 from bigkernel.execution import Execution, choose, executing, processors
 from bigkernel.ingest import ingest
@@ -25,8 +24,9 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.rows import as_rows
-from bigkernel.runs import Receipt
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.chunk import Scale, UnitNorm
 from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
 from bigkernel.sweep import _Tree, plan_sweep, sweep
@@ -69,7 +69,7 @@ def build(tmp_path, make_corpus):
 
 
 def bits(swept):
-    return arrays.digest(swept.total)
+    return zarr_arrays.digest(swept.total)
 
 
 # ---------------------------------------------------------------- the shared suite
@@ -178,7 +178,7 @@ def test_no_rows_give_the_accumulator_of_no_rows(build, executor, kind):
     rows = build(kind, X[:0], Y[:0])
     for statistic in (STATISTIC, Sums(D)):
         swept = sweep(rows, statistic, client=executor)
-        assert bits(swept) == arrays.digest(statistic.zero())
+        assert bits(swept) == zarr_arrays.digest(statistic.zero())
 
 
 def test_receipts_cover_the_rows_in_order_and_say_what_was_done(build, executor):
@@ -355,7 +355,7 @@ def test_partials_may_finish_in_any_order(count, data):
             tree.add(leaf(i), ({"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
         return tree.root()[0]
 
-    assert arrays.digest(merged(order)) == arrays.digest(merged(range(count)))
+    assert zarr_arrays.digest(merged(order)) == zarr_arrays.digest(merged(range(count)))
 
 
 @given(count=st.integers(1, 100))

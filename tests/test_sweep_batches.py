@@ -11,7 +11,7 @@ import pytest
 
 from bigkernel.monitor import Incident, observe
 from bigkernel.rows import Rows
-from bigkernel.runs import ArrayRef
+from bigkernel.storage.run_directory import ArrayRef
 from bigkernel.sweep import sweep
 from bigkernel.worker import Job, merge
 from pipelines.bench_scheduler import Blank, Count

@@ -16,10 +16,10 @@ from distributed import Client
 from drivers import wait_until
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
-from bigkernel import arrays
 from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
 from bigkernel.execution import choose
 from bigkernel.rows import as_rows
+from bigkernel.storage import zarr_arrays
 from bigkernel.sweep import plan_sweep, sweep
 from bigkernel.worker import OneBlasThread, blas_threads
 
@@ -37,14 +37,14 @@ def rows(make_corpus):
 
 @pytest.fixture
 def expected(rows):
-    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
+    return zarr_arrays.digest(sweep(rows, Sums(D), client="serial").total)
 
 
 def test_one_worker_gives_the_bits_of_two(rows, expected, client):
-    assert arrays.digest(sweep(rows, Sums(D), client=client).total) == expected
+    assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == expected
     with local_cluster(1) as cluster, Client(cluster, set_as_default=False) as alone:
         swept = sweep(rows, Sums(D), client=alone)
-    assert arrays.digest(swept.total) == expected
+    assert zarr_arrays.digest(swept.total) == expected
     assert swept.report()["workers"] == 1
 
 
@@ -53,7 +53,7 @@ def test_a_lost_worker_costs_no_bit(rows, expected, client, tmp_path):
     swept = sweep(rows, Sums(D, dead), client=client)
     client.wait_for_workers(2, timeout=90)
     assert Path(dead.once).exists()
-    assert arrays.digest(swept.total) == expected
+    assert zarr_arrays.digest(swept.total) == expected
 
 
 def test_the_current_client_is_used_for_rows_that_are_not_in_memory(rows, cluster):
@@ -163,7 +163,7 @@ def test_rows_that_the_cluster_holds_give_the_same_bits(client, expected):
         y = da.from_array(np.arange(N), chunks=60)
         swept = sweep(as_rows(held, y), Sums(D), client=client)
     assert swept.executor == "dask"
-    assert arrays.digest(swept.total) == expected
+    assert zarr_arrays.digest(swept.total) == expected
 
 
 def test_worker_processes_have_one_blas_thread(rows, client):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.corpus import Corpus
 from bigkernel.deformed import Deformation
 from bigkernel.errors import ConfigError
 from bigkernel.restyled import Restyling
 from bigkernel.rows import as_rows
+from bigkernel.storage.corpus import Corpus
 
 Array = NDArray[Any]
 LINES, COPIES = 10, 11

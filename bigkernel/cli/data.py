@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from bigkernel import arrays
-from bigkernel.checks import STORES, kind_at, protections, walk
 from bigkernel.cli.options import json_option, show
-from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import DataError, ModelRejected
 from bigkernel.model import load_model
 from bigkernel.monitor.terminal import bar
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.check import STORES, kind_at, protections, walk
+from bigkernel.storage.corpus import Corpus, open_corpus
 
 _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "zarr store", "partial": "partial result"}
 
@@ -34,7 +34,7 @@ def info(path: str, as_json: bool) -> None:
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
     with _rejecting(kind):
-        group, attributes = arrays.open_group(path, kind)
+        group, attributes = zarr_arrays.open_group(path, kind)
     figures: dict[str, Any] = {"kind": kind}
     for step in attributes.get("steps", []):
         figures[f"step {step['name']}"] = step["class"]
@@ -43,7 +43,9 @@ def info(path: str, as_json: bool) -> None:
         stated = {**step["params"], **step["fitted"]}
         shown = {key: value for key, value in stated.items() if value is not None and not key.startswith("_")}
         figures.update({f"  {key.rstrip('_')}": _short(value) for key, value in shown.items()})
-    figures["arrays"] = [f"{name} {arrays.open_array(group, name).shape}" for name in arrays.array_names(group)]
+    figures["arrays"] = [
+        f"{name} {zarr_arrays.open_array(group, name).shape}" for name in zarr_arrays.array_names(group)
+    ]
     show(figures, as_json=as_json, title=path)
 
 

@@ -11,17 +11,17 @@ import click
 import zarr
 from zarr.storage import MemoryStore
 
-from bigkernel import arrays
 from bigkernel.cli.contact_sheet import contact_sheet
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options, show
 from bigkernel.copies import DeformedSource
-from bigkernel.corpus import open_corpus
 from bigkernel.deformed import Deformation
 from bigkernel.digits import deform_corpus, deformation_of, deformed_rows
-from bigkernel.disk import free_bytes, require_free
 from bigkernel.errors import DataError
 from bigkernel.restyled import Restyling
 from bigkernel.rows import Rows
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.atomic_write import free_bytes, require_free
+from bigkernel.storage.corpus import open_corpus
 
 _TIMED_ROWS = 8192
 _UNITS = {"size": "_log", "aspect": "_log", "rotation": "_degrees", "shift": "_half_sides"}
@@ -162,9 +162,11 @@ def _estimate(rows: Rows, row_bytes: int) -> dict[str, Any]:
     first = n_rows - count  # the last rows: copies, if there are any
     rows.x.read(first, first + 1)  # the basis is made once a process
     group = zarr.create_group(MemoryStore(), zarr_format=3)
-    array = arrays.create(group, "x", shape=(count, rows.shape[1]), chunks=(count, rows.shape[1]), dtype=rows.dtype)
+    array = zarr_arrays.create(
+        group, "x", shape=(count, rows.shape[1]), chunks=(count, rows.shape[1]), dtype=rows.dtype
+    )
     start = time.process_time()
-    arrays.write(array, 0, rows.x.read(first, n_rows))
+    zarr_arrays.write(array, 0, rows.x.read(first, n_rows))
     seconds = max(time.process_time() - start, 1e-9)
     share = array.nbytes_stored() / (count * rows.shape[1] * rows.dtype.itemsize)
     return {

@@ -8,7 +8,6 @@ from typing import Any
 import click
 from sklearn.pipeline import Pipeline
 
-from bigkernel.corpus import Corpus
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import (
     DICA,
@@ -30,6 +29,7 @@ from bigkernel.estimators import (
 )
 from bigkernel.kernels.functions import KERNELS, Kernel
 from bigkernel.rows import Rows, as_rows
+from bigkernel.storage.corpus import Corpus
 
 
 def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:

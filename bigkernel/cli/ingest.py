@@ -10,7 +10,6 @@ import click
 
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import json_option, overwrite_option, run_options, show
-from bigkernel.corpus import open_corpus
 from bigkernel.errors import ConfigError
 from bigkernel.ingest import ingest as ingest_sources
 from bigkernel.io import FORMATS, Source, open_source
@@ -18,6 +17,7 @@ from bigkernel.labels import label_map as read_label_map
 from bigkernel.labels import relabelled
 from bigkernel.monitor.terminal import bar
 from bigkernel.partition import Split, split_path
+from bigkernel.storage.corpus import open_corpus
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())

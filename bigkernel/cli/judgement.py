@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel.corpus import Corpus
 from bigkernel.errors import DataError
 from bigkernel.report.drawings import MOST_CLASSES
 from bigkernel.report.pixels import MOST_IMAGES, pack
@@ -28,6 +27,7 @@ from bigkernel.rows import Rows
 from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics.moments import Accumulator
 from bigkernel.statistics.predictor import score as score_of
+from bigkernel.storage.corpus import Corpus
 
 Array = NDArray[Any]
 SAMPLE_ROWS = 10_000

@@ -26,7 +26,6 @@ from bigkernel.cli.options import (
     show,
 )
 from bigkernel.config import settings
-from bigkernel.corpus import Corpus, open_corpus
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.execution import forget, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
@@ -35,6 +34,7 @@ from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.terminal import progress
 from bigkernel.monitor.words import rounds_in_words
 from bigkernel.rows import Rows
+from bigkernel.storage.corpus import Corpus, open_corpus
 
 
 @click.command()

@@ -25,7 +25,7 @@ from bigkernel.execution import executing
 from bigkernel.monitor.messages import plain
 from bigkernel.monitor.terminal import progress
 from bigkernel.monitor.words import duration, flops, printable, size
-from bigkernel.survey import survey
+from bigkernel.storage.run_status import survey
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -17,7 +17,6 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.config import settings
-from bigkernel.corpus import Corpus
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
 from bigkernel.estimators.basis import FOURIER
@@ -29,6 +28,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.rows import Rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.plan import Plan
 from bigkernel.sweep import plan_sweep
 

@@ -20,16 +20,16 @@ from rich.table import Table
 from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, show
-from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError
 from bigkernel.kernels.functions import Kernel
-from bigkernel.locks import require_free_lock
 from bigkernel.model import save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.messages import plain
-from bigkernel.runs import write_json
 from bigkernel.search import SweepSearchCV
 from bigkernel.search.scoring import SCORES
+from bigkernel.storage.corpus import open_corpus
+from bigkernel.storage.run_directory import write_json
+from bigkernel.storage.run_lock import require_free_lock
 
 Array = NDArray[Any]
 _TOLD = 20  # candidates, the best, that the report shows

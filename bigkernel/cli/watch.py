@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from bigkernel import clusters, locks
+from bigkernel import clusters
 from bigkernel.cluster_files import read_file
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor import journal
@@ -27,7 +27,8 @@ from bigkernel.monitor.messages import plain
 from bigkernel.monitor.plugin import state_of
 from bigkernel.monitor.words import printable
 from bigkernel.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
-from bigkernel.survey import command_of, survey
+from bigkernel.storage import run_lock
+from bigkernel.storage.run_status import command_of, survey
 
 State = dict[str, Any]
 Show = Callable[[State], None]
@@ -114,7 +115,7 @@ class Directory:
 
     def _holder(self) -> State:
         """Who is alive and holds the lock, as `locks.read` says; empty: nobody."""
-        found = locks.read(self.path)
+        found = run_lock.read(self.path)
         return found if found and found["alive"] else {}
 
     def look(self) -> State:
@@ -139,7 +140,7 @@ class Directory:
     def _touched(self) -> float:
         """When the lock, if it was left there, was last touched; drivers do so every few seconds."""
         try:
-            return (self.path / locks.NAME).stat().st_mtime
+            return (self.path / run_lock.NAME).stat().st_mtime
         except OSError:
             return 0.0
 

@@ -27,14 +27,14 @@ from sklearn.utils.validation import (
 
 from bigkernel import predictions
 from bigkernel.config import settings
-from bigkernel.corpus import Corpus
-from bigkernel.disk import publishing
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.filling import fill, kept_for_run
 from bigkernel.rows import Rows, as_rows
 from bigkernel.sources import DaskSource
 from bigkernel.statistics.moments import Accumulator, Targets
 from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
+from bigkernel.storage.atomic_write import publishing
+from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.chunk import Chunk, RowMap
 from bigkernel.sweep import sweep
 

@@ -22,10 +22,10 @@ from threadpoolctl import threadpool_limits
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.rows import Rows
-from bigkernel.runs import Receipt, Run
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import nystrom_ridge, whiten
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, uncentred
+from bigkernel.storage.run_directory import Receipt, Run
 from bigkernel.streaming.chunk import Chunk, UnitNorm, Workspace
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.runs import Receipt
+from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.plan import Plan
 
 

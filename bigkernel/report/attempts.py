@@ -15,8 +15,8 @@ from typing import Any
 
 from bigkernel.monitor import journal
 from bigkernel.monitor.board import Board
-from bigkernel.runs import Receipt
-from bigkernel.survey import RunState
+from bigkernel.storage.run_directory import Receipt
+from bigkernel.storage.run_status import RunState
 
 # what values that are not what they should be raise
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)

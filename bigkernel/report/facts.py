@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bigkernel import locks
 from bigkernel.errors import DataError
 from bigkernel.monitor.progress import MERGED, PUBLISHED
 from bigkernel.report.attempts import Attempt, attempts_of, finished_untold, may_hold, place_of, replayed
-from bigkernel.runs import Receipt, Run, read_sealed
-from bigkernel.survey import RunState, command_of, survey
+from bigkernel.storage import run_lock
+from bigkernel.storage.run_directory import Receipt, Run, read_sealed
+from bigkernel.storage.run_status import RunState, command_of, survey
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def gather(run: str | os.PathLike[str]) -> Facts:
         states = []
         gaps.append("No sweep had begun.")
     last = attempts[-1].job["state"] if attempts else ""
-    holder = locks.read(root)
+    holder = run_lock.read(root)
     alive = holder is not None and bool(holder["alive"])
     untold = bool(attempts) and alive and not may_hold(holder or {}, attempts[-1].job)
     at_work = untold or (alive and last in ("", "running"))

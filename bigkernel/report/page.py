@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bigkernel.disk import writing
 from bigkernel.monitor.words import MISSING as MISSING
+from bigkernel.storage.atomic_write import writing
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STYLE = Path(__file__).with_name("page.css")

@@ -22,10 +22,10 @@ from bigkernel import (
     load_model,
     save_model,
 )
-from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import MomentNormalise, Orientations
 from bigkernel.rows import Rows, as_rows
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 N, SHAPE = 90, (6, 9)
 D = SHAPE[0] * SHAPE[1]

@@ -37,12 +37,12 @@ from bigkernel import (
     UnitNormalizer,
     executing,
     load_model,
-    runs,
     save_model,
 )
 from bigkernel.errors import ChunkCorrupt, ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators import constraints
 from bigkernel.rows import as_rows
+from bigkernel.storage import run_directory
 
 rng = np.random.default_rng(20060102)
 N, D, M, ALPHA = 90, 4, 12, 0.3
@@ -404,7 +404,7 @@ def test_a_last_chunk_of_any_size_is_written(make_corpus, tmp_path, n):
 
 @every_form
 def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp_path, form, monkeypatch):
-    monkeypatch.setattr(runs, "_DETACH_BYTES", 100)  # every array of the model travels through the run
+    monkeypatch.setattr(run_directory, "_DETACH_BYTES", 100)  # every array of the model travels through the run
     corpus = make_corpus(NEW, chunk_rows=5)
     model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
     found = []

@@ -12,9 +12,10 @@ import pytest
 from drivers import SEGMENTS, D, Driver, N
 from probes import Sums
 
-from bigkernel import arrays, sweep
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel import sweep
 from bigkernel.rows import Rows, as_rows
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +51,7 @@ def rows(fault_corpus: Corpus) -> Rows:
 @pytest.fixture
 def clean(rows: Rows) -> str:
     """The bits of the undisturbed sweep."""
-    return arrays.digest(sweep(rows, Sums(D), client="serial").total)
+    return zarr_arrays.digest(sweep(rows, Sums(D), client="serial").total)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import dask
 import pytest
 from drivers import SEGMENTS, SLOW, Driver, leftovers, published
 
-from bigkernel import arrays
-from bigkernel.survey import survey
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.run_status import survey
 
 pytestmark = pytest.mark.cluster
 GRID = ["--landmarks", "200", "--sigma", "2:8:3", "--alpha", "1e-2,1", "--folds", "3", "--seed", "1"]
@@ -23,7 +23,7 @@ def table(path):
 
 
 def digest(path, kind="model"):
-    return arrays.digest(arrays.read_group(path, kind)[0])
+    return zarr_arrays.digest(zarr_arrays.read_group(path, kind)[0])
 
 
 @pytest.fixture(scope="module")

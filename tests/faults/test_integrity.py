@@ -25,15 +25,16 @@ from probes import Sums
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import LocalStore
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, arrays, load_model, open_corpus, save_model
-from bigkernel.checks import kind_at, protections, walk
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, open_corpus, save_model
 from bigkernel.cli import main
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
 from bigkernel.rows import as_rows
-from bigkernel.runs import Run
-from bigkernel.soundness import protection
 from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.check import kind_at, protections, walk
+from bigkernel.storage.chunk_check import protection
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
 from bigkernel.sweep import Swept, sweep
@@ -180,7 +181,7 @@ def resumed(corpus: Corpus, run: Path) -> Swept:
 @pytest.mark.parametrize("damage", ["flipped", "halved", "zeroed", "deleted"])
 def test_a_damaged_partial_result_is_computed_again_to_the_same_bits(corpus, interrupted, damage):
     """F10."""
-    expected = arrays.digest(swept(corpus).total)
+    expected = zarr_arrays.digest(swept(corpus).total)
     file = chunks_of(interrupted / "partials")[0]
     content = file.read_bytes()
     if damage == "flipped":
@@ -190,7 +191,7 @@ def test_a_damaged_partial_result_is_computed_again_to_the_same_bits(corpus, int
     else:
         file.write_bytes(content[: len(content) // 2] if damage == "halved" else bytes(len(content)))
     found = resumed(corpus, interrupted)
-    assert arrays.digest(found.total) == expected
+    assert zarr_arrays.digest(found.total) == expected
     assert found.report()["damaged_partials"] == 1
     assert 0 < found.report()["resumed_segments"] < 4
 
@@ -221,7 +222,7 @@ def said_of_run(root: Path, corpus: Corpus, expected: str) -> str:
     """What `check` says of a damaged run, which is then gone on with: to the same bits, or not at all."""
     said = " ".join(str(looked.damage) for looked in walk(root, "run") if looked.damage)
     try:
-        assert arrays.digest(resumed(corpus, root).total) == expected
+        assert zarr_arrays.digest(resumed(corpus, root).total) == expected
     except ResumeMismatch as error:
         return f"{said} {error}"
     return said
@@ -230,7 +231,7 @@ def said_of_run(root: Path, corpus: Corpus, expected: str) -> str:
 def test_100_flipped_bits_in_a_corpus_a_run_and_a_model_are_100_that_are_seen(corpus, interrupted, tmp_path):
     """Files are hit in proportion to their size: chunks, zarr.json, seals, receipts and the manifest alike."""
     save_model(KernelRidgeClassifier(Gaussian(200.0), n_landmarks=12, random_state=0).fit(X, Y), tmp_path / "model")
-    expected = arrays.digest(swept(corpus).total)
+    expected = zarr_arrays.digest(swept(corpus).total)
     roots = {"corpus": Path(corpus.path), "model": tmp_path / "model", "run": tmp_path / "copy"}
     targets = [(kind, file.relative_to(roots[kind])) for kind in ("corpus", "model") for file in files_of(roots[kind])]
     stored = [interrupted / "manifest.json", *files_of(interrupted / "partials"), *files_of(interrupted / "receipts")]
@@ -458,7 +459,7 @@ def unreliable(tmp_path: Path) -> zarr.Array:
 def test_a_store_that_fails_at_every_third_read_is_read_to_the_end(unreliable, tmp_path, executor, caplog):
     expected = sweep(as_rows(zarr.open_array(tmp_path / "foreign", mode="r")), Sums(D), client="serial")
     found = sweep(as_rows(unreliable), Sums(D), client=executor)
-    assert arrays.digest(found.total) == arrays.digest(expected.total)
+    assert zarr_arrays.digest(found.total) == zarr_arrays.digest(expected.total)
     assert Unreliable.failed > 10
     # in the log; several reads of one piece fail as one
     assert 10 < sum("trying again" in record.message for record in caplog.records) <= Unreliable.failed
@@ -480,10 +481,10 @@ def test_paths_with_spaces_and_letters_of_any_language_and_links_to_stores_work(
     shutil.copytree(made / "corpus", folder / "entraînement c")
     os.symlink(folder / "entraînement c", tmp_path / "link")
     direct, linked = open_corpus(folder / "entraînement c"), open_corpus(tmp_path / "link")
-    expected = arrays.digest(swept(direct).total)
-    assert arrays.digest(swept(direct, run=folder / "une exécution").total) == expected
-    assert arrays.digest(swept(direct, run=folder / "une exécution", resume=True).total) == expected
-    assert arrays.digest(swept(linked).total) == expected
+    expected = zarr_arrays.digest(swept(direct).total)
+    assert zarr_arrays.digest(swept(direct, run=folder / "une exécution").total) == expected
+    assert zarr_arrays.digest(swept(direct, run=folder / "une exécution", resume=True).total) == expected
+    assert zarr_arrays.digest(swept(linked).total) == expected
     model = KernelRidge(Gaussian(200.0), n_landmarks=9, random_state=0).fit(direct)
     save_model(model, folder / "modèle")
     os.symlink(folder / "modèle", tmp_path / "model")

@@ -34,12 +34,11 @@ from bigkernel import (
     Ridge,
     Standardizer,
     UnitNormalizer,
-    arrays,
     load_model,
     save_model,
-    seals,
 )
 from bigkernel.errors import BigKernelError, ModelRejected
+from bigkernel.storage import seals, zarr_arrays
 
 rng = np.random.default_rng(5)
 N, D = 60, 4
@@ -151,12 +150,12 @@ def claimed(path: Path, shape: list[int], chunks: list[int]) -> None:
 
 
 def not_a_number(path: Path) -> None:
-    stored, attributes = arrays.read_group(path, "model")
+    stored, attributes = zarr_arrays.read_group(path, "model")
     stored["0.dual_coef_"][0] = np.nan
     described_as = attributes["steps"][0]["arrays"]["dual_coef_"]
-    described_as["sha256"] = arrays.digest({"": stored["0.dual_coef_"]})
+    described_as["sha256"] = zarr_arrays.digest({"": stored["0.dual_coef_"]})
     attributes.pop("kind")
-    arrays.publish(path, "model", stored, attributes, overwrite=True)
+    zarr_arrays.publish(path, "model", stored, attributes, overwrite=True)
 
 
 def outside(path: Path) -> None:

@@ -21,10 +21,11 @@ from distributed import Client
 from drivers import SEGMENTS, D, N, wait_until
 from probes import Hold, Sleep, Sums, local_cluster
 
-from bigkernel import arrays, connect, executing, sweep
+from bigkernel import connect, executing, sweep
 from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
 from bigkernel.monitor.messages import TOPIC
 from bigkernel.monitor.plugin import NAME, install, state_of
+from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.merge_tree import leaf, merge_tree
 from bigkernel.sweep import plan_sweep
 
@@ -108,7 +109,7 @@ def test_two_sweeps_at_once_on_one_client_both_hear_of_a_lost_worker(rows, clean
             for thread in threads:
                 thread.join(60)
         for number, events in heard.items():
-            assert arrays.digest(found[number].total) == clean
+            assert zarr_arrays.digest(found[number].total) == clean
             (lost,) = of_workers(events)
             assert lost.worker
             assert found[number].report()["lost_workers"] == 1
@@ -124,7 +125,7 @@ def test_somebody_replicating_meanwhile_breaks_no_connection(rows, clean, client
             other.replicate(data)
             time.sleep(0.2)
         thread.join(60)
-    assert arrays.digest(found[0].total) == clean
+    assert zarr_arrays.digest(found[0].total) == clean
     assert client.status == "running"
 
 
@@ -132,7 +133,7 @@ def test_strange_messages_are_logged_once_and_the_job_goes_on(rows, clean, clien
     install(client)
     for message in ({"messages": [{"kind": "segment", "job": "?", "sweep": "?"}, 7]}, {"no": "messages"}, "text"):
         client.log_event(TOPIC, message)
-    assert arrays.digest(sweep(rows, SLEEPY, client=client).total) == clean
+    assert zarr_arrays.digest(sweep(rows, SLEEPY, client=client).total) == clean
     assert NAME in client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
 
 
@@ -147,8 +148,8 @@ def test_a_scheduler_that_refuses_the_plugin_costs_one_warning(rows, clean, monk
     with local_cluster(1) as cluster, Client(cluster) as client:
         monkeypatch.setattr(Client, "register_plugin", refuse)
         with caplog.at_level(logging.WARNING, "bigkernel"):
-            assert arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
-            assert arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
+            assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
+            assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
     assert [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")] == [
         "no monitoring: the scheduler refuses its plugin (RuntimeError: plugins are off)"
     ]
@@ -200,7 +201,7 @@ def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypa
 
     monkeypatch.setattr(server, "install", broken)
     with caplog.at_level(logging.WARNING, "bigkernel"), connect("local", workers=1, dashboard=0) as client:
-        assert arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
+        assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
     texts = [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")]
     assert texts == ["bigkernel.monitor.server: not shown (ValueError: no such template)"]
 
@@ -226,7 +227,7 @@ def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean, tmp_path
         with observe(events.append):
             swept = sweep(rows, Sums(D, hold), client=client)
         killer.join(10)
-        assert arrays.digest(swept.total) == clean
+        assert zarr_arrays.digest(swept.total) == clean
         assert swept.report()["lost_workers"] == 1
         assert not any(isinstance(event, Pulse) for event in events)
         assert state(client)["jobs"] == []

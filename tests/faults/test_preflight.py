@@ -20,10 +20,10 @@ from distributed import Client
 from drivers import wait_until
 from probes import Sums, Touch, local_cluster
 
-from bigkernel import arrays
-from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.rows import as_rows
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.sweep import sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
@@ -152,7 +152,7 @@ def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
 def test_a_sound_cluster_passes_and_nothing_of_the_examination_is_left(joined, rows, tmp_path):
     client = joined()
     swept = sweep(rows, Sums(D), client=client, run=tmp_path / "run")
-    assert arrays.digest(swept.total) == arrays.digest(sweep(rows, Sums(D), client="serial").total)
+    assert zarr_arrays.digest(swept.total) == zarr_arrays.digest(sweep(rows, Sums(D), client="serial").total)
     assert list((tmp_path / "run").glob(".preflight*")) == []
 
 
@@ -185,11 +185,11 @@ print(len(model.dual_coef_) == 9)
 def test_F36_a_run_and_a_corpus_with_spaces_and_letters_of_any_alphabet(client, tmp_path):
     data = corpus(tmp_path / "ziffern – 数字 🙂")
     (tmp_path / "link").symlink_to(tmp_path / "ziffern – 数字 🙂")
-    wanted = arrays.digest(sweep(as_rows(data), Sums(D), client="serial").total)
+    wanted = zarr_arrays.digest(sweep(as_rows(data), Sums(D), client="serial").total)
     for path in (data.path, tmp_path / "link"):
         run = tmp_path / f"läuft {Path(path).name}"
         swept = sweep(as_rows(open_corpus(path)), Sums(D), client=client, run=run)
-        assert arrays.digest(swept.total) == wanted
+        assert zarr_arrays.digest(swept.total) == wanted
 
 
 def test_a_worker_lost_between_wait_and_examination_is_no_error(rows):

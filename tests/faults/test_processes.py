@@ -22,13 +22,14 @@ from drivers import SEGMENTS, SLOW, D, Driver, N, leftovers, published, wait_unt
 from machines import free_port
 from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Keep, Sleep, Sums, Touch, local_cluster
 
-from bigkernel import arrays, connect
+from bigkernel import connect
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
 from bigkernel.execution import executing
-from bigkernel.locks import Lock, locked
 from bigkernel.monitor import Incident, observe
-from bigkernel.runs import Run
-from bigkernel.survey import survey
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.run_directory import Run
+from bigkernel.storage.run_lock import Lock, locked
+from bigkernel.storage.run_status import survey
 from bigkernel.sweep import plan_sweep, sweep
 
 pytestmark = pytest.mark.cluster
@@ -71,7 +72,7 @@ def hit(when, what):
 
 
 def bits(swept):
-    return arrays.digest(swept.total)
+    return zarr_arrays.digest(swept.total)
 
 
 # ---------------------------------------------------------------- workers
@@ -272,8 +273,8 @@ def undisturbed(fault_corpus, tmp_path_factory):
 
 
 def same_model(a, b):
-    one, two = (arrays.read_group(path, "model")[0] for path in (a, b))
-    return arrays.digest(one) == arrays.digest(two)
+    one, two = (zarr_arrays.read_group(path, "model")[0] for path in (a, b))
+    return zarr_arrays.digest(one) == zarr_arrays.digest(two)
 
 
 @pytest.mark.parametrize("where", ["local", "threads"])
@@ -340,7 +341,7 @@ import os
 import dask
 from probes import Sums
 from bigkernel import arrays, runs
-from bigkernel.corpus import open_corpus
+from bigkernel.storage.corpus import open_corpus
 from bigkernel.rows import as_rows
 from bigkernel.sweep import sweep
 steps, publish = 0, runs.Run.publish
@@ -385,9 +386,9 @@ def test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_f
     with locked(tmp_path), pytest.raises(RunLocked, match="in use by process"):
         Lock(tmp_path).acquire()
     lock = Lock(tmp_path)
-    monkeypatch.setattr("bigkernel.locks.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("bigkernel.storage.run_lock.socket.gethostname", lambda: "elsewhere")
     lock.acquire()
-    monkeypatch.setattr("bigkernel.locks.socket.gethostname", lambda: "here")
+    monkeypatch.setattr("bigkernel.storage.run_lock.socket.gethostname", lambda: "here")
     with pytest.raises(RunLocked, match="on elsewhere"):
         Lock(tmp_path).acquire()
     old = time.time() - 100
@@ -456,7 +457,7 @@ def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows,
     usage = Usage()
     usage.free = free
     touch = Touch(str(tmp_path / "touched"))
-    monkeypatch.setattr("bigkernel.disk.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("bigkernel.storage.atomic_write.shutil.disk_usage", lambda _: usage)
     if free > 10**9:
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
         return

@@ -23,7 +23,7 @@ from distributed import Client
 from probes import local_cluster
 
 from bigkernel import Gaussian
-from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets

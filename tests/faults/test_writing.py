@@ -23,18 +23,19 @@ from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 from zarr.storage import LocalStore
 
-from bigkernel import Gaussian, KernelRidge, arrays, disk, executing, open_corpus
-from bigkernel.checks import walk
+from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.cli import main
-from bigkernel.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
 from bigkernel.digits import deform_corpus
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
 from bigkernel.filling import require_owned
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.monitor import Event, Incident, observe
+from bigkernel.storage import atomic_write, zarr_arrays
+from bigkernel.storage.check import walk
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
+from bigkernel.storage.run_status import survey
 from bigkernel.streaming.plan import Plan
-from bigkernel.survey import survey
 
 N, D, CHUNK_ROWS = 210, 5, 20
 rng = np.random.default_rng(11)
@@ -88,7 +89,7 @@ def left(folder: Path) -> list[str]:
 
 def free_of(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     usage = shutil.disk_usage(".")._replace(free=free)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
 
 
 # ---------------------------------------------------------------- ingest
@@ -327,7 +328,7 @@ def test_a_run_of_another_model_is_not_gone_on_with_and_loses_nothing(model, cor
         predict(other, corpus, tmp_path / "p", tmp_path / "run", resume=True)
     assert {name for name in content(interrupted) if "/c/" in name} == kept
     predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
-    assert_array_equal(arrays.open_group(tmp_path / "p", "predictions")[0]["prediction"][:].shape, (N,))
+    assert_array_equal(zarr_arrays.open_group(tmp_path / "p", "predictions")[0]["prediction"][:].shape, (N,))
 
 
 def test_a_new_run_takes_nothing_from_what_an_older_one_left(model, corpus, make_corpus, tmp_path, interrupted):
@@ -426,16 +427,16 @@ def full_writer(folder: Path) -> CorpusWriter:
 def test_what_is_written_already_needs_no_room(tmp_path, monkeypatch):
     (tmp_path / "kept").write_bytes(bytes(3000))
     free_of(monkeypatch, 1000)
-    disk.require_free(tmp_path, 4000, "a store")
+    atomic_write.require_free(tmp_path, 4000, "a store")
     with pytest.raises(PlanTooLarge, match="a store takes up to"):
-        disk.require_free(tmp_path, 4001, "a store")
+        atomic_write.require_free(tmp_path, 4001, "a store")
 
 
 def test_the_place_of_a_store_need_not_exist_to_be_measured(tmp_path):
-    disk.require_free(tmp_path / "deep" / "er" / "c", 1, "a store")
-    assert disk.free_bytes(tmp_path / "deep" / "er") > 2**20
+    atomic_write.require_free(tmp_path / "deep" / "er" / "c", 1, "a store")
+    assert atomic_write.free_bytes(tmp_path / "deep" / "er") > 2**20
     with pytest.raises(PlanTooLarge, match="a store takes up to"):
-        disk.require_free(tmp_path / "deep", 2**80, "a store")
+        atomic_write.require_free(tmp_path / "deep", 2**80, "a store")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG], ids=errno.errorcode.get)
@@ -447,7 +448,7 @@ def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_noth
     jobs: list[Callable[[], Any]] = [
         lambda: predict(model, corpus, tmp_path / "p"),
         lambda: write(source, tmp_path),
-        lambda: arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {}),
+        lambda: zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {}),
     ]
     for job in jobs:
         puts.fail_at = puts.done + 1 if job is not jobs[2] else puts.done
@@ -459,7 +460,7 @@ def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_noth
 def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_again(tmp_path, puts):
     puts.error, puts.fail_at = lambda: OSError(errno.EIO, "Input/output error"), 0
     with pytest.raises(OSError, match="Input/output error"):
-        arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
+        zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
     with pytest.raises(DataError, match="Input/output error"), full_writer(tmp_path) as writer:
         writer.write_chunk(0, x=X[:CHUNK_ROWS])
     assert list(tmp_path.iterdir()) == []
@@ -480,10 +481,10 @@ def test_predictions_on_a_disk_that_fills_up_are_gone_on_with_when_there_is_room
     rows = np.random.default_rng(0).normal(size=(30_000, D))
     corpus = make_corpus(rows, name="large", chunk_rows=3000)
     (place / "filler").write_bytes(bytes(700_000))
-    disk_usage = disk.shutil.disk_usage
+    disk_usage = atomic_write.shutil.disk_usage
     with pytest.MonkeyPatch.context() as patch:
         usage = disk_usage(place)._replace(free=2**30)  # it was free when the job began
-        patch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+        patch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
         with pytest.raises(DataError, match="cannot be written: No space left on device"):
             predict(model, corpus, place / "p", tmp_path / "run")
     assert not (place / "p").exists()

@@ -22,13 +22,14 @@ from drivers import wait_until
 from machines import Daemon, fit, free_port, listens
 from probes import Both, Sleep, Sums, Touch
 
-from bigkernel import arrays, connect
+from bigkernel import connect
 from bigkernel.certificates import make_certificates
 from bigkernel.cli import main
 from bigkernel.cluster_files import AddressFile
-from bigkernel.corpus import CorpusInfo, CorpusWriter
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.rows import as_rows
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 from bigkernel.sweep import sweep
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.cluster]
@@ -143,7 +144,7 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_one_process(hosts, rows, wanted):
 
 def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(hosts, rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
-    same = arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
+    same = zarr_arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
     with connect(hosts.file) as client:
         client.wait_for_workers(2, timeout=90)
 
@@ -160,7 +161,7 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
             swept = sweep(as_rows(rows), slow, client=client, run=tmp_path / "run")
         finally:
             thread.join(120)
-        assert arrays.digest(swept.total) == same
+        assert zarr_arrays.digest(swept.total) == same
         lost = "; ".join(text for text in swept.report()["incidents"] if "lost" in text)
         assert f"worker tls://{hosts.network.host(1)}:" in lost
         assert "it said nothing for too long and was taken for frozen" in lost
@@ -168,7 +169,7 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
             lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], what="the host to return"
         )
         again = sweep(as_rows(rows), Sums(16), client=client)
-        assert arrays.digest(again.total) == same
+        assert zarr_arrays.digest(again.total) == same
 
 
 def test_a_scheduler_that_cannot_be_reached_is_named_in_bounded_time(hosts):

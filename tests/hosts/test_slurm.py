@@ -23,8 +23,8 @@ from machines import CUT, fit, free_port
 from bigkernel import connect, load_model
 from bigkernel.certificates import make_certificates
 from bigkernel.cluster_files import cluster_of
-from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bigkernel.corpus import Corpus
 from bigkernel.errors import DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
+from bigkernel.storage.corpus import Corpus
 
 DATA = Path(os.environ.get("BIGKERNEL_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bigkernel.corpus import open_corpus
 from bigkernel.errors import DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
+from bigkernel.storage.corpus import open_corpus
 
 TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 TEST_COUNTS = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

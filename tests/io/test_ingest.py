@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import scipy.io
 
-from bigkernel.corpus import open_corpus
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import FORMATS, open_source
 from bigkernel.labels import survey
+from bigkernel.storage.corpus import open_corpus
 
 X = np.random.default_rng(0).normal(size=(30, 4))
 
@@ -207,7 +207,7 @@ def test_a_target_that_cannot_be_written_is_refused(rows, tmp_path, monkeypatch)
     def full(*args: object, **rows: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bigkernel.corpus.CorpusWriter.append", full)
+    monkeypatch.setattr("bigkernel.storage.corpus.CorpusWriter.append", full)
     with pytest.raises(DataError, match=r"cannot be written: No space left on device"):
         ingest(rows(), tmp_path / "c")
     assert not (tmp_path / "c").exists()

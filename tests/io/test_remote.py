@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import zarr
 
-from bigkernel.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.errors import ChunkMissing, ConfigError, DataError
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source, remote
 from bigkernel.partition import Split
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
 Y = np.arange(250) % 5

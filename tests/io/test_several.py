@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigkernel import disk
-from bigkernel.corpus import open_corpus
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
 from bigkernel.ingest import ingest
 from bigkernel.io import open_source
 from bigkernel.labels import label_map, relabelled
 from bigkernel.partition import Split, split_path
+from bigkernel.storage import atomic_write
+from bigkernel.storage.corpus import open_corpus
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds
 
@@ -299,7 +299,7 @@ def test_a_split_that_dies_is_gone_on_with_to_the_same_bytes(archive, tmp_path):
 def test_a_split_that_dies_between_its_corpora_is_gone_on_with(archive, tmp_path, monkeypatch):
     options = {"split": Split({"test": 0.3}), "run": tmp_path / "run", "chunk_rows": 50}
     whole = ingest(archive("a"), tmp_path / "whole", **{**options, "run": None}).array("x")[:]
-    publish = disk._replace
+    publish = atomic_write._replace
 
     def dying(scratch, target):
         if target.name == "c":
@@ -307,7 +307,7 @@ def test_a_split_that_dies_between_its_corpora_is_gone_on_with(archive, tmp_path
         publish(scratch, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "_replace", dying)
+        patch.setattr(atomic_write, "_replace", dying)
         with pytest.raises(KeyboardInterrupt):
             ingest(archive("a"), tmp_path / "c", **options)
     assert (tmp_path / "c-test").exists()

@@ -28,7 +28,7 @@ from bigkernel.monitor import page_figures
 from bigkernel.monitor.page import Page
 from bigkernel.monitor.plugin import board_of, install
 from bigkernel.rows import as_rows
-from bigkernel.survey import survey
+from bigkernel.storage.run_status import survey
 from bigkernel.sweep import sweep
 
 pytestmark = [

@@ -26,8 +26,8 @@ from bigkernel.monitor import (
     terminal,
 )
 from bigkernel.rows import as_rows
-from bigkernel.runs import Receipt
 from bigkernel.statistics.moments import FeatureSums
+from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.plan import Footprint, plan
 from bigkernel.sweep import sweep
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
-from bigkernel.arrays import digest
-from bigkernel.corpus import CorpusWriter
 from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.storage.corpus import CorpusWriter
+from bigkernel.storage.zarr_arrays import digest
 from pipelines.__main__ import main
 from pipelines.corpus_job import growing
 

@@ -16,12 +16,12 @@ from made_run import make_run
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.locks import locked
 from bigkernel.monitor import Figures, SegmentDone, emit, observe
 from bigkernel.report import figures, gather, write
 from bigkernel.rows import as_rows
-from bigkernel.runs import read_sealed, write_sealed
 from bigkernel.statistics.moments import FeatureSums
+from bigkernel.storage.run_directory import read_sealed, write_sealed
+from bigkernel.storage.run_lock import locked
 from bigkernel.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("small_steps")

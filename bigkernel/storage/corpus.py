@@ -20,10 +20,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel import arrays, disk, seals
 from bigkernel.config import settings
 from bigkernel.errors import DataError
-from bigkernel.soundness import Looked, finite, look
+from bigkernel.storage import atomic_write, seals, zarr_arrays
+from bigkernel.storage.chunk_check import Looked, finite, look
 
 FORMAT = 2
 COLUMNS = ("y", "weight", "domain", "group")
@@ -80,14 +80,14 @@ class Corpus:
 
     def array(self, name: str) -> zarr.Array:
         """The zarr array of `x` or of a column."""
-        group, _ = arrays.open_group(self.path, "corpus")
-        return arrays.open_array(group, name)
+        group, _ = zarr_arrays.open_group(self.path, "corpus")
+        return zarr_arrays.open_array(group, name)
 
     def column(self, name: str) -> NDArray[Any]:
         """A whole column, shape (n_rows,): 8 bytes a row at most."""
         array = self.array(name)
-        arrays.require_chunks(array)
-        return arrays.read(array, 0, self.n_rows)
+        zarr_arrays.require_chunks(array)
+        return zarr_arrays.read(array, 0, self.n_rows)
 
     def look(self) -> Iterator[Looked]:
         """Read every chunk of every array through its checksum, and look at every value.
@@ -145,7 +145,7 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     DataError
         Nothing there, not a corpus, of a newer format, not complete, or arrays that do not fit together.
     """
-    group, attributes = arrays.open_group(path, "corpus")
+    group, attributes = zarr_arrays.open_group(path, "corpus")
     known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
     if known.get("format") != FORMAT:
         raise DataError(
@@ -163,13 +163,13 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     )
     if not info.complete:
         raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
-    x = arrays.open_array(group, "x")
+    x = zarr_arrays.open_array(group, "x")
     if x.ndim != 2:
         raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
-    there = arrays.array_names(group)
+    there = zarr_arrays.array_names(group)
     columns = tuple(name for name in COLUMNS if name in there)
     for name in columns:
-        column = arrays.open_array(group, name)
+        column = zarr_arrays.open_array(group, name)
         if column.shape != (x.shape[0],):
             raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {column.shape}")
     return Corpus(os.path.abspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info)
@@ -255,15 +255,15 @@ class CorpusWriter:
     def __enter__(self) -> CorpusWriter:
         row_bytes = sum(math.prod(tail) * dtype.itemsize for tail, dtype in self._shapes.values())
         with ExitStack() as stack:
-            stack.enter_context(disk.writing(self.target, passing=False))
-            publishing = disk.publishing(
+            stack.enter_context(atomic_write.writing(self.target, passing=False))
+            publishing = atomic_write.publishing(
                 self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume
             )
             self.path = stack.enter_context(publishing)
-            disk.require_free(self.path, self.n_rows * row_bytes, "the corpus")
+            atomic_write.require_free(self.path, self.n_rows * row_bytes, "the corpus")
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
             self._arrays = {
-                name: arrays.create(
+                name: zarr_arrays.create(
                     self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
                 )
                 for name, (tail, dtype) in self._shapes.items()
@@ -281,20 +281,20 @@ class CorpusWriter:
             if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
                 self._resize(self._seen_rows)
             for array in self._arrays.values():
-                arrays.require_chunks(array)
+                zarr_arrays.require_chunks(array)
             self.info = replace(self.info, complete=True)
             self._group.attrs.update(self._attributes())
 
     def _sound_rows(self) -> int:
         """Rows of the leading chunks that are there in every array and read back; all later chunks are removed."""
-        counts = [sum(1 for _ in arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
+        counts = [sum(1 for _ in zarr_arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
         self._resize(max(counts) * self.chunk_rows)
         sound = 0
         for stop in range(self.chunk_rows, min(counts) * self.chunk_rows + 1, self.chunk_rows):
             try:
                 for array in self._arrays.values():
-                    arrays.require_chunk(array, stop // self.chunk_rows - 1)
-                    arrays.read(array, sound, stop)
+                    zarr_arrays.require_chunk(array, stop // self.chunk_rows - 1)
+                    zarr_arrays.read(array, sound, stop)
             except DataError:
                 break
             sound = stop
@@ -324,7 +324,7 @@ class CorpusWriter:
 
     def write_chunk(self, index: int, **rows: NDArray[Any]) -> None:
         """Write the whole chunk `index` (rows index·chunk_rows and up) of every array."""
-        with disk.writing(self.target, passing=False):
+        with atomic_write.writing(self.target, passing=False):
             write_chunk(self.path, index, self.chunk_rows, rows)
 
     def _flush(self, *, everything: bool) -> None:
@@ -332,19 +332,19 @@ class CorpusWriter:
             return
         joined = {name: np.concatenate([part[name] for part in self._pending]) for name in self._shapes}
         whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
-        with disk.writing(self.target, passing=False):
+        with atomic_write.writing(self.target, passing=False):
             before = self.n_rows
             self._resize(before + whole)
             # all columns of a chunk, then the next chunk: an interruption leaves leading chunks that are whole
             for start in range(0, whole, self.chunk_rows):
                 for name, array in self._arrays.items():
                     values = joined[name][start : min(whole, start + self.chunk_rows)]
-                    arrays.write(array, before + start, _fitting(values, array.dtype, name))
+                    zarr_arrays.write(array, before + start, _fitting(values, array.dtype, name))
         self._pending = [{name: values[whole:] for name, values in joined.items()}]
         self._pending_rows -= whole
 
     def _attributes(self) -> dict[str, Any]:
-        return {arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
+        return {zarr_arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
 
 
 def _fitting(values: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
@@ -382,5 +382,5 @@ def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows:
         stop = min(start + chunk_rows, array.shape[0])
         if array.chunks[0] != chunk_rows or len(values) != stop - start:
             raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
-        with disk.writing(path):
+        with atomic_write.writing(path):
             array.with_config({"write_empty_chunks": True})[start:stop] = _fitting(values, array.dtype, name)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigkernel import locks
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.runs import Run, read_sealed
+from bigkernel.storage import run_lock
+from bigkernel.storage.run_directory import Run, read_sealed
 
 _MOST_SEGMENTS = 2**20  # whoever names more did not plan them
 _DEPTH = 3  # directories below the one that is named
@@ -99,5 +99,5 @@ def _state(path: Path, above: str) -> RunState:
 
 
 def _holder(path: Path) -> str:
-    found = locks.read(path)
+    found = run_lock.read(path)
     return f"process {found['pid']} on {found['host']}" if found and found["alive"] else ""

@@ -14,11 +14,11 @@ from typing import Any
 
 import zarr
 
-from bigkernel import arrays, seals
-from bigkernel.corpus import open_corpus
 from bigkernel.errors import BigKernelError, DataError
-from bigkernel.runs import Receipt, Run, read_sealed
-from bigkernel.soundness import Looked, look, protection
+from bigkernel.storage import seals, zarr_arrays
+from bigkernel.storage.chunk_check import Looked, look, protection
+from bigkernel.storage.corpus import open_corpus
+from bigkernel.storage.run_directory import Receipt, Run, read_sealed
 
 STORES = ("corpus", "model", "predictions")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -40,7 +40,7 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         raise DataError(
             f"{path}: expected a corpus, model, prediction store, run directory or zarr store, found a file"
         )
-    kind = arrays.kind_of(root)
+    kind = zarr_arrays.kind_of(root)
     if kind in (*STORES, "partial", "array"):
         return kind
     if seals.is_sealed(root):
@@ -83,17 +83,17 @@ def protections(path: str | os.PathLike[str], kind: str) -> list[str]:
         return ["every partial result is sealed and has its SHA-256 in a receipt"]
     if kind == "zarr":
         return sorted({protection(array) for _, array in _foreign_arrays(root)})
-    group, _ = arrays.open_group(root, kind)
-    found = {protection(arrays.open_array(group, name)) for name in arrays.array_names(group)}
+    group, _ = zarr_arrays.open_group(root, kind)
+    found = {protection(zarr_arrays.open_array(group, name)) for name in zarr_arrays.array_names(group)}
     return [f"{text}; metadata and the set of chunks are sealed" for text in sorted(found)]
 
 
 def _look_group(root: Path, kind: str) -> Iterator[Looked]:
-    group, _ = arrays.open_group(root, kind)
+    group, _ = zarr_arrays.open_group(root, kind)
     seal = seals.verify(root)
     damaged = set()
-    for name in arrays.array_names(group):
-        for looked in look(arrays.open_array(group, name), name):
+    for name in zarr_arrays.array_names(group):
+        for looked in look(zarr_arrays.open_array(group, name), name):
             if looked.damage:
                 damaged.add(name)
             yield looked
@@ -161,8 +161,8 @@ def _look_run(root: Path, name: str) -> Iterator[Looked]:
 
 def _damage_of_array(path: Path) -> DataError | None:
     try:
-        values, _ = arrays.read_group(path, "array")
-        found = arrays.digest(values)
+        values, _ = zarr_arrays.read_group(path, "array")
+        found = zarr_arrays.digest(values)
     except BigKernelError as error:
         return DataError(str(error))
     return None if found == path.name else DataError(f"{path}: its content has the digest {found[:12]}…")

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel import arrays
-from bigkernel.disk import writing
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.locks import Lock, locked
 from bigkernel.statistics.moments import Accumulator
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.atomic_write import writing
+from bigkernel.storage.run_lock import Lock, locked
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
@@ -185,8 +185,10 @@ class Run:
 
     def publish(self, receipt: Receipt, partial: Accumulator) -> Receipt:
         """Publish a partial and then its receipt, which says that it is whole, and how long that took."""
-        start, digest = time.perf_counter(), arrays.digest(partial)
-        arrays.publish(self.root / "partials" / receipt.node, "partial", partial, {"digest": digest}, overwrite=True)
+        start, digest = time.perf_counter(), zarr_arrays.digest(partial)
+        zarr_arrays.publish(
+            self.root / "partials" / receipt.node, "partial", partial, {"digest": digest}, overwrite=True
+        )
         spent = time.perf_counter() - start
         receipt = dataclasses.replace(
             receipt,
@@ -206,8 +208,8 @@ class Run:
         DataError
             It is not what was published (ChunkCorrupt, ChunkMissing where a chunk is).
         """
-        values, _ = arrays.read_group(self.root / "partials" / node, "partial")
-        found = arrays.digest(values)
+        values, _ = zarr_arrays.read_group(self.root / "partials" / node, "partial")
+        found = zarr_arrays.digest(values)
         if found != digest:
             raise DataError(f"{self.path}/partials/{node}: digest {found[:12]}…, its receipt says {digest[:12]}…")
         return values
@@ -275,10 +277,10 @@ class Run:
 
     def keep(self, values: NDArray[Any]) -> ArrayRef:
         """Store an array under its digest."""
-        reference = ArrayRef(arrays.digest({"values": values}))
+        reference = ArrayRef(zarr_arrays.digest({"values": values}))
         target = self.root / "arrays" / reference.digest
         if not target.exists():
-            arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
+            zarr_arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
         return reference
 
 
@@ -300,8 +302,8 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
 
 @lru_cache(maxsize=8)
 def _load(path: str, digest: str) -> NDArray[Any]:
-    values, _ = arrays.read_group(Path(path) / "arrays" / digest, "array")
-    if arrays.digest(values) != digest:
+    values, _ = zarr_arrays.read_group(Path(path) / "arrays" / digest, "array")
+    if zarr_arrays.digest(values) != digest:
         raise DataError(f"{path}/arrays/{digest}: its content does not have this digest")
     return values["values"]
 

@@ -14,8 +14,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bigkernel import arrays
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.storage import zarr_arrays
 
 _CHUNK_BYTES = 2**34  # most that is decoded at once
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3")
@@ -62,7 +62,7 @@ def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked
     """
     steps = array.shards or array.chunks
     total = array.shape[0] if array.ndim else 1
-    root = arrays.directory_of(array)
+    root = zarr_arrays.directory_of(array)
     grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
     for index in product(*grid):
         place = tuple(

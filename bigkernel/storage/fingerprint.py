@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel import arrays
+from bigkernel.storage import zarr_arrays
 
 _SHORT = 60  # characters of a text that is shown as it is
 NOT_COMPARED = {"identity": False}  # metadata of a dataclass field that changes no number
@@ -26,7 +26,7 @@ def fingerprint(value: Any) -> str:
 
     def feed(item: Any) -> None:
         if isinstance(item, np.ndarray):
-            total.update(arrays.digest({"": item}).encode())
+            total.update(zarr_arrays.digest({"": item}).encode())
         elif hasattr(item, "fingerprint"):
             total.update(item.fingerprint().encode())
         elif dataclasses.is_dataclass(item) and not isinstance(item, type):
@@ -70,7 +70,7 @@ def described(value: Any, name: str) -> dict[str, str]:
 
 def _fields(value: Any, name: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, np.ndarray):
-        yield name, f"{value.dtype} {value.shape} {arrays.digest({'': value})[:16]}"
+        yield name, f"{value.dtype} {value.shape} {zarr_arrays.digest({'': value})[:16]}"
     elif hasattr(value, "fingerprint"):
         yield name, f"{type(value).__name__} {fingerprint(value)[:16]}"
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

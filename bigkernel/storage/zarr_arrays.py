@@ -25,10 +25,10 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from bigkernel import seals
 from bigkernel.config import settings
-from bigkernel.disk import publishing
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.storage import seals
+from bigkernel.storage.atomic_write import publishing
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
 _NUMERIC = "biuf"

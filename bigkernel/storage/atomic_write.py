@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from bigkernel import seals
 from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.storage import seals
 
 # errors of writing that no second attempt mends; all others may pass
 LASTING = {
