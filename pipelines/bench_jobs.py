@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bigkernel import open_corpus
 from bigkernel.errors import DataError
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.uniform_landmarks import uniform

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bigkernel.deformed import Deformation
 from bigkernel.digits import deform_corpus, deformation_of, deformed_at
 from bigkernel.errors import DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 

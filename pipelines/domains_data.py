@@ -21,7 +21,7 @@ from scipy.io import loadmat
 from scipy.ndimage import gaussian_filter
 
 from bigkernel.errors import DataError
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 from pipelines.experiments import data_file
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression
 from bigkernel.errors import DataError
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 from bigkernel.report.page import Column, Table
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, options, timed

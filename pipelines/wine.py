@@ -27,7 +27,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
 from bigkernel.errors import RankDeficient
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal import bar
 from pipelines import wine_page

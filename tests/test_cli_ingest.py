@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from bigkernel.cli import main
-from bigkernel.io import FORMATS
+from bigkernel.ingest.readers import FORMATS
 from bigkernel.storage.corpus import open_corpus
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 4, 3), np.uint8)

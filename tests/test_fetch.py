@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from bigkernel import fetch
 from bigkernel.cli import main
 from bigkernel.errors import DataError
-from bigkernel.fetch import DATASETS, Dataset, RemoteFile, fetch_file
+from bigkernel.ingest import download
+from bigkernel.ingest.download import DATASETS, Dataset, RemoteFile, fetch_file
 
 CONTENT = bytes(range(256)) * 64
 PACKED = gzip.compress(CONTENT, 9, mtime=0)
@@ -151,7 +151,7 @@ def test_an_endless_answer_is_broken_off(mirror, tmp_path):
 
 
 def test_a_mirror_that_hangs_or_drips_is_left_after_a_bounded_wait(mirror, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "RATE_BYTES", 1e6)
+    monkeypatch.setattr(download, "RATE_BYTES", 1e6)
     done = fetch_file(mirror.file("hanging", "dripping", "right"), tmp_path, wait_seconds=0.3)
     assert urlsplit(done.mirror).path == "/right"
     assert done.failures[0].endswith("/hanging: nothing for 0.3 s")
@@ -208,7 +208,7 @@ def test_every_data_set_has_two_mirrors_a_file_and_says_what_comes_next():
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_the_pinned_digests_are_those_of_the_real_files(data_dir, name):
     for file in DATASETS[name].files:
-        assert fetch.is_there(file, data_dir)
+        assert download.is_there(file, data_dir)
 
 
 # ---- the command
@@ -218,7 +218,7 @@ def test_the_pinned_digests_are_those_of_the_real_files(data_dir, name):
 def run(mirror, monkeypatch):
     """`bigkernel fetch` of a data set "wine" that the server on loopback has."""
     dataset = Dataset("a file", (mirror.file("missing", "right"),), ("bigkernel ingest {dir}/d.gz d.corpus",))
-    monkeypatch.setattr(fetch, "DATASETS", {"wine": dataset})
+    monkeypatch.setattr(download, "DATASETS", {"wine": dataset})
     monkeypatch.setattr("bigkernel.cli.fetch.DATASETS", {"wine": dataset})
     return lambda *arguments: CliRunner().invoke(main, ["fetch", "wine", *map(str, arguments)])
 

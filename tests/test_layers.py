@@ -31,10 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "io": "ingest",
-    "labels": "ingest",
-    "partition": "ingest",
-    "fetch": "ingest",
     "report": "monitor",
     "monitor.board": "monitor",
     "monitor.progress": "monitor",

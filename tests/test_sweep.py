@@ -18,8 +18,8 @@ from probes import FailingDisk, Sums, Touch
 
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
 from bigkernel.execution import Execution, choose, executing, processors
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from bigkernel.cli.options import json_option, show
-from bigkernel.fetch import DATASETS, fetch_file, is_there
+from bigkernel.ingest.download import DATASETS, fetch_file, is_there
 from bigkernel.monitor.terminal import bar
 
 _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for name, one in DATASETS.items())

@@ -11,12 +11,12 @@ import click
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import json_option, overwrite_option, run_options, show
 from bigkernel.errors import ConfigError
-from bigkernel.ingest import ingest as ingest_sources
-from bigkernel.io import FORMATS, Source, open_source
-from bigkernel.labels import label_map as read_label_map
-from bigkernel.labels import relabelled
+from bigkernel.ingest.convert import ingest as ingest_sources
+from bigkernel.ingest.labels import label_map as read_label_map
+from bigkernel.ingest.labels import relabelled
+from bigkernel.ingest.readers import FORMATS, Source, open_source
+from bigkernel.ingest.split import Split, split_path
 from bigkernel.monitor.terminal import bar
-from bigkernel.partition import Split, split_path
 from bigkernel.storage.corpus import open_corpus
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}

@@ -28,8 +28,8 @@ from bigkernel.cli import main
 from bigkernel.digits import deform_corpus
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
 from bigkernel.filling import require_owned
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 from bigkernel.monitor import Event, Incident, observe
 from bigkernel.storage import atomic_write, zarr_arrays
 from bigkernel.storage.check import walk

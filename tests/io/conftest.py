@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bigkernel.errors import DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 from bigkernel.storage.corpus import Corpus
 
 DATA = Path(os.environ.get("BIGKERNEL_DATA") or Path(__file__).parents[2].parent / "shared" / "data")

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bigkernel.errors import DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 from bigkernel.storage.corpus import open_corpus
 
 TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -12,9 +12,9 @@ import pytest
 import scipy.io
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import FORMATS, open_source
-from bigkernel.labels import survey
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.labels import survey
+from bigkernel.ingest.readers import FORMATS, open_source
 from bigkernel.storage.corpus import open_corpus
 
 X = np.random.default_rng(0).normal(size=(30, 4))

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import libsvm, open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import libsvm, open_source
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_many_small_blocks_are_the_rows_of_one(lines, monkeypatch):
     whole = open_source(lines(text))
     (x, y), *rest = whole.blocks()
     assert (rest, whole.n_rows, whole.n_features) == ([], 500, 9)
-    monkeypatch.setattr("bigkernel.io.source.BLOCK_BYTES", 36 * 7)
-    monkeypatch.setattr("bigkernel.io.lines._READ_BYTES", 100)
+    monkeypatch.setattr("bigkernel.ingest.readers.source.BLOCK_BYTES", 36 * 7)
+    monkeypatch.setattr("bigkernel.ingest.readers.lines._READ_BYTES", 100)
     cut = list(open_source(lines(text)).blocks())
     assert max(len(rows) for rows, _ in cut) == 7 or len(cut) > 70
     assert np.array_equal(np.concatenate([rows for rows, _ in cut]), x)
@@ -130,7 +130,7 @@ def test_files_without_a_row_or_a_pair_are_refused(lines, refused):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("bigkernel.io.lines._READ_BYTES", 2**15)
+    monkeypatch.setattr("bigkernel.ingest.readers.lines._READ_BYTES", 2**15)
 
     def peak(n_rows):
         path = tmp_path / f"{n_rows}.svm"

@@ -11,7 +11,7 @@ import pytest
 import scipy.io
 
 from bigkernel.errors import DataError
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 
 X = np.random.default_rng(0).normal(size=(12, 5))
 Y = np.arange(12) % 3 + 1

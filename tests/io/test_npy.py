@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bigkernel.errors import DataError
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 
 X = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
 Y = np.arange(50) % 4

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bigkernel.errors import ConfigError
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 

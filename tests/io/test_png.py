@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_folders_are_the_labels_in_natural_order(image, load, tmp_path):
 def test_blocks_are_cut_to_their_size(image, tmp_path, monkeypatch):
     for number in range(25):
         image(f"{number % 2}/{number}.png", grey(number))
-    monkeypatch.setattr("bigkernel.io.source.BLOCK_BYTES", 12 * 7)
+    monkeypatch.setattr("bigkernel.ingest.readers.source.BLOCK_BYTES", 12 * 7)
     blocks = list(open_source(tmp_path / "images").blocks())
     assert [len(x) for x, _ in blocks] == [7, 7, 7, 4]
     assert np.concatenate([x[:, 0] for x, _ in blocks]).tolist() == [*range(0, 25, 2), *range(1, 25, 2)]
@@ -93,7 +93,7 @@ def test_colour_is_refused_unless_it_is_to_be_converted(image, refused, tmp_path
 def test_an_image_of_another_size_is_refused_by_its_name_before_any_is_decoded(image, refused, tmp_path, monkeypatch):
     for number in range(5):
         image(f"3/{number}.png", grey(0, (5, 3)) if number == 4 else None)
-    monkeypatch.setattr("bigkernel.io.png._decoded", None)
+    monkeypatch.setattr("bigkernel.ingest.readers.png._decoded", None)
     message = refused(tmp_path / "images")
     assert "3/4.png: 5×3 pixels, grey of 8 bits, but 3/0.png has 4×3 pixels, grey of 8 bits" in message
 

@@ -15,9 +15,9 @@ import pytest
 import zarr
 
 from bigkernel.errors import ChunkMissing, ConfigError, DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source, remote
-from bigkernel.partition import Split
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source, remote
+from bigkernel.ingest.split import Split
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
@@ -71,7 +71,7 @@ def served(tmp_path):
     "options", [{}, {"zarr_format": 2}, {"shards": (80, 8), "chunks": (20, 4)}, {"chunks": (250, 6)}]
 )
 def test_a_directory_is_copied_whatever_its_chunks(store, tmp_path, options, monkeypatch):
-    monkeypatch.setattr("bigkernel.io.source.BLOCK_BYTES", 24 * 33)
+    monkeypatch.setattr("bigkernel.ingest.readers.source.BLOCK_BYTES", 24 * 33)
     source = open_source(store(**options))
     assert (source.format, source.n_rows, source.n_features, source.dtype) == ("zarr", 250, 6, "float32")
     assert max(len(x) for x, _ in source.blocks()) == 33
@@ -123,7 +123,7 @@ def ours(tmp_path):
 
 
 def test_groups_of_a_corpus_of_ours_are_kept_and_splits_keep_them_together(ours, tmp_path, monkeypatch):
-    monkeypatch.setattr("bigkernel.io.source.BLOCK_BYTES", 24 * 33)
+    monkeypatch.setattr("bigkernel.ingest.readers.source.BLOCK_BYTES", 24 * 33)
     groups = np.random.default_rng(1).permutation(250) // 5  # copies of 50 originals, anywhere
     path = ours(group=groups)
     corpus = ingest(open_source(path), tmp_path / "c")
@@ -251,7 +251,7 @@ def test_labels_that_do_not_fit_the_rows_are_refused(store):
 def test_http_waits_are_bounded_at_every_stage(monkeypatch):
     made: list[aiohttp.ClientTimeout] = []
     monkeypatch.setattr(
-        "bigkernel.io.remote.FsspecStore.from_url",
+        "bigkernel.ingest.readers.remote.FsspecStore.from_url",
         lambda url, storage_options, read_only: made.append(storage_options["client_kwargs"]["timeout"]),
     )
     remote._store("https://host/x")
@@ -271,7 +271,7 @@ def test_without_s3fs_the_package_to_install_is_named(monkeypatch):
 
 def test_metadata_too_large_to_be_any_is_refused(store, monkeypatch):
     path = store()
-    monkeypatch.setattr("bigkernel.io.remote._Strict.most_bytes", 10)
+    monkeypatch.setattr("bigkernel.ingest.readers.remote._Strict.most_bytes", 10)
     with pytest.raises(DataError, match=r"store.zarr: .*zarr.json takes [0-9,]+ bytes, at most 10 are read"):
         open_source(path)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bigkernel.errors import ConfigError, DataError, ResumeMismatch
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
-from bigkernel.labels import label_map, relabelled
-from bigkernel.partition import Split, split_path
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.labels import label_map, relabelled
+from bigkernel.ingest.readers import open_source
+from bigkernel.ingest.split import Split, split_path
 from bigkernel.storage import atomic_write
 from bigkernel.storage.corpus import open_corpus
 from bigkernel.streaming.chunk import Chunk
@@ -326,7 +326,7 @@ def test_a_job_that_was_finished_is_found_finished(archive, tmp_path, monkeypatc
     sides = [tmp_path / "c", tmp_path / "c-test"]
     before = [side.stat().st_ino for side in sides]
     with monkeypatch.context() as patch:
-        patch.setattr("bigkernel.ingest._fill", None)
+        patch.setattr("bigkernel.ingest.convert._fill", None)
         assert ingest(archive("a"), tmp_path / "c", resume=True, **options) == made
         assert ingest(archive("a"), tmp_path / "c", resume=True, overwrite=True, **options) == made
     assert [side.stat().st_ino for side in sides] == before

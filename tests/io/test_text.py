@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.ingest import ingest
-from bigkernel.io import open_source
+from bigkernel.ingest.convert import ingest
+from bigkernel.ingest.readers import open_source
 
 TRAIN_COUNTS = [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
 TEST_COUNTS = [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
@@ -162,7 +162,7 @@ def test_empty_lines_at_the_end_are_no_rows(table, load):
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(table, monkeypatch):
-    monkeypatch.setattr("bigkernel.io.lines._MOST_LINE_BYTES", 10**6)
+    monkeypatch.setattr("bigkernel.ingest.readers.lines._MOST_LINE_BYTES", 10**6)
     with pytest.raises(DataError, match="line 2: longer than 1,000,000 bytes"):
         list(open_source(table(gzip.compress(b"1,2\n" + b"1" * 10**7)), target="none").blocks())
 

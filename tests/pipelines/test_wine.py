@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from sklearn.kernel_ridge import KernelRidge
 from threadpoolctl import threadpool_limits
 
-from bigkernel.io import open_source
+from bigkernel.ingest.readers import open_source
 from pipelines import wine, wine_page
 from pipelines.__main__ import main
 from pipelines.experiments import Report

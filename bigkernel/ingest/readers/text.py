@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.lines import lines_of, number_in
-from bigkernel.io.source import Block, Source, group_ids, require_features
+from bigkernel.ingest.readers.lines import lines_of, number_in
+from bigkernel.ingest.readers.source import Block, Source, group_ids, require_features
 
 USPS_FEATURES = 256
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": None, "blank": None}

@@ -19,8 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.source import Block, Source, block_rows, folder_origin, group_ids, is_gzip, natural, require_features
-from bigkernel.io.text import find_column
+from bigkernel.ingest.readers.source import (
+    Block,
+    Source,
+    block_rows,
+    folder_origin,
+    group_ids,
+    is_gzip,
+    natural,
+    require_features,
+)
+from bigkernel.ingest.readers.text import find_column
 
 MAGIC = b"PAR1"
 ENDINGS = (".parquet", ".parq", ".pq")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bigkernel.errors import DataError
-from bigkernel.io.source import open_stream
+from bigkernel.ingest.readers.source import open_stream
 
 _READ_BYTES = 2**18
 _MOST_LINE_BYTES = 2**26

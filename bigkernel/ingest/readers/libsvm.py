@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.lines import lines_of, number_in
-from bigkernel.io.source import MOST_FEATURES, Block, Source, block_rows
+from bigkernel.ingest.readers.lines import lines_of, number_in
+from bigkernel.ingest.readers.source import MOST_FEATURES, Block, Source, block_rows
 
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _LINE = re.compile(rf"{_NUMBER}(?:[ \t]++[0-9]{{1,15}}+:{_NUMBER})*+")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.source import is_gzip, open_stream
+from bigkernel.ingest.readers.source import is_gzip, open_stream
 from bigkernel.storage.atomic_write import require_free, writing
 
 WAIT_SECONDS = 20.0  # to connect, and between two pieces of an answer

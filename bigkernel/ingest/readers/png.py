@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.png_chunks import DAMAGED, DEPTHS, MAGIC, pixel_bytes, require_whole
-from bigkernel.io.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, natural
+from bigkernel.ingest.readers.png_chunks import DAMAGED, DEPTHS, MAGIC, pixel_bytes, require_whole
+from bigkernel.ingest.readers.source import MOST_FEATURES, Block, Source, block_rows, folder_origin, natural
 
 _HEAD_BYTES = 29
 _COLOURS = {0: "grey", 2: "colour", 3: "palette", 4: "grey with transparency", 6: "colour with transparency"}

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.io.source import (
+from bigkernel.ingest.readers.source import (
     Block,
     Source,
     Stream,

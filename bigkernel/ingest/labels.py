@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.io.source import Block, Source, origin_of
+from bigkernel.ingest.readers.source import Block, Source, origin_of
 
 AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
 MOST_CLASSES = 2**16

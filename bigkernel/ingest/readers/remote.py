@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from bigkernel.errors import BigKernelError, ChunkMissing, ConfigError, DataError
-from bigkernel.io.source import Block, Source, aligned, block_rows, folder_origin, native, require_features
+from bigkernel.ingest.readers.source import Block, Source, aligned, block_rows, folder_origin, native, require_features
 
 PROTOCOLS = ("http", "https", "s3", "memory")
 MOST_CHUNK_BYTES = 2**28

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.io.source import Block, Source, Stream, aligned, block_rows, open_stream, require_features
+from bigkernel.ingest.readers.source import Block, Source, Stream, aligned, block_rows, open_stream, require_features
 
 _HEADER_BYTES = 128
 _LOOK_BYTES = 2**16  # more than the flags, dimensions and name of a variable take

@@ -43,7 +43,7 @@ class Source:
     Attributes
     ----------
     format : str
-        A key of `bigkernel.io.FORMATS`.
+        A key of `bigkernel.ingest.readers.FORMATS`.
     path : str
     n_rows : int or None
         None: not known before the end (text).

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.errors import DataError
-from bigkernel.io.source import Source, origin_of
-from bigkernel.labels import Labels, survey_all
-from bigkernel.partition import Split, split_path
+from bigkernel.ingest.labels import Labels, survey_all
+from bigkernel.ingest.readers.source import Source, origin_of
+from bigkernel.ingest.split import Split, split_path
 from bigkernel.storage import seals
 from bigkernel.storage.atomic_write import token_of, writing
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
@@ -56,7 +56,7 @@ def ingest(
     Parameters
     ----------
     source : Source, or a sequence of them
-        From `bigkernel.io.open_source`, or `labels.relabelled`. Several must agree in features, dtype and images; their
+        From `bigkernel.ingest.readers.open_source`, or `labels.relabelled`. Several must agree in features, dtype and images; their
         classes are joined, and the column `domain` is 0, 1, … by file.
     target_path : path
         Must not exist, unless `overwrite`; nor may the corpora beside it that a split makes.
@@ -97,7 +97,7 @@ def ingest(
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from bigkernel.io import open_source
+    >>> from bigkernel.ingest.readers import open_source
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "iris.csv")
     >>> _ = path.write_text("5.1,3.5,virginica\\n4.9,3.0,setosa\\n")
