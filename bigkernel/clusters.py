@@ -40,7 +40,7 @@ from bigkernel.dask_settings import (
 )
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import is_loopback, processors
-from bigkernel.monitor.plugin import install
+from bigkernel.monitor.transport.plugin import install
 from bigkernel.slurm import slurm_cluster
 from bigkernel.ssh import ssh_cluster
 from bigkernel.worker import Undisturbed

@@ -22,7 +22,7 @@ from distributed import Client
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 from bigkernel.monitor import Note, emit, job
-from bigkernel.monitor.sinks import tell_journal, tell_scheduler
+from bigkernel.monitor.transport.sinks import tell_journal, tell_scheduler
 from bigkernel.rows import Rows
 from bigkernel.storage.run_directory import make_directory, write_json
 from bigkernel.storage.run_lock import locked
@@ -107,7 +107,7 @@ def report(run: str | os.PathLike[str]) -> None:
     if not settings().monitor:
         return
     try:
-        from bigkernel.report import write  # late: a worker does without it
+        from bigkernel.monitor.report import write  # late: a worker does without it
 
         write(run)
     except Exception as error:

@@ -22,7 +22,7 @@ from distributed.scheduler import KilledWorker, NoWorkerError
 from bigkernel.config import Settings
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.monitor import Incident, Merged, Pulse, emit
-from bigkernel.monitor.relay import listen
+from bigkernel.monitor.transport.relay import listen
 from bigkernel.storage.run_directory import Run
 from bigkernel.worker import last_words, state_of
 

@@ -48,7 +48,7 @@ from bigkernel.monitor import (
     observe,
     part_of_job,
 )
-from bigkernel.monitor.sinks import tell_journal, tell_scheduler
+from bigkernel.monitor.transport.sinks import tell_journal, tell_scheduler
 from bigkernel.preflight import check_cluster, require_disk
 from bigkernel.rows import Rows
 from bigkernel.statistics.moments import Accumulator, Statistic

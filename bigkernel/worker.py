@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import Pulse
-from bigkernel.monitor.messages import TOPIC
+from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.rows import Rows
 from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics.moments import Accumulator, Statistic

@@ -25,8 +25,8 @@ import dask
 from distributed import Client
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing
-from bigkernel.monitor.journal import NAME as JOURNAL
-from bigkernel.monitor.server import STATE
+from bigkernel.monitor.dashboard.server import STATE
+from bigkernel.monitor.transport.journal import NAME as JOURNAL
 from bigkernel.rows import Rows
 from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import SIGMA, table

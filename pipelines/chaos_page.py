@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigkernel.report.page import MISSING, Column, Table
+from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.experiments import Report
 from pipelines.pictures import LIGHT, STAGES, WRONG, Paper, bare, drawing
 

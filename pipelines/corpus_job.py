@@ -29,8 +29,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.execution import executor_in_force, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, Note, Step, emit
-from bigkernel.monitor.terminal import bar
-from bigkernel.monitor.words import flops, size
+from bigkernel.monitor.format import flops, size
+from bigkernel.monitor.terminal.bar import bar
 from bigkernel.preflight import check_cluster
 from bigkernel.rows import Rows, as_rows
 from bigkernel.storage.atomic_write import require_free

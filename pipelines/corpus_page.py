@@ -8,8 +8,8 @@ import numpy as np
 
 from bigkernel.cli.options import show
 from bigkernel.config import settings
-from bigkernel.monitor.words import MISSING, duration, flops_rate, size
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.format import MISSING, duration, flops_rate, size
+from bigkernel.monitor.report.page import Column, Table
 from pipelines import pictures
 from pipelines.charts import Curve, curves
 from pipelines.corpus_job import Outcome, Record, Settings, median_rate, steps_of

@@ -31,7 +31,7 @@ import bigkernel
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, connect, executing
 from bigkernel.errors import DataError
 from bigkernel.execution import processors
-from bigkernel.monitor.terminal import bar, progress
+from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.rows import as_rows
 from bigkernel.storage.run_directory import write_json
 from pipelines import digit_corpora

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Corpus
-from bigkernel.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.rows import as_rows
 from pipelines import pictures
 

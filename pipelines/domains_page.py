@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.report.page import MISSING, Column, Table
+from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines import pictures
 from pipelines.domains_data import Digits
 from pipelines.domains_features import BARE, COPIES, TABLES

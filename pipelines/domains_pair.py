@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 from threadpoolctl import threadpool_limits
 
-from bigkernel.monitor.terminal import bar
+from bigkernel.monitor.terminal.bar import bar
 from pipelines.domains_data import Digits, Task
 from pipelines.domains_features import COPIES, tasks_of
 from pipelines.domains_methods import METHODS, Draws, Fit, Method, Setting, guarded

@@ -19,7 +19,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.report.page import Column, Table
 from bigkernel.restyled import Style, Styling
 from pipelines import pictures
 from pipelines.charts import Curve, curves

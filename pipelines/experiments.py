@@ -24,7 +24,7 @@ from sklearn.preprocessing import normalize
 import bigkernel
 from bigkernel.errors import DataError
 from bigkernel.execution import processors
-from bigkernel.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.storage.run_directory import write_json
 from pipelines import pictures
 

@@ -21,8 +21,8 @@ from sklearn.preprocessing import normalize
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, check_positive_definite
 from bigkernel.errors import DataError
 from bigkernel.kernels.positive_definite import GramSpectrum
-from bigkernel.monitor.terminal import bar
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.report.page import Column, Table
+from bigkernel.monitor.terminal.bar import bar
 from pipelines import pictures
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, digit_pair, options

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bigkernel import Gaussian, KernelRidge, LinearRegression
 from bigkernel.errors import DataError
 from bigkernel.ingest.readers import open_source
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.report.page import Column, Table
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, options, timed
 

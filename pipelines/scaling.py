@@ -20,7 +20,7 @@ from bigkernel.calibration import look as look_up
 from bigkernel.cli.model_options import Numbers
 from bigkernel.errors import ConfigError
 from bigkernel.measuring import SECONDS, calibrate
-from bigkernel.monitor.terminal import bar, progress
+from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.storage.corpus import Corpus
 from pipelines import bench_scheduler, scaling_page, scaling_workers
 from pipelines.bench_jobs import FEATURES, digits_corpus

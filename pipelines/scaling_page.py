@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.report.page import Column, Table
 from pipelines.charts import COLOURS
 from pipelines.experiments import Report
 from pipelines.pictures import LIGHT, Paper, bare, drawing

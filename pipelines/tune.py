@@ -21,7 +21,7 @@ from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, Un
 from bigkernel.cli.model_options import Numbers
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor import Step, emit
-from bigkernel.monitor.terminal import bar, progress
+from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.streaming.folds import HashFolds
 from pipelines import digit_corpora, tune_page
 from pipelines.digit_corpora import MNIST_FILES, Digits

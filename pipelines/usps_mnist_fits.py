@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
 from bigkernel.estimators.choosing import choose
-from bigkernel.monitor.terminal import bar
+from bigkernel.monitor.terminal.bar import bar
 from bigkernel.rows import as_rows
 from pipelines.experiments import digit_pair, timed
 

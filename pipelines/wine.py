@@ -29,7 +29,7 @@ from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
 from bigkernel.errors import RankDeficient
 from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.uniform_landmarks import require_count
-from bigkernel.monitor.terminal import bar
+from bigkernel.monitor.terminal.bar import bar
 from pipelines import wine_page
 from pipelines.experiments import Report, data_file, options, timed
 from pipelines.wine_formula import compare, race

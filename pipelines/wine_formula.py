@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import KernelRidge
-from bigkernel.monitor.terminal import bar
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.report.page import Column, Table
+from bigkernel.monitor.terminal.bar import bar
 from pipelines.experiments import Report, timed
 from pipelines.wine_page import tell
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.report.page import Column, Table
+from bigkernel.monitor.report.page import Column, Table
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, spread, spread_columns
 

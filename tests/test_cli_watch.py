@@ -23,15 +23,15 @@ from drivers import SLOW, Driver, wait_until
 from probes import local_cluster
 from rich.console import Console
 
-from bigkernel import report
 from bigkernel.cli import main
 from bigkernel.cli import watch as watching
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.execution import executing
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor import journal
-from bigkernel.monitor.board import Board
-from bigkernel.monitor.plugin import board_of, install
+from bigkernel.monitor import report
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.transport import journal
+from bigkernel.monitor.transport.plugin import board_of, install
 from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage import run_lock

@@ -308,7 +308,7 @@ def test_every_key_of_the_shipped_dask_configuration_is_one_of_dasks_own():
 
     compare(shipped, known, "")
     # the only code that it names
-    assert shipped["distributed"]["scheduler"].pop("preload") == ["bigkernel.monitor.server"]
+    assert shipped["distributed"]["scheduler"].pop("preload") == ["bigkernel.monitor.dashboard.server"]
     assert "preload" not in str(shipped)
 
 

@@ -16,7 +16,7 @@ from bigkernel.ingest.labels import label_map as read_label_map
 from bigkernel.ingest.labels import relabelled
 from bigkernel.ingest.readers import FORMATS, Source, open_source
 from bigkernel.ingest.split import Split, split_path
-from bigkernel.monitor.terminal import bar
+from bigkernel.monitor.terminal.bar import bar
 from bigkernel.storage.corpus import open_corpus
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}

@@ -21,8 +21,8 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel.errors import DataError
-from bigkernel.report.drawings import MOST_CLASSES
-from bigkernel.report.pixels import MOST_IMAGES, pack
+from bigkernel.monitor.report.drawings import MOST_CLASSES
+from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
 from bigkernel.rows import Rows
 from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics.moments import Accumulator

@@ -31,8 +31,8 @@ from bigkernel.execution import forget, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
-from bigkernel.monitor.terminal import progress
-from bigkernel.monitor.words import rounds_in_words
+from bigkernel.monitor.format import rounds_in_words
+from bigkernel.monitor.terminal.bar import progress
 from bigkernel.rows import Rows
 from bigkernel.storage.corpus import Corpus, open_corpus
 

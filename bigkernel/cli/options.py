@@ -22,9 +22,9 @@ from rich.text import Text
 from bigkernel.clusters import connect
 from bigkernel.errors import BigKernelError
 from bigkernel.execution import executing
-from bigkernel.monitor.messages import plain
-from bigkernel.monitor.terminal import progress
-from bigkernel.monitor.words import duration, flops, printable, size
+from bigkernel.monitor.format import duration, flops, printable, size
+from bigkernel.monitor.terminal.bar import progress
+from bigkernel.monitor.transport.messages import plain
 from bigkernel.storage.run_status import survey
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

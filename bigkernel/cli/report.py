@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from bigkernel import report as reports
 from bigkernel.cli.options import json_option, show
+from bigkernel.monitor import report as reports
 
 
 @click.command()

@@ -24,7 +24,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.functions import Kernel
 from bigkernel.model import save_model
 from bigkernel.monitor import Figures, emit
-from bigkernel.monitor.messages import plain
+from bigkernel.monitor.transport.messages import plain
 from bigkernel.search import SweepSearchCV
 from bigkernel.search.scoring import SCORES
 from bigkernel.storage.corpus import open_corpus

@@ -20,13 +20,13 @@ from rich.text import Text
 from bigkernel import clusters
 from bigkernel.cluster_files import read_file
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
-from bigkernel.monitor import journal
-from bigkernel.monitor.board import VERSION, Board, Job
-from bigkernel.monitor.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
-from bigkernel.monitor.messages import plain
-from bigkernel.monitor.plugin import state_of
-from bigkernel.monitor.words import printable
-from bigkernel.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
+from bigkernel.monitor.format import printable
+from bigkernel.monitor.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
+from bigkernel.monitor.state.board import VERSION, Board, Job
+from bigkernel.monitor.terminal.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
+from bigkernel.monitor.transport import journal
+from bigkernel.monitor.transport.messages import plain
+from bigkernel.monitor.transport.plugin import state_of
 from bigkernel.storage import run_lock
 from bigkernel.storage.run_status import command_of, survey
 

@@ -23,8 +23,8 @@ from probes import Hold, Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
-from bigkernel.monitor.messages import TOPIC
-from bigkernel.monitor.plugin import NAME, install, state_of
+from bigkernel.monitor.transport.messages import TOPIC
+from bigkernel.monitor.transport.plugin import NAME, install, state_of
 from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.merge_tree import leaf, merge_tree
 from bigkernel.sweep import plan_sweep
@@ -194,7 +194,7 @@ if __name__ == "__main__":
 
 
 def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypatch, caplog):
-    import bigkernel.monitor.server as server
+    import bigkernel.monitor.dashboard.server as server
 
     def broken(scheduler):
         raise ValueError("no such template")
@@ -203,7 +203,7 @@ def test_a_page_that_cannot_be_installed_costs_one_warning(rows, clean, monkeypa
     with caplog.at_level(logging.WARNING, "bigkernel"), connect("local", workers=1, dashboard=0) as client:
         assert zarr_arrays.digest(sweep(rows, Sums(D), client=client).total) == clean
     texts = [record.getMessage() for record in caplog.records if record.name.startswith("bigkernel")]
-    assert texts == ["bigkernel.monitor.server: not shown (ValueError: no such template)"]
+    assert texts == ["bigkernel.monitor.dashboard.server: not shown (ValueError: no such template)"]
 
 
 def test_monitoring_turned_off_still_tells_of_lost_workers(rows, clean, tmp_path):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import START, messages
 
-from bigkernel.monitor.board import ENDED_JOBS, Board
-from bigkernel.monitor.progress import Progress
+from bigkernel.monitor.state.board import ENDED_JOBS, Board
+from bigkernel.monitor.state.progress import Progress
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 
 PLAN = {"rows": 400, "flops": 4e6}

@@ -24,9 +24,9 @@ from simulated import messages
 
 from bigkernel import connect
 from bigkernel.execution import executing
-from bigkernel.monitor import page_figures
-from bigkernel.monitor.page import Page
-from bigkernel.monitor.plugin import board_of, install
+from bigkernel.monitor.dashboard import page_figures
+from bigkernel.monitor.dashboard.page import Page
+from bigkernel.monitor.transport.plugin import board_of, install
 from bigkernel.rows import as_rows
 from bigkernel.storage.run_status import survey
 from bigkernel.sweep import sweep

@@ -26,8 +26,8 @@ from bigkernel.monitor import (
     job,
     observe,
 )
-from bigkernel.monitor.journal import NAME, Journal, read
-from bigkernel.report.attempts import attempts_of
+from bigkernel.monitor.report.attempts import attempts_of
+from bigkernel.monitor.transport.journal import NAME, Journal, read
 from bigkernel.rows import as_rows
 
 X = np.random.RandomState(0).standard_normal((400, 3))

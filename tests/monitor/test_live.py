@@ -8,9 +8,9 @@ import pytest
 import simulated
 from rich.console import Console, Group
 
-from bigkernel.monitor import live
-from bigkernel.monitor.board import Board
-from bigkernel.monitor.words import flops_rate, quantity, spell
+from bigkernel.monitor.format import flops_rate, quantity, spell
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.terminal import live
 
 
 def state_of(segments=2000, workers=100, *, seconds=1.0, **options):

@@ -21,10 +21,10 @@ import simulated
 import yaml
 from distributed import Client, LocalCluster
 
-from bigkernel.monitor import metrics
-from bigkernel.monitor.board import Board
-from bigkernel.monitor.plugin import board_of as plugin_board_of
-from bigkernel.monitor.plugin import install
+from bigkernel.monitor.dashboard import metrics
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.transport.plugin import board_of as plugin_board_of
+from bigkernel.monitor.transport.plugin import install
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -269,7 +269,7 @@ def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alon
 def test_installing_twice_registers_one_collector(monkeypatch):
     registry = prometheus_client.CollectorRegistry()
     monkeypatch.setattr(metrics, "_collector", None)
-    monkeypatch.setattr("bigkernel.monitor.plugin.board_of", board_of)
+    monkeypatch.setattr("bigkernel.monitor.transport.plugin.board_of", board_of)
     schedulers = [Scheduler(fed()), Scheduler(fed(job="other"))]
     assert [metrics.install(scheduler, registry=registry) for scheduler in schedulers] == [True, True]
     assert b"bigkernel_running_jobs 2.0" in prometheus_client.generate_latest(registry)
@@ -292,7 +292,7 @@ def test_without_prometheus_client_there_is_one_line_in_the_log_and_nothing_else
 
 
 def test_neither_workers_nor_the_plugin_load_prometheus_client():
-    modules = "bigkernel.worker, bigkernel.monitor.plugin, bigkernel.monitor.metrics"
+    modules = "bigkernel.worker, bigkernel.monitor.transport.plugin, bigkernel.monitor.dashboard.metrics"
     code = f"import sys, {modules}; print('prometheus_client' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "False\n"

@@ -12,10 +12,10 @@ from drivers import wait_until
 from simulated import messages
 
 from bigkernel.monitor import Figures, JobStarted, Merged, Note, Scope, SweepStarted
-from bigkernel.monitor import plugin as plugins
-from bigkernel.monitor.messages import TOPIC
-from bigkernel.monitor.plugin import Monitor
-from bigkernel.monitor.relay import Relay, listen
+from bigkernel.monitor.transport import plugin as plugins
+from bigkernel.monitor.transport.messages import TOPIC
+from bigkernel.monitor.transport.plugin import Monitor
+from bigkernel.monitor.transport.relay import Relay, listen
 from bigkernel.streaming.plan import Footprint, plan
 
 
@@ -212,8 +212,8 @@ def client():
 @pytest.fixture
 def unhurried(monkeypatch):
     """Pauses and waits that a slow machine is not taken for."""
-    monkeypatch.setattr("bigkernel.monitor.relay._EVERY_SECONDS", 60)
-    monkeypatch.setattr("bigkernel.monitor.relay._FLUSH_SECONDS", 60)
+    monkeypatch.setattr("bigkernel.monitor.transport.relay._EVERY_SECONDS", 60)
+    monkeypatch.setattr("bigkernel.monitor.transport.relay._FLUSH_SECONDS", 60)
 
 
 def test_messages_arrive_in_order_and_the_end_of_a_job_waits_for_no_pause(client, unhurried):

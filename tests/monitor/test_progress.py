@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigkernel.monitor.progress import Progress
+from bigkernel.monitor.state.progress import Progress
 from bigkernel.streaming.merge_tree import merge_tree, spans
 
 SEGMENTS = 13

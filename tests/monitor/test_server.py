@@ -17,8 +17,8 @@ from simulated import messages
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.websocket import websocket_connect
 
-from bigkernel.monitor import server
-from bigkernel.monitor.plugin import Monitor, board_of
+from bigkernel.monitor.dashboard import server
+from bigkernel.monitor.transport.plugin import Monitor, board_of
 
 CLUSTER = Path(__file__).parents[2] / "cluster" / "dask.yaml"
 
@@ -103,14 +103,14 @@ def test_installing_again_adds_nothing():
 
 
 def test_without_a_dashboard_there_is_the_json_alone_and_a_line_in_the_log(caplog):
-    caplog.set_level(logging.INFO, "bigkernel.monitor.server")
+    caplog.set_level(logging.INFO, "bigkernel.monitor.dashboard.server")
 
     async def check(scheduler):
         assert (await get(scheduler, "/bigkernel/state.json")).code == 200
         assert (await get(scheduler, "/bigkernel")).code == 404
 
     on_scheduler(check, dashboard=False)
-    told = [record.getMessage() for record in caplog.records if record.name == "bigkernel.monitor.server"]
+    told = [record.getMessage() for record in caplog.records if record.name == "bigkernel.monitor.dashboard.server"]
     assert len(told) == 1
     assert "no page about jobs, only /bigkernel/state.json" in told[0]
     assert warnings_of(caplog) == []

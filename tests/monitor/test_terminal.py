@@ -23,8 +23,8 @@ from bigkernel.monitor import (
     SweepStarted,
     emit,
     observe,
-    terminal,
 )
+from bigkernel.monitor.terminal import bar
 from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage.run_directory import Receipt
@@ -40,7 +40,7 @@ PLAN = plan(range(0, 1001, 100), 3, 8, Footprint(1e9, 8, 8), segment_rows=100)
 def clock(monkeypatch):
     """A clock that stands still until it is told."""
     now = types.SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(terminal, "time", types.SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr(bar, "time", types.SimpleNamespace(monotonic=lambda: now.seconds))
     return now
 
 
@@ -65,7 +65,7 @@ def receipt(i, segment):
 def run(clock, seconds, each=10):
     """A sweep of ten segments that takes its time; what it prints."""
     stream = io.StringIO()
-    with terminal.progress(stream=stream):
+    with bar.progress(stream=stream):
         emit(SweepStarted("moments", "threads", PLAN))
         for i, segment in enumerate(PLAN.segments[:each]):
             clock.seconds += seconds / len(PLAN.segments)
@@ -147,7 +147,7 @@ def test_a_long_sweep_says_where_it_is_every_ten_seconds(clock):
 
 def test_progress_that_is_not_wanted_prints_nothing(clock):
     stream = io.StringIO()
-    with terminal.progress(enabled=False, stream=stream):
+    with bar.progress(enabled=False, stream=stream):
         emit(SweepStarted("moments", "threads", PLAN))
         clock.seconds += 100
         emit(SegmentDone(Receipt("0-0", 0, 100), 1, 10))
@@ -156,7 +156,7 @@ def test_progress_that_is_not_wanted_prints_nothing(clock):
 
 @pytest.mark.parametrize("seconds, shown", [(0.3, False), (30.0, True)])
 def test_a_terminal_shows_a_bar_after_half_a_second_and_clears_it(clock, screen, seconds, shown):
-    with terminal.progress(stream=screen.stream):
+    with bar.progress(stream=screen.stream):
         emit(SweepStarted("moments", "threads", PLAN))
         clock.seconds += seconds
         emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
@@ -165,7 +165,7 @@ def test_a_terminal_shows_a_bar_after_half_a_second_and_clears_it(clock, screen,
 
 
 def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(clock, screen):
-    with terminal.progress(stream=screen.stream):
+    with bar.progress(stream=screen.stream):
         emit(SweepStarted("moments", "threads", PLAN))
         emit(Pulse("0-1", 0, "w2"))
         emit(Incident("retry", "rows 0-99: a file was not there; tried again"))
@@ -182,7 +182,7 @@ def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(c
 
 
 def test_pulses_move_the_bar_inside_a_segment(clock, screen):
-    with terminal.progress(stream=screen.stream):
+    with bar.progress(stream=screen.stream):
         emit(SweepStarted("moments", "threads", PLAN))
         emit(Pulse("0-0", 0, "w1"))
         clock.seconds += 5
@@ -194,7 +194,7 @@ def test_pulses_move_the_bar_inside_a_segment(clock, screen):
 
 
 def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):
-    with terminal.progress(stream=screen.stream):
+    with bar.progress(stream=screen.stream):
         emit(Pulse("0-0", 50, "w1"))
         emit(SweepStarted("moments", "threads", PLAN))
         clock.seconds += 5
@@ -204,7 +204,7 @@ def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock,
 
 
 def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock, screen):
-    with terminal.progress(stream=screen.stream):
+    with bar.progress(stream=screen.stream):
         emit(Note("[bold]kernel 1 of 2[/bold] :warning:\x1b[31m"))
         emit(SweepStarted("moments", "threads", PLAN))
         clock.seconds += 5
@@ -216,7 +216,7 @@ def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock,
 
 
 def test_steps_of_the_driver_have_a_bar_with_the_time_that_is_left(clock, screen):
-    with terminal.progress(stream=screen.stream):
+    with bar.progress(stream=screen.stream):
         for done in range(1, 5):
             emit(Step("solves", done, 20))
             clock.seconds += 1.0
@@ -229,7 +229,7 @@ def test_steps_of_the_driver_have_a_bar_with_the_time_that_is_left(clock, screen
 
 def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
     stream = io.StringIO()
-    with terminal.progress(stream=stream):
+    with bar.progress(stream=stream):
         for done in range(1, 21):
             emit(Step("solves", done, 20))
             clock.seconds += 4.0
@@ -242,8 +242,8 @@ def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
 def test_a_bar_that_cannot_be_drawn_is_given_up_with_one_warning_and_the_job_goes_on(
     clock, screen, monkeypatch, caplog
 ):
-    monkeypatch.setattr(terminal, "sweep_line", lambda *_: 1 / 0)
-    with terminal.progress(stream=screen.stream):
+    monkeypatch.setattr(bar, "sweep_line", lambda *_: 1 / 0)
+    with bar.progress(stream=screen.stream):
         emit(SweepStarted("moments", "threads", PLAN))
         for i in range(10):
             clock.seconds += 5
@@ -260,7 +260,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
     monkeypatch.setattr(
         terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
     )
-    with terminal.progress(stream=stream):
+    with bar.progress(stream=stream):
         emit(SweepStarted("Übung", "threads", PLAN))
         clock.seconds += 5
         emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
@@ -269,13 +269,13 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
 
 def test_a_bar_of_other_work_is_drawn_on_a_terminal_only():
     plain = io.StringIO()
-    with terminal.bar("ingest", stream=plain) as update:
+    with bar.bar("ingest", stream=plain) as update:
         update(5, 10)
     assert plain.getvalue() == ""
 
 
 def test_a_bar_of_other_work_shows_counts_and_clears_itself(clock, screen):
-    with terminal.bar("ingest [x]", stream=screen.stream, unit="files") as update:
+    with bar.bar("ingest [x]", stream=screen.stream, unit="files") as update:
         clock.seconds += 2
         update(1234, None)
         update(1500, 6000)

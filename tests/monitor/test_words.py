@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bigkernel.monitor.words import (
+from bigkernel.monitor.format import (
     MISSING,
     count,
     duration,

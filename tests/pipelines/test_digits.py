@@ -18,7 +18,7 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import executing, open_corpus
 from bigkernel.errors import DataError
-from bigkernel.report.page import Column, Page, Table
+from bigkernel.monitor.report.page import Column, Page, Table
 from pipelines.__main__ import main
 from pipelines.digit_corpora import bundled, bundled_originals, deformation, originals
 from pipelines.digits import choose_labelled

@@ -21,7 +21,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import normalize
 
 from bigkernel import SweepSearchCV
-from bigkernel.report.page import Table
+from bigkernel.monitor.report.page import Table
 from pipelines import pictures, usps_mnist, usps_mnist_choice, usps_mnist_fits, usps_mnist_page
 from pipelines.__main__ import main
 from pipelines.experiments import Report

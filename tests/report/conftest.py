@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from page_reader import Reader, read
 
-from bigkernel.report import write
+from bigkernel.monitor.report import write
 
 
 @pytest.fixture

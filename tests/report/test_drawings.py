@@ -14,10 +14,10 @@ from matplotlib.image import imread
 from numpy.testing import assert_array_equal
 from page_reader import read
 
-from bigkernel.report import drawings
-from bigkernel.report.page import Column, Page, Table
-from bigkernel.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
-from bigkernel.report.timeline import Axis, Bar, lanes_of, short_names, timeline
+from bigkernel.monitor.report import drawings
+from bigkernel.monitor.report.page import Column, Page, Table
+from bigkernel.monitor.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
+from bigkernel.monitor.report.timeline import Axis, Bar, lanes_of, short_names, timeline
 
 CHANCE = np.random.default_rng(4)
 

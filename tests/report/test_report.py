@@ -17,7 +17,7 @@ from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executi
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import Figures, SegmentDone, emit, observe
-from bigkernel.report import figures, gather, write
+from bigkernel.monitor.report import figures, gather, write
 from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage.run_directory import read_sealed, write_sealed

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bigkernel.errors import DataError
-from bigkernel.monitor.progress import MERGED, PUBLISHED
-from bigkernel.report.attempts import Attempt, attempts_of, finished_untold, may_hold, place_of, replayed
+from bigkernel.monitor.report.attempts import Attempt, attempts_of, finished_untold, may_hold, place_of, replayed
+from bigkernel.monitor.state.progress import MERGED, PUBLISHED
 from bigkernel.storage import run_lock
 from bigkernel.storage.run_directory import Receipt, Run, read_sealed
 from bigkernel.storage.run_status import RunState, command_of, survey

@@ -7,8 +7,8 @@ from math import ceil
 from bokeh.models import AdaptiveTicker, BasicTicker, ColumnDataSource, FactorRange, NumeralTickFormatter, Range1d
 from bokeh.models.annotations import Span
 
-from bigkernel.monitor.page_drawing import Paints, State, empty, frame_paints, hover, replace
-from bigkernel.monitor.words import duration, percent, size
+from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
+from bigkernel.monitor.format import duration, percent, size
 
 _STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "publish", "merge", "solve")
 

@@ -16,12 +16,12 @@ from typing import Any
 from distributed import Client, Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from bigkernel.monitor.board import Board
-from bigkernel.monitor.messages import TOPIC
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.transport.messages import TOPIC
 
 NAME = "bigkernel"
 _PREFIX = "bigkernel-"
-_SHOWN = ("bigkernel.monitor.server", "bigkernel.monitor.metrics")  # each has install(scheduler)
+_SHOWN = ("bigkernel.monitor.dashboard.server", "bigkernel.monitor.dashboard.metrics")  # each has install(scheduler)
 _log = logging.getLogger(__name__)
 
 

@@ -1,6 +1,6 @@
 """The books of all jobs that one process hears of: what the dashboard page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`bigkernel.monitor.messages`) and gives a snapshot of plain data. The scheduler keeps one
+A board is fed with messages (`bigkernel.monitor.transport.messages`) and gives a snapshot of plain data. The scheduler keeps one
 of all its jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigkernel.monitor.progress import Progress
+from bigkernel.monitor.state.progress import Progress
 
 VERSION = 1
 ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that has ended

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bigkernel.monitor.board import Board
+from bigkernel.monitor.state.board import Board
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -241,7 +241,7 @@ def install(scheduler: Any, *, registry: CollectorRegistry | None = None) -> boo
     route writes) is taken at the first call.
     """
     global _collector
-    from bigkernel.monitor.plugin import board_of
+    from bigkernel.monitor.transport.plugin import board_of
 
     try:
         from prometheus_client import REGISTRY

@@ -8,9 +8,9 @@ from pathlib import Path
 from distributed import Client
 
 from bigkernel.monitor import Scope
-from bigkernel.monitor.journal import Journal
-from bigkernel.monitor.plugin import install
-from bigkernel.monitor.relay import Relay
+from bigkernel.monitor.transport.journal import Journal
+from bigkernel.monitor.transport.plugin import install
+from bigkernel.monitor.transport.relay import Relay
 
 
 def tell_scheduler(scope: Scope, client: object, *, wanted: bool) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from bokeh.models import CategoricalColorMapper, ColumnDataSource, FixedTicker, Range1d
 
-from bigkernel.monitor.page_drawing import Paints, State, empty, frame_paints, hover, replace
-from bigkernel.monitor.progress import STATES
-from bigkernel.monitor.words import quantity
+from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
+from bigkernel.monitor.format import quantity
+from bigkernel.monitor.state.progress import STATES
 
 _ASPECT = 5.0  # cells a line for one line
 _EDGES = ("left", "right", "top", "bottom")

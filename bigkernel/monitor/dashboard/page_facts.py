@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigkernel.monitor.words import duration, eta, flops_rate, percent, size
+from bigkernel.monitor.format import duration, eta, flops_rate, percent, size
 
 _STATES = {"lost": "driver lost"}  # what is said instead
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bigkernel.monitor.words import duration
+from bigkernel.monitor.format import duration
 
 COLOURS = 10
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short

@@ -1,6 +1,6 @@
 """The report of a run: one page, made from its directory alone, whatever became of the job.
 
-    bigkernel.report.write("digits.run")        # digits.run/report.html
+    bigkernel.monitor.report.write("digits.run")        # digits.run/report.html
     bigkernel report digits.run --open
 
 The page opens without a network or a script. It says what was run, what came out and what became of it, and holds the
@@ -13,8 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bigkernel.report.facts import Facts, gather
-from bigkernel.report.sections import page_of
+from bigkernel.monitor.report.facts import Facts, gather
+from bigkernel.monitor.report.sections import page_of
 
 NAME = "report.html"
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import bigkernel
-from bigkernel.monitor.words import duration, flops_rate, moment, percent, plainly, rounds_in_words, size
-from bigkernel.report import measured, outcome
-from bigkernel.report.attempts import Attempt
-from bigkernel.report.facts import Facts
-from bigkernel.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.format import duration, flops_rate, moment, percent, plainly, rounds_in_words, size
+from bigkernel.monitor.report import measured, outcome
+from bigkernel.monitor.report.attempts import Attempt
+from bigkernel.monitor.report.facts import Facts
+from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 
 _log = logging.getLogger(__name__)
 _MOST_EVENTS = 200

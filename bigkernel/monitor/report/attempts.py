@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigkernel.monitor import journal
-from bigkernel.monitor.board import Board
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.transport import journal
 from bigkernel.storage.run_directory import Receipt
 from bigkernel.storage.run_status import RunState
 

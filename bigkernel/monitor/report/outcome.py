@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.monitor.words import plainly
-from bigkernel.report import drawings
-from bigkernel.report.facts import Facts
-from bigkernel.report.page import MISSING, Column, Page, Table
-from bigkernel.report.pixels import unpack
+from bigkernel.monitor.format import plainly
+from bigkernel.monitor.report import drawings
+from bigkernel.monitor.report.facts import Facts
+from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.report.pixels import unpack
 from bigkernel.solvers import residuals
 
 _MOST_CONFUSED = 12

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
-from bigkernel.monitor.words import flops_rate, left_of, percent, printable, quantity, size, spell
+from bigkernel.monitor.format import flops_rate, left_of, percent, printable, quantity, size, spell
 
 Data = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bigkernel.monitor import Event, Pulse, Scope
-from bigkernel.monitor.messages import message_of
+from bigkernel.monitor.transport.messages import message_of
 
 NAME = "journal.jsonl"
 _PULSE_SECONDS = 2.0  # between two lines about running segments

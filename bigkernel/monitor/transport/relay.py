@@ -18,8 +18,8 @@ from typing import Any
 from distributed import Client
 
 from bigkernel.monitor import Event, Figures, Merged, Pulse, Scope, SweepStarted
-from bigkernel.monitor.messages import TOPIC, message_of
-from bigkernel.monitor.plugin import topic_of
+from bigkernel.monitor.transport.messages import TOPIC, message_of
+from bigkernel.monitor.transport.plugin import topic_of
 
 _EVERY_SECONDS = 0.2
 _SEND_SECONDS = 5.0  # most that a scheduler may take for a batch

@@ -1,6 +1,6 @@
 """Progress of a job on the terminal of its own process: a bar where there is one, plain lines elsewhere.
 
-The figures are those of the job's books (`bigkernel.monitor.progress`), in the words of `bigkernel.monitor.live`.
+The figures are those of the job's books (`bigkernel.monitor.state.progress`), in the words of `bigkernel.monitor.terminal.live`.
 Nothing is shown for the first half second, so that short sweeps stay silent.
 """
 
@@ -32,11 +32,11 @@ from bigkernel.monitor import (
     SweepStarted,
     observe,
 )
-from bigkernel.monitor.board import Board
-from bigkernel.monitor.live import Part, ascii_letters, bar_line, done, merging, sentence, sweep_line
-from bigkernel.monitor.messages import message_of
-from bigkernel.monitor.progress import Progress
-from bigkernel.monitor.words import left_of, printable, quantity
+from bigkernel.monitor.format import left_of, printable, quantity
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.state.progress import Progress
+from bigkernel.monitor.terminal.live import Part, ascii_letters, bar_line, done, merging, sentence, sweep_line
+from bigkernel.monitor.transport.messages import message_of
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5

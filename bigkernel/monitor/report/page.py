@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bigkernel.monitor.words import MISSING as MISSING
+from bigkernel.monitor.format import MISSING as MISSING
 from bigkernel.storage.atomic_write import writing
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -184,7 +184,7 @@ class Page:
         return self
 
     def svg(self, drawing: str, *, caption: str = "") -> Self:
-        """Add a drawing of `bigkernel.report.drawings`: markup, taken as it is."""
+        """Add a drawing of `bigkernel.monitor.report.drawings`: markup, taken as it is."""
         below = f"<figcaption>{_escape(caption)}</figcaption>" if caption else ""
         self._parts.append(f"<figure>{drawing}{below}</figure>")
         return self

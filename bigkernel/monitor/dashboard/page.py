@@ -18,11 +18,11 @@ from bokeh.models import ColumnDataSource, CustomJS
 from distributed import Scheduler
 from distributed.dashboard.components.scheduler import env
 
-from bigkernel.monitor.page_drawing import Part, State
-from bigkernel.monitor.page_facts import chosen, detail_facts, jobs_facts, log_facts, title
-from bigkernel.monitor.page_figures import Memory, Rate, Stages
-from bigkernel.monitor.page_map import RowMap
-from bigkernel.monitor.plugin import state_of
+from bigkernel.monitor.dashboard.page_drawing import Part, State
+from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, log_facts, title
+from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
+from bigkernel.monitor.dashboard.page_map import RowMap
+from bigkernel.monitor.transport.plugin import state_of
 
 EVERY_MILLISECONDS = 1000
 _log = logging.getLogger(__name__)

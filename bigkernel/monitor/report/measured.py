@@ -6,12 +6,12 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from bigkernel.monitor.words import count, duration, flops, flops_rate, percent, size
-from bigkernel.report import drawings
-from bigkernel.report import timeline as timelines
-from bigkernel.report.facts import Facts, Sweep
-from bigkernel.report.page import MISSING, Column, Page, Table
-from bigkernel.report.timeline import Axis, Bar, short_names
+from bigkernel.monitor.format import count, duration, flops, flops_rate, percent, size
+from bigkernel.monitor.report import drawings
+from bigkernel.monitor.report import timeline as timelines
+from bigkernel.monitor.report.facts import Facts, Sweep
+from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.report.timeline import Axis, Bar, short_names
 
 _DETAILED = 4  # sweeps that have tables and stages of their own, the longest
 

@@ -1,8 +1,8 @@
 """Routes on the scheduler's HTTP server: the page `/bigkernel` among those of Dask, and `/bigkernel/state.json`.
 
-They are added while the scheduler runs, by its plugin (`bigkernel.monitor.plugin`) or by Dask's configuration:
+They are added while the scheduler runs, by its plugin (`bigkernel.monitor.transport.plugin`) or by Dask's configuration:
 
-    distributed.scheduler.preload: [bigkernel.monitor.server]
+    distributed.scheduler.preload: [bigkernel.monitor.dashboard.server]
 
 The page needs Dask's own dashboard; without it there is the JSON alone, without an HTTP server nothing. How Dask builds
 its dashboard is no documented interface: whatever fails here is logged once, and the scheduler goes on.
@@ -20,7 +20,7 @@ from distributed.http.utils import RequestHandler
 from tornado.ioloop import IOLoop
 from tornado.web import Application
 
-from bigkernel.monitor.plugin import NAME, Monitor, state_of
+from bigkernel.monitor.transport.plugin import NAME, Monitor, state_of
 
 PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
 STATE = "bigkernel/state.json"
@@ -80,7 +80,7 @@ def _add_page(scheduler: Scheduler, application: Any, prefix: str) -> None:
     from distributed.dashboard.core import BokehApplication
     from distributed.dashboard.scheduler import template_variables
 
-    from bigkernel.monitor.page import document
+    from bigkernel.monitor.dashboard.page import document
 
     variables = template_variables(scheduler)  # one dict of each scheduler, which Dask's own pages hold
     pages = BokehApplication({f"/{PAGE}": document}, scheduler, prefix=prefix, template_variables=variables)

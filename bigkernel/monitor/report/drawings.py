@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.monitor.words import duration
-from bigkernel.report.page import data_url
-from bigkernel.report.pixels import png
-from bigkernel.report.timeline import COLOURS, Axis, frame
+from bigkernel.monitor.format import duration
+from bigkernel.monitor.report.page import data_url
+from bigkernel.monitor.report.pixels import png
+from bigkernel.monitor.report.timeline import COLOURS, Axis, frame
 
 # a stage has the same colour in every drawing
 STAGES = ("block", "gram", "exp", "read", "convert", "solve", "merge", "add", "publish", "predict", "write")

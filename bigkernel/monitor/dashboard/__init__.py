@@ -1,0 +1,1 @@
+"""The page of the running jobs on Dask's dashboard, and its metrics."""

@@ -1,0 +1,1 @@
+"""Jobs in a terminal: the bar of a job, and what `watch` shows."""

@@ -1,0 +1,1 @@
+"""How events travel: messages, journal, relay, the plugin of the scheduler."""
