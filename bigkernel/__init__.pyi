@@ -3,6 +3,8 @@
 __version__: str
 
 from .clusters import connect as connect
+from .engine.context import executing as executing
+from .engine.sweep import sweep as sweep
 from .estimators import DICA as DICA
 from .estimators import JDA as JDA
 from .estimators import SSSL as SSSL
@@ -21,7 +23,6 @@ from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
-from .execution import executing as executing
 from .kernels.functions import Gaussian as Gaussian
 from .kernels.functions import Laplacian as Laplacian
 from .kernels.functions import Linear as Linear
@@ -35,4 +36,3 @@ from .search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus
 from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan
-from .sweep import sweep as sweep

@@ -18,8 +18,8 @@ from tornado.ioloop import IOLoop
 
 from bigkernel.config import settings
 from bigkernel.credentials import check_credentials
+from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.execution import is_loopback
 
 PATIENT = {
     "distributed.comm.retry.count": 3,

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import bigkernel
-from bigkernel.distribute import spread
+from bigkernel.engine.context import processors
+from bigkernel.engine.dask_executor import spread
 from bigkernel.errors import DataError
-from bigkernel.execution import processors
 from bigkernel.forecast import Curve, Forecast, Rates, Stages, Work, flops_per_second, row_seconds
 from bigkernel.forecast import forecast as forecast_of
 from bigkernel.statistics.moments import GRAM_ROWS

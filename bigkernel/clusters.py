@@ -38,12 +38,12 @@ from bigkernel.dask_settings import (
     one_blas_thread,
     pages_load,
 )
+from bigkernel.engine.context import is_loopback, processors
+from bigkernel.engine.tasks import Undisturbed
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.execution import is_loopback, processors
 from bigkernel.monitor.transport.plugin import install
 from bigkernel.slurm import slurm_cluster
 from bigkernel.ssh import ssh_cluster
-from bigkernel.worker import Undisturbed
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.engine.sources import Source
 from bigkernel.restyled import Styling
-from bigkernel.sources import Source
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.chunk import MapCost

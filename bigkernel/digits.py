@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from bigkernel.copies import DeformedSource, Repeated, RowNumbers
 from bigkernel.deformed import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import Source
+from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.filling import fill, kept_for_run
 from bigkernel.restyled import Restyling
-from bigkernel.rows import Rows, as_rows
-from bigkernel.sources import Source
 from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk

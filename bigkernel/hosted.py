@@ -23,7 +23,7 @@ import dask
 from distributed import Nanny, Scheduler, Security
 
 from bigkernel.dask_settings import START_SECONDS, configuration, dashboard_port, one_blas_thread, pages_load
-from bigkernel.execution import is_loopback, processors
+from bigkernel.engine.context import is_loopback, processors
 
 BEAT_SECONDS = 10  # a driver that lives sends a line end this often
 _CLOSE_SECONDS = 15  # for a clean end; after that the process ends without one, and its workers with it

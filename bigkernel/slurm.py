@@ -31,8 +31,8 @@ from bigkernel.cluster_files import SlurmFile, memory_bytes
 from bigkernel.config import settings
 from bigkernel.credentials import ROLES, check_credentials
 from bigkernel.dask_settings import START_SECONDS, configuration, dashboard_port, first_cause, pages_load, worker_lines
+from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.execution import is_loopback
 
 _ASK_SECONDS = 60  # SLURM itself gives up after less
 LOST_SECONDS = 30  # a worker that is gone for this long does not come back: its job has ended

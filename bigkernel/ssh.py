@@ -29,8 +29,8 @@ from bigkernel.cluster_files import SshFile, memory_bytes
 from bigkernel.config import Settings, settings
 from bigkernel.credentials import ROLES, check_credentials
 from bigkernel.dask_settings import START_SECONDS
+from bigkernel.engine.context import is_loopback
 from bigkernel.errors import BigKernelError, ConfigError, Stalled
-from bigkernel.execution import is_loopback
 from bigkernel.hosted import BEAT_SECONDS
 
 _CONNECT_SECONDS = 30  # for a connection, and for logging in

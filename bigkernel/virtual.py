@@ -24,11 +24,11 @@ from bigkernel.copies import (
     SharedWeight,
     StyledSource,
 )
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import square_side
 from bigkernel.restyled import Restyling, Style, Styling
-from bigkernel.rows import Rows, as_rows
-from bigkernel.sources import NumpySource, Source
 from bigkernel.storage.corpus import Corpus, chunk_rows_for
 
 Array = NDArray[Any]

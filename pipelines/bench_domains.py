@@ -28,11 +28,11 @@ from bigkernel import (
     executing,
 )
 from bigkernel.config import settings
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.uniform_landmarks import uniform
-from bigkernel.rows import Rows, as_rows
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.chunk import UnitNorm
-from bigkernel.sweep import plan_sweep, sweep
 from pipelines.bench_jobs import SIGMA, moments_job, table
 
 Array = NDArray[Any]

@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bigkernel import open_corpus
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.streaming.chunk import UnitNorm

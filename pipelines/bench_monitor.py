@@ -25,9 +25,9 @@ import dask
 from distributed import Client
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing
+from bigkernel.engine.rows import Rows
 from bigkernel.monitor.dashboard.server import STATE
 from bigkernel.monitor.transport.journal import NAME as JOURNAL
-from bigkernel.rows import Rows
 from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import SIGMA, table
 

@@ -22,7 +22,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.rows import as_rows
+from bigkernel.engine.rows import as_rows
 from bigkernel.streaming.chunk import UnitNorm
 
 SIGMA = 0.7071
@@ -159,7 +159,7 @@ CONTENDERS = {
 def main() -> None:
     """Run the contender that the command line names."""
     from bigkernel import open_corpus
-    from bigkernel.worker import peak_bytes
+    from bigkernel.engine.tasks import peak_bytes
 
     name, path, landmarks, alpha, out = sys.argv[1:]
     figures = CONTENDERS[name](open_corpus(path), int(landmarks), float(alpha))

@@ -26,12 +26,12 @@ import numpy as np
 from distributed import Client, Scheduler, Worker, wait
 from numpy.typing import NDArray
 
+from bigkernel.engine.rows import Rows, Source
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
-from bigkernel.rows import Rows, Source
 from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
-from bigkernel.sweep import sweep
 
 START_SECONDS = 120.0  # most that processes may take to start
 CONNECTIONS = 24  # that a worker keeps open to others

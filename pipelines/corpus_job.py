@@ -25,14 +25,14 @@ from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, U
 from bigkernel.cli.judgement import judge, told
 from bigkernel.config import settings
 from bigkernel.digits import deform_corpus, deformation_of, deformed_at, deformed_rows
+from bigkernel.engine.context import executor_in_force, processors
+from bigkernel.engine.preflight import check_cluster
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.execution import executor_in_force, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, Note, Step, emit
 from bigkernel.monitor.format import flops, size
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.preflight import check_cluster
-from bigkernel.rows import Rows, as_rows
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.corpus import chunk_rows_for
 from bigkernel.streaming.plan import Plan

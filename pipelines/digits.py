@@ -29,10 +29,10 @@ from sklearn.pipeline import Pipeline, make_pipeline
 
 import bigkernel
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, connect, executing
+from bigkernel.engine.context import processors
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
-from bigkernel.execution import processors
 from bigkernel.monitor.terminal.bar import bar, progress
-from bigkernel.rows import as_rows
 from bigkernel.storage.run_directory import write_json
 from pipelines import digit_corpora
 from pipelines.digits_page import Fit, table, write_page

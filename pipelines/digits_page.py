@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Corpus
+from bigkernel.engine.rows import as_rows
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
-from bigkernel.rows import as_rows
 from pipelines import pictures
 
 Array = NDArray[Any]

@@ -22,8 +22,8 @@ from scipy.io import loadmat
 from sklearn.preprocessing import normalize
 
 import bigkernel
+from bigkernel.engine.context import processors
 from bigkernel.errors import DataError
-from bigkernel.execution import processors
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.storage.run_directory import write_json
 from pipelines import pictures

@@ -20,11 +20,11 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, KernelRidgeClassifier
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.rows import as_rows
 from pipelines.charts import Curve, curves
 from pipelines.experiments import Report, digit_pair, options, timed
 

@@ -17,9 +17,9 @@ from typing import Any
 from distributed import Client, wait
 
 from bigkernel import connect
+from bigkernel.engine.sweep import sweep
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.storage.corpus import Corpus
-from bigkernel.sweep import sweep
 from pipelines.bench_jobs import moments_job
 
 GEMM_SIZE, GEMM_SECONDS = 2048, 0.5  # of the matrices, and of one timing

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
+from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.choosing import choose
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.rows import as_rows
 from pipelines.experiments import digit_pair, timed
 
 Array = NDArray[Any]

@@ -17,7 +17,7 @@ import psutil
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, executing
-from bigkernel.execution import Executor
+from bigkernel.engine.context import Executor
 from bigkernel.storage.corpus import Corpus
 
 # eight segments of a fit that takes a moment

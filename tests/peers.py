@@ -56,7 +56,7 @@ def peer(
 ) -> Any:
     """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
-    with threadpool_limits(1), mock.patch("bigkernel.sweep.threadpool_limits", return_value=nullcontext()):
+    with threadpool_limits(1), mock.patch("bigkernel.engine.sweep.threadpool_limits", return_value=nullcontext()):
         return search.fit(X, y, **(fit or {}))
 
 

@@ -362,6 +362,6 @@ def test_the_command_makes_and_renews_and_says_what_to_do_next(tmp_path):
 
 
 def test_a_package_without_tls_in_use_does_not_load_cryptography_in_workers():
-    code = "import sys, bigkernel, bigkernel.worker; print('cryptography' in sys.modules)"
+    code = "import sys, bigkernel, bigkernel.engine.tasks; print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"

@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import load_model, open_corpus
 from bigkernel.cli import judgement
+from bigkernel.engine.rows import as_rows
 from bigkernel.monitor.report import gather
 from bigkernel.monitor.report.pixels import unpack
-from bigkernel.rows import as_rows
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 SIDE, N = 4, 300

@@ -25,19 +25,19 @@ from rich.console import Console
 
 from bigkernel.cli import main
 from bigkernel.cli import watch as watching
+from bigkernel.engine.context import executing
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.execution import executing
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport import journal
 from bigkernel.monitor.transport.plugin import board_of, install
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage import run_lock
 from bigkernel.storage.run_directory import write_sealed
 from bigkernel.storage.run_status import command_of, survey
-from bigkernel.sweep import sweep
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))

@@ -19,8 +19,8 @@ from drivers import wait_until
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster_files import cluster_of, read_file
 from bigkernel.config import settings
+from bigkernel.engine.tasks import OneBlasThread, blas_threads
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.worker import OneBlasThread, blas_threads
 
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
 

@@ -28,10 +28,10 @@ from bigkernel.digits import (
     deformed_rows,
     source_text,
 )
+from bigkernel.engine.preflight import stored
+from bigkernel.engine.sources import NumpySource
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.preflight import stored
 from bigkernel.restyled import Restyling
-from bigkernel.sources import NumpySource
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 N, SIDE, ROWS = 60, 8, 500

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
 
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds

@@ -31,16 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "sources": "engine",
-    "rows": "engine",
-    "execution": "engine",
-    "sweep": "engine",
-    "worker": "engine",
-    "distribute": "engine",
-    "incidents": "engine",
-    "preflight": "engine",
-    "filling": "engine",
-    "predictions": "engine",
     "resampling": "images",
     "deformed": "images",
     "restyled": "images",

@@ -8,15 +8,15 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
+from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkMissing, DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.predictions import PredictionWriter, create, open_predictions, stored_form
-from bigkernel.rows import as_rows
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, ScoreStatistic, score
 from bigkernel.storage import seals
-from bigkernel.sweep import sweep
 
 rng = np.random.default_rng(5)
 N, D = 110, 3

@@ -7,14 +7,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, Ridge
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import UnitNorm
-from bigkernel.sweep import plan_sweep
 
 N, D, M, R = 300, 6, 20, 4
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ChunkMissing, DataError
-from bigkernel.rows import Rows, as_rows
 from bigkernel.streaming.chunk import Scale, Standardize, UnitNorm, Workspace
 
 N, D = 110, 4

@@ -15,18 +15,18 @@ from probes import Sums, Touch
 
 import bigkernel
 from bigkernel.config import settings
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import _identity, plan_sweep, sweep
+from bigkernel.engine.tasks import Job, merge, run_segment
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Matern
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage import run_directory, zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, attach, detach
 from bigkernel.streaming.chunk import Scale, Standardize
 from bigkernel.streaming.merge_tree import merge_tree
-from bigkernel.sweep import _identity, plan_sweep, sweep
-from bigkernel.worker import Job, merge, run_segment
 
 N, D = 110, 4
 rng = np.random.default_rng(9)

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
+from bigkernel.engine.context import Execution, choose, executing, processors
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import _Tree, plan_sweep, sweep
+from bigkernel.engine.tasks import Job, blas_threads, merge
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
-from bigkernel.execution import Execution, choose, executing, processors
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.chunk import Scale, UnitNorm
 from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
-from bigkernel.sweep import _Tree, plan_sweep, sweep
-from bigkernel.worker import Job, blas_threads, merge
 
 N, D, M = 230, 4, 6
 rng = np.random.default_rng(21)

@@ -9,11 +9,11 @@ import dask
 import numpy as np
 import pytest
 
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.engine.tasks import Job, merge
 from bigkernel.monitor import Incident, observe
-from bigkernel.rows import Rows
 from bigkernel.storage.run_directory import ArrayRef
-from bigkernel.sweep import sweep
-from bigkernel.worker import Job, merge
 from pipelines.bench_scheduler import Blank, Count
 
 SEGMENTS = 40
@@ -54,7 +54,7 @@ def test_segments_and_the_merges_of_a_level_are_one_message_each(monkeypatch, cl
 
 
 def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
-    monkeypatch.setattr("bigkernel.distribute.BATCH", 7)
+    monkeypatch.setattr("bigkernel.engine.dask_executor.BATCH", 7)
     swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert len({receipt.node for receipt in swept.receipts}) == SEGMENTS

@@ -16,12 +16,12 @@ from distributed import Client
 from drivers import wait_until
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
+from bigkernel.engine.context import choose
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.tasks import OneBlasThread, blas_threads
 from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
-from bigkernel.execution import choose
-from bigkernel.rows import as_rows
 from bigkernel.storage import zarr_arrays
-from bigkernel.sweep import plan_sweep, sweep
-from bigkernel.worker import OneBlasThread, blas_threads
 
 N, D = 230, 4
 rng = np.random.default_rng(21)
@@ -124,11 +124,11 @@ def test_an_in_process_worker_has_one_blas_thread_and_gives_the_others_back():
 import numpy as np
 from distributed import Client
 from probes import local_cluster
-from bigkernel.rows import as_rows
-from bigkernel.sweep import sweep
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.worker import blas_threads
+from bigkernel.engine.tasks import blas_threads
 import dask.array as da
 
 before = blas_threads()
@@ -149,8 +149,8 @@ def test_a_worker_whose_blas_cannot_be_pinned_is_refused(monkeypatch):
     class Worker:
         address = "tcp://127.0.0.1:1"
 
-    monkeypatch.setattr("bigkernel.worker.blas_threads", lambda: {"libblas.so": 64})
-    monkeypatch.setattr("bigkernel.worker.threadpool_limits", lambda **_: None)
+    monkeypatch.setattr("bigkernel.engine.tasks.blas_threads", lambda: {"libblas.so": 64})
+    monkeypatch.setattr("bigkernel.engine.tasks.threadpool_limits", lambda **_: None)
     with pytest.raises(
         ConfigError, match=r"tcp://127.0.0.1:1: BLAS keeps more than one thread: .*OPENBLAS_NUM_THREADS"
     ):

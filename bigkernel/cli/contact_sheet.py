@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.deformed import Deformation
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.restyled import Restyling
-from bigkernel.rows import as_rows
 from bigkernel.storage.corpus import Corpus
 
 Array = NDArray[Any]

@@ -16,9 +16,9 @@ from bigkernel.cli.options import Where, cluster_options, execution, json_option
 from bigkernel.copies import DeformedSource
 from bigkernel.deformed import Deformation
 from bigkernel.digits import deform_corpus, deformation_of, deformed_rows
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.restyled import Restyling
-from bigkernel.rows import Rows
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import free_bytes, require_free
 from bigkernel.storage.corpus import open_corpus

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from sklearn.pipeline import Pipeline
 
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import (
     DICA,
@@ -28,7 +29,6 @@ from bigkernel.estimators import (
     XNVClassifier,
 )
 from bigkernel.kernels.functions import KERNELS, Kernel
-from bigkernel.rows import Rows, as_rows
 from bigkernel.storage.corpus import Corpus
 
 

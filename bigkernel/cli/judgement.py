@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
-from bigkernel.rows import Rows
-from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics.moments import Accumulator
 from bigkernel.statistics.predictor import score as score_of
 from bigkernel.storage.corpus import Corpus

@@ -26,14 +26,14 @@ from bigkernel.cli.options import (
     show,
 )
 from bigkernel.config import settings
+from bigkernel.engine.context import forget, processors
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.execution import forget, processors
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.bar import progress
-from bigkernel.rows import Rows
 from bigkernel.storage.corpus import Corpus, open_corpus
 
 

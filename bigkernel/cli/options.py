@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bigkernel.clusters import connect
+from bigkernel.engine.context import executing
 from bigkernel.errors import BigKernelError
-from bigkernel.execution import executing
 from bigkernel.monitor.format import duration, flops, printable, size
 from bigkernel.monitor.terminal.bar import progress
 from bigkernel.monitor.transport.messages import plain

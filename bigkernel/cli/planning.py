@@ -17,6 +17,8 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.config import settings
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
 from bigkernel.estimators.basis import FOURIER
@@ -26,11 +28,9 @@ from bigkernel.estimators.rounds import SidedEstimator
 from bigkernel.forecast import Forecast, Work
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.rows import Rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.plan import Plan
-from bigkernel.sweep import plan_sweep
 
 _QUIET_SHARE = 0.9  # of the processors, at least, that a calibration had for itself
 ADVICE = "`bigkernel plan --calibrate` measures this machine once; then the whole fit is forecast"

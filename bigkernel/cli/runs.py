@@ -17,9 +17,9 @@ from rich.text import Text
 
 from bigkernel.cli.options import Where, cluster_options, json_option, show
 from bigkernel.config import settings
+from bigkernel.engine.preflight import ask, stored, versions, wait_for_workers
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.preflight import ask, stored, versions, wait_for_workers
-from bigkernel.rows import as_rows
 from bigkernel.storage.corpus import open_corpus
 from bigkernel.storage.run_directory import Run, make_directory
 from bigkernel.storage.run_status import RunState, command_of, survey

@@ -25,18 +25,18 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from bigkernel import predictions
 from bigkernel.config import settings
+from bigkernel.engine import prediction_store
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import DaskSource
+from bigkernel.engine.store_filler import fill, kept_for_run
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.filling import fill, kept_for_run
-from bigkernel.rows import Rows, as_rows
-from bigkernel.sources import DaskSource
 from bigkernel.statistics.moments import Accumulator, Targets
 from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.storage.atomic_write import publishing
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.chunk import Chunk, RowMap
-from bigkernel.sweep import sweep
 
 Array = NDArray[Any]
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
@@ -276,10 +276,12 @@ class RowsEstimator(BaseEstimator):
         flat = getattr(self, "_flat", True)
         keep, resume = kept_for_run("predict")
         with publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch:
-            predictions.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
-            writer = predictions.PredictionWriter(predictor, str(scratch.absolute()), chunk_rows, decision, flat, std)
+            prediction_store.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
+            writer = prediction_store.PredictionWriter(
+                predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
+            )
             fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
-        return predictions.open_predictions(path)
+        return prediction_store.open_predictions(path)
 
     # -- scores ------------------------------------------------------------------------------------------------------
 

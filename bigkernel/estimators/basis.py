@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.choosing import CHOICES, choose, sampled
 from bigkernel.kernels import uniform_landmarks as draws
@@ -21,7 +22,6 @@ from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor import spent
-from bigkernel.rows import Rows
 from bigkernel.solvers.residuals import Certificates, tell
 from bigkernel.solvers.ridge import Whitening, identity, whiten
 

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from bigkernel.engine.context import executor_in_force
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.execution import executor_in_force
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.functions import Kernel
 from bigkernel.kernels.landmark_sampling import recursive_leverage, rp_cholesky
-from bigkernel.rows import Rows
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]

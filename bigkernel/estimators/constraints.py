@@ -7,9 +7,9 @@ from typing import Any
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.kernels.functions import Kernel
-from bigkernel.rows import Rows
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
 KERNEL_CONSTRAINTS: dict[str, list[Any]] = {

@@ -19,18 +19,18 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, column_or_1d
 
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_lazy
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import Accumulator, MomentStatistic, Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Plan
-from bigkernel.sweep import plan_sweep
 
 Array = NDArray[Any]
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.basis import OF_FOURIER
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, require_exact, require_some
 from bigkernel.estimators.domained import DomainedTransformer
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job
-from bigkernel.rows import Rows
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.domain_cells import Cells, CellSums

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.basis import KernelBasis
 from bigkernel.estimators.constraints import require_exact, require_some
 from bigkernel.monitor import part_of_job, spent
-from bigkernel.rows import Rows
 from bigkernel.solvers import residuals
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
@@ -36,7 +37,6 @@ from bigkernel.statistics.moments import (
     uncentred,
 )
 from bigkernel.streaming.plan import Plan
-from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
 

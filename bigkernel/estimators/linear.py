@@ -11,18 +11,18 @@ from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
 from bigkernel.estimators.constraints import require_some
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import part_of_job
-from bigkernel.rows import Rows
 from bigkernel.solvers.gcv import best_alpha
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import identity, nystrom_ridge, require_alpha
 from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, add
-from bigkernel.sweep import sweep
 
 Array = NDArray[Any]
 

@@ -14,13 +14,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.constraints import require_exact
 from bigkernel.estimators.domained import DomainedEstimator, cell_counts
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.monitor import part_of_job
-from bigkernel.rows import Rows, as_rows
 from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.solvers.residuals import Certificates
@@ -28,7 +29,6 @@ from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Accumulator, Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Plan
-from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
 FLAT = 0.75  # of the equivocation: labels that tell less than a quarter of what there is to know of a class

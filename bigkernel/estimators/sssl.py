@@ -16,6 +16,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics
@@ -23,7 +24,6 @@ from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.estimators.rounds import PseudoLabelRounds
 from bigkernel.kernels.functions import Kernel
 from bigkernel.kernels.positive_definite import negative_note
-from bigkernel.rows import Rows
 from bigkernel.solvers.eigenfunctions import Alpha, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.jda import Aligned, distance_penalty

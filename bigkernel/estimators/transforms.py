@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows, is_lazy, near_mean
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.streaming.chunk import RowMap, Scale, Standardize, UnitNorm, apply_maps
-from bigkernel.sweep import sweep
 
 Array = NDArray[Any]
 

@@ -18,13 +18,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Kernel
-from bigkernel.rows import Rows
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.xnv import canonical_ridge, canonical_views

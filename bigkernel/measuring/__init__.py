@@ -27,16 +27,16 @@ from distributed import Client, Future, wait
 from bigkernel.calibration import Calibration, now_here, place, this_machine
 from bigkernel.clusters import connect
 from bigkernel.config import settings
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.forecast import Curve, Rates, Stages, fresh_bytes
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.measuring import tasks
 from bigkernel.monitor import Step, emit
-from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.storage.run_directory import make_directory
-from bigkernel.sweep import sweep
 
 SECONDS = 4.0  # for the points of a sweep; the rest takes about as long
 _WIDTHS = {"float32": (128, 512, 1024, 2048, 4096), "float64": (128, 512, 1024, 2048)}

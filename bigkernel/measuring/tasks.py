@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bigkernel.engine.rows import Rows
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import KERNELS, Gaussian
-from bigkernel.rows import Rows
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import nystrom_ridge, whiten
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, uncentred

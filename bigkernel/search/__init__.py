@@ -18,17 +18,17 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, is_lazy
 from bigkernel.estimators.landmarked import LandmarkEstimator
 from bigkernel.monitor import Note, emit, part_of_job
-from bigkernel.rows import as_rows
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table
 from bigkernel.search.scoring import OF_CLASSES, Tested, chosen
 from bigkernel.search.splits import partitions
 from bigkernel.search.work import Candidate, Work, arrange, prepare
-from bigkernel.sweep import plan_sweep
 
 
 @dataclass(frozen=True)

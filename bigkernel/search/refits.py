@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.rows import Rows
 from bigkernel.search.scoring import Tested
 from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.search.work import Candidate

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.rows import Rows, as_rows
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds
 
 Array = NDArray[Any]

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
+from bigkernel.engine.context import executor_in_force, processors
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.choosing import BY_KERNEL
 from bigkernel.estimators.landmarked import LandmarkEstimator
-from bigkernel.execution import executor_in_force, processors
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.monitor import Step, emit, spent
-from bigkernel.rows import Rows
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.penalty_grid import (
@@ -39,7 +40,6 @@ from bigkernel.solvers.penalty_grid import (
 )
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
-from bigkernel.sweep import plan_sweep, sweep
 
 Array = NDArray[Any]
 

@@ -14,9 +14,9 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, executing
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.kernels.bandwidths import median_width
-from bigkernel.rows import as_rows
 
 rng = np.random.default_rng(41)
 N_S, N_T, D, M, SIGMA = 90, 70, 3, 14, 1.5

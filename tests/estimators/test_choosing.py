@@ -17,11 +17,11 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin_min
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Polynomial, Sigmoid, executing
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 from bigkernel.estimators import choosing
 from bigkernel.estimators.choosing import CHOICES, choose, sample_size
 from bigkernel.monitor import Spent, observe
-from bigkernel.rows import as_rows
 
 rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12

@@ -16,9 +16,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import DICA, Gaussian, KernelRidgeClassifier, UnitNormalizer, executing
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domained import cell_counts, distinct
-from bigkernel.rows import Rows, as_rows
 from bigkernel.statistics.domain_cells import Cells
 
 rng = np.random.default_rng(20130617)

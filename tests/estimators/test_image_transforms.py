@@ -22,9 +22,9 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images import MomentNormalise, Orientations
-from bigkernel.rows import Rows, as_rows
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 N, SHAPE = 90, (6, 9)

@@ -20,8 +20,8 @@ from bigkernel import (
     UnitNormalizer,
     executing,
 )
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorrupt, DataError
-from bigkernel.rows import as_rows
 
 rng = np.random.default_rng(31)
 N, D, M = 150, 4, 12

@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import JDA, Gaussian, KernelRidgeClassifier, SSSLClassifier, executing
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.rows import Rows, as_rows
 
 rng = np.random.default_rng(43)
 N_S, N_T, D, S, SIGMA = 50, 40, 6, 7, 2.5

@@ -29,9 +29,9 @@ from bigkernel import (
     Ridge,
     Sigmoid,
 )
+from bigkernel.engine.sources import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
 from bigkernel.estimators import constraints
-from bigkernel.sources import ZarrSource
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15

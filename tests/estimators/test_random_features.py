@@ -25,9 +25,9 @@ from bigkernel import (
     SweepSearchCV,
     executing,
 )
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 from bigkernel.kernels.random_fourier import spectrum_of
-from bigkernel.rows import Rows, as_rows
 
 rng = np.random.default_rng(20131120)
 N, D, P = 90, 4, 24

@@ -39,9 +39,9 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorrupt, ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators import constraints
-from bigkernel.rows import as_rows
 from bigkernel.storage import run_directory
 
 rng = np.random.default_rng(20060102)

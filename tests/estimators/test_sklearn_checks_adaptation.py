@@ -9,7 +9,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigkernel import JDA, ARTLClassifier
-from bigkernel.rows import as_rows
+from bigkernel.engine.rows import as_rows
 from bigkernel.solvers.pseudo_labels import Sides
 from bigkernel.statistics.domain_cells import Cells
 

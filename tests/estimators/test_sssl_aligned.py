@@ -11,8 +11,8 @@ import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import SSSL, Gaussian, SSSLClassifier, SweepSearchCV
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.rows import as_rows
 
 rng = np.random.default_rng(17)
 N_S, N_T, D, S, SIGMA, ALPHA = 45, 40, 6, 12, 2.5, 0.3

@@ -20,8 +20,8 @@ from bigkernel import (
     Standardizer,
     UnitNormalizer,
 )
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
-from bigkernel.rows import Rows, as_rows
 
 rng = np.random.default_rng(7)
 N, D = 120, 4

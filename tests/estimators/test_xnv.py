@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier, executing
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.rows import as_rows
 from bigkernel.search import SweepSearchCV
 
 rng = np.random.default_rng(20130624)

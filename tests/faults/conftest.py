@@ -13,7 +13,7 @@ from drivers import SEGMENTS, D, Driver, N
 from probes import Sums
 
 from bigkernel import sweep
-from bigkernel.rows import Rows, as_rows
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 

@@ -26,9 +26,9 @@ from bigkernel import (
     executing,
 )
 from bigkernel.cli import main
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels import uniform_landmarks as choice
-from bigkernel.rows import as_rows
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(18)

@@ -27,8 +27,9 @@ from zarr.storage import LocalStore
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, open_corpus, save_model
 from bigkernel.cli import main
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.check import kind_at, protections, walk
@@ -37,7 +38,6 @@ from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
-from bigkernel.sweep import Swept, sweep
 
 N, D, CHUNK_ROWS = 300, 6, 20
 FORMAT1 = Path(__file__).parents[1] / "data" / "format1"

@@ -27,11 +27,11 @@ from bigkernel import (
     executing,
 )
 from bigkernel.config import settings
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.tasks import peak_bytes
 from bigkernel.errors import PlanTooLarge
 from bigkernel.monitor import SweepStarted, observe
-from bigkernel.rows import as_rows
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.worker import peak_bytes
 
 # a process holds libraries and what its allocator keeps; neither grows with the task
 ALLOCATOR_BYTES = 2**22

@@ -31,8 +31,8 @@ from bigkernel import (
     SSSLClassifier,
     executing,
 )
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.rows import as_rows
 from bigkernel.solvers.residuals import LIMIT, Certificates, eigen, factorization
 from bigkernel.solvers.ridge import exact_krr, ridge, top_eigen, whiten
 

@@ -22,12 +22,12 @@ from drivers import SEGMENTS, D, N, wait_until
 from probes import Hold, Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
 from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.monitor.transport.plugin import NAME, install, state_of
 from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.merge_tree import leaf, merge_tree
-from bigkernel.sweep import plan_sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
@@ -162,7 +162,7 @@ sys.path[:0] = {sys.path!r}
 from distributed import Client
 from probes import Sleep, Sums
 from bigkernel import executing, open_corpus, sweep
-from bigkernel.rows import as_rows
+from bigkernel.engine.rows import as_rows
 with Client({client.scheduler.address!r}) as client, executing(client, command=["doomed"]):
     sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}, Sleep(5)))
 """
@@ -183,7 +183,7 @@ sys.modules["prometheus_client"] = None
 sys.path[:0] = {sys.path!r}
 from probes import Sums
 from bigkernel import connect, open_corpus, sweep
-from bigkernel.rows import as_rows
+from bigkernel.engine.rows import as_rows
 if __name__ == "__main__":
     with connect("local", workers=1, dashboard=0) as client:
         print(int(sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}), client=client).total["rows"][0]))

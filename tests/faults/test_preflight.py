@@ -20,11 +20,11 @@ from distributed import Client
 from drivers import wait_until
 from probes import Sums, Touch, local_cluster
 
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.rows import as_rows
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.sweep import sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
 N, D = 230, 4
@@ -157,7 +157,7 @@ def test_a_sound_cluster_passes_and_nothing_of_the_examination_is_left(joined, r
 
 
 def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monkeypatch):
-    monkeypatch.setattr("bigkernel.preflight.processor", lambda: "abacus")
+    monkeypatch.setattr("bigkernel.engine.preflight.processor", lambda: "abacus")
     with pytest.warns(RuntimeWarning, match=r"computes on .*, the driver on abacus: .* last bits"):
         swept = sweep(rows, Sums(D), client=client)
     assert swept.total["rows"] == N

@@ -23,14 +23,14 @@ from machines import free_port
 from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Keep, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import connect
+from bigkernel.engine.context import executing
+from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
-from bigkernel.execution import executing
 from bigkernel.monitor import Incident, observe
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.run_directory import Run
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.storage.run_status import survey
-from bigkernel.sweep import plan_sweep, sweep
 
 pytestmark = pytest.mark.cluster
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
@@ -342,8 +342,8 @@ import dask
 from probes import Sums
 from bigkernel import arrays, runs
 from bigkernel.storage.corpus import open_corpus
-from bigkernel.rows import as_rows
-from bigkernel.sweep import sweep
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 steps, publish = 0, runs.Run.publish
 def counted(self, *args):
     global steps
@@ -482,7 +482,7 @@ def test_F13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_th
 
     (disk / "ballast").write_bytes(bytes(22 * 10**6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["bigkernel.sweep"], "require_disk", lambda *_: None)  # it fills later
+        patch.setattr(sys.modules["bigkernel.engine.sweep"], "require_disk", lambda *_: None)  # it fills later
         with pytest.raises(DataError, match=r"(?i)no space|disk"):
             run()
     (disk / "ballast").unlink()

@@ -37,11 +37,11 @@ from probes import Hold, Sums
 from bigkernel import Gaussian, KernelRidge, certificates, connect, executing, load_model, sweep
 from bigkernel.certificates import make_certificates, renew_certificates
 from bigkernel.cli import main
+from bigkernel.engine.context import processors
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.tasks import blas_threads
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.execution import processors
-from bigkernel.rows import as_rows
-from bigkernel.sweep import plan_sweep
-from bigkernel.worker import blas_threads
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 HIDDEN = [

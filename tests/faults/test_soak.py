@@ -25,9 +25,9 @@ from probes import local_cluster
 from bigkernel import Gaussian
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.rows import as_rows
+from bigkernel.engine.rows import as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.sweep import sweep
+from bigkernel.engine.sweep import sweep
 
 
 def held():

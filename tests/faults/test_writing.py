@@ -26,8 +26,8 @@ from zarr.storage import LocalStore
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.cli import main
 from bigkernel.digits import deform_corpus
+from bigkernel.engine.store_filler import require_owned
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
-from bigkernel.filling import require_owned
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 from bigkernel.monitor import Event, Incident, observe
@@ -378,7 +378,7 @@ def test_a_corpus_that_a_sweep_fills_is_gone_on_with_to_the_same_bytes(tmp_path,
 
 def test_a_boundary_inside_a_chunk_is_refused_before_anything_is_written(model, corpus, tmp_path, monkeypatch, puts):
     """F39: every inner boundary of the plan is shifted by one row, up and down."""
-    engine = importlib.import_module("bigkernel.sweep")
+    engine = importlib.import_module("bigkernel.engine.sweep")
     plan = engine.plan
     for shift in (-1, 1):
         for index in range(1, 11):

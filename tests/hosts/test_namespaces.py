@@ -26,11 +26,11 @@ from bigkernel import connect
 from bigkernel.certificates import make_certificates
 from bigkernel.cli import main
 from bigkernel.cluster_files import AddressFile
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.rows import as_rows
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
-from bigkernel.sweep import sweep
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[2]

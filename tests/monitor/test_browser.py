@@ -23,13 +23,13 @@ from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
 from bigkernel import connect
-from bigkernel.execution import executing
+from bigkernel.engine.context import executing
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.monitor.dashboard import page_figures
 from bigkernel.monitor.dashboard.page import Page
 from bigkernel.monitor.transport.plugin import board_of, install
-from bigkernel.rows import as_rows
 from bigkernel.storage.run_status import survey
-from bigkernel.sweep import sweep
 
 pytestmark = [
     pytest.mark.cluster,

@@ -11,6 +11,7 @@ import pytest
 from probes import FailingDisk, Sums
 
 from bigkernel import Gaussian, KernelRidge, SweepSearchCV, executing, sweep
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.monitor import (
     Figures,
@@ -28,7 +29,6 @@ from bigkernel.monitor import (
 )
 from bigkernel.monitor.report.attempts import attempts_of
 from bigkernel.monitor.transport.journal import NAME, Journal, read
-from bigkernel.rows import as_rows
 
 X = np.random.RandomState(0).standard_normal((400, 3))
 Y = X[:, 0]

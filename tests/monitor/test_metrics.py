@@ -292,7 +292,7 @@ def test_without_prometheus_client_there_is_one_line_in_the_log_and_nothing_else
 
 
 def test_neither_workers_nor_the_plugin_load_prometheus_client():
-    modules = "bigkernel.worker, bigkernel.monitor.transport.plugin, bigkernel.monitor.dashboard.metrics"
+    modules = "bigkernel.engine.tasks, bigkernel.monitor.transport.plugin, bigkernel.monitor.dashboard.metrics"
     code = f"import sys, {modules}; print('prometheus_client' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "False\n"

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import (
     Incident,
@@ -25,11 +27,9 @@ from bigkernel.monitor import (
     observe,
 )
 from bigkernel.monitor.terminal import bar
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.plan import Footprint, plan
-from bigkernel.sweep import sweep
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))

@@ -19,8 +19,8 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
 from bigkernel import open_corpus
+from bigkernel.engine.rows import as_rows
 from bigkernel.kernels import uniform_landmarks
-from bigkernel.rows import as_rows
 from bigkernel.streaming.folds import HashFolds
 from pipelines import digit_corpora, tune, tune_page
 from pipelines.__main__ import main

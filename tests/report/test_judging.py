@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.sweep import sweep
 
 N, D, C = 157, 3, 4
 CHANCE = np.random.default_rng(3)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from made_run import make_run
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import Figures, SegmentDone, emit, observe
 from bigkernel.monitor.report import figures, gather, write
-from bigkernel.rows import as_rows
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage.run_directory import read_sealed, write_sealed
 from bigkernel.storage.run_lock import locked
-from bigkernel.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 CHANCE = np.random.default_rng(8)

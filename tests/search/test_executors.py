@@ -26,8 +26,8 @@ from bigkernel import (
     SweepSearchCV,
     UnitNormalizer,
 )
+from bigkernel.engine.context import executing
 from bigkernel.errors import BigKernelError, DataError, ResumeMismatch
-from bigkernel.execution import executing
 from bigkernel.monitor import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(168)
@@ -202,7 +202,7 @@ class Ended(Exception):
 
 def ended_after(patch, segments):
     """The sweeps of this process end after so many segments."""
-    engine, done = import_module("bigkernel.sweep"), []
+    engine, done = import_module("bigkernel.engine.sweep"), []
     run = engine.run_segment
 
     def counted(*args):

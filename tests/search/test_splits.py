@@ -26,7 +26,7 @@ from sklearn.model_selection import (
 )
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV
-from bigkernel.rows import as_rows
+from bigkernel.engine.rows import as_rows
 from bigkernel.search.splits import partitions
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds
 

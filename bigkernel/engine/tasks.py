@@ -23,11 +23,11 @@ import scipy.linalg
 from distributed import Worker, WorkerPlugin, get_worker
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.monitor import Pulse
 from bigkernel.monitor.transport.messages import TOPIC
-from bigkernel.rows import Rows
-from bigkernel.sources import NumpySource, Source
 from bigkernel.statistics.moments import Accumulator, Statistic
 from bigkernel.storage.atomic_write import LASTING
 from bigkernel.storage.run_directory import Receipt, Run, attach

@@ -12,15 +12,15 @@ from typing import Protocol
 
 import zarr
 
+from bigkernel.engine.context import forget, run_in_force
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError
-from bigkernel.execution import forget, run_in_force
 from bigkernel.monitor import Incident, emit
-from bigkernel.rows import Rows
 from bigkernel.statistics.moments import Statistic
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import token_of
 from bigkernel.storage.chunk_check import look
-from bigkernel.sweep import Swept, plan_sweep, sweep
 
 
 class ChunkWriter(Statistic, Protocol):

@@ -31,9 +31,12 @@ import bigkernel
 from bigkernel.calibration import rate_of
 from bigkernel.config import Settings, settings
 from bigkernel.copies import making
-from bigkernel.distribute import on_cluster, tell_of
+from bigkernel.engine.context import Executor, choose, in_force, is_loopback, processors, report
+from bigkernel.engine.dask_executor import on_cluster, tell_of
+from bigkernel.engine.preflight import check_cluster, require_disk
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.tasks import Job, Partial, ToScheduler, merge, merge_seconds, recover, run_segment
 from bigkernel.errors import Stalled
-from bigkernel.execution import Executor, choose, in_force, is_loopback, processors, report
 from bigkernel.monitor import (
     Event,
     Incident,
@@ -49,15 +52,12 @@ from bigkernel.monitor import (
     part_of_job,
 )
 from bigkernel.monitor.transport.sinks import tell_journal, tell_scheduler
-from bigkernel.preflight import check_cluster, require_disk
-from bigkernel.rows import Rows
 from bigkernel.statistics.moments import Accumulator, Statistic
 from bigkernel.storage.fingerprint import described, fingerprint
 from bigkernel.storage.run_directory import Receipt, Run, detach
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment, plan
-from bigkernel.worker import Job, Partial, ToScheduler, merge, merge_seconds, recover, run_segment
 
 _PULSE_SECONDS = 0.5  # between two looks at how far running segments are
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}

@@ -22,13 +22,13 @@ from threadpoolctl import threadpool_info
 
 import bigkernel
 from bigkernel.config import Settings
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import Source, ZarrSource, origin
+from bigkernel.engine.tasks import OneBlasThread
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.rows import Rows
-from bigkernel.sources import Source, ZarrSource, origin
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.plan import Plan
-from bigkernel.worker import OneBlasThread
 
 _ATTEMPTS = 3  # to read the first row: a store that stumbles now and then is not refused
 

@@ -19,8 +19,8 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel.config import settings
+from bigkernel.engine.sources import DaskSource, NumpySource, Source, ZarrSource, origin, source_of, window
 from bigkernel.errors import DataError
-from bigkernel.sources import DaskSource, NumpySource, Source, ZarrSource, origin, source_of, window
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import COLUMNS, Corpus
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
@@ -88,7 +88,7 @@ class Rows:
         --------
         >>> import numpy as np
         >>> from bigkernel import KernelRidge
-        >>> from bigkernel.rows import as_rows
+        >>> from bigkernel.engine.rows import as_rows
         >>> X = np.array([[1.0], [np.nan], [2.0], [3.0]])
         >>> rows = as_rows(X, y=np.array([0.0, 1.0, 1.0, 2.0])).skip_bad_rows()
         >>> KernelRidge("linear", n_landmarks=1).fit(rows).skipped_rows_
@@ -107,7 +107,7 @@ class Rows:
         Examples
         --------
         >>> import numpy as np
-        >>> from bigkernel.rows import as_rows
+        >>> from bigkernel.engine.rows import as_rows
         >>> as_rows(np.arange(8.0)[:, None]).window(2, 5).read(0, 3).x[:, 0]
         array([2., 3., 4.])
         """

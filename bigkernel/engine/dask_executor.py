@@ -17,14 +17,9 @@ from distributed import Client, Future
 from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
-from bigkernel.incidents import ASK_SECONDS, Watch
-from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
-from bigkernel.rows import Rows
-from bigkernel.sources import DaskSource, NumpySource
-from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
-from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
-from bigkernel.streaming.plan import Plan, Segment
-from bigkernel.worker import (
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sources import DaskSource, NumpySource
+from bigkernel.engine.tasks import (
     Job,
     Partial,
     at_work,
@@ -34,6 +29,11 @@ from bigkernel.worker import (
     run_held,
     run_segment,
 )
+from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
+from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
+from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
+from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.plan import Plan, Segment
 
 BATCH = 512  # most tasks of one message to the scheduler
 MERGER_BYTES = 2**16  # most of a job that every merge brings along

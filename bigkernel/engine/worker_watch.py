@@ -20,11 +20,11 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker, NoWorkerError
 
 from bigkernel.config import Settings
+from bigkernel.engine.tasks import last_words, state_of
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.monitor import Incident, Merged, Pulse, emit
 from bigkernel.monitor.transport.relay import listen
 from bigkernel.storage.run_directory import Run
-from bigkernel.worker import last_words, state_of
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0
