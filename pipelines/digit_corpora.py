@@ -1,7 +1,7 @@
 """Digit corpora for the pipelines: scikit-learn's bundled digits, deformed to any number of rows, and MNIST.
 
 The bundled digits are split into originals to train on and digits to test with; the training corpus is the originals
-and their deformed copies (`bigkernel.digits`). Copies of one original share its number in the column `group`.
+and their deformed copies (`bigkernel.images.deform_corpus`). Copies of one original share its number in the column `group`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.deformed import Deformation
-from bigkernel.digits import deform_corpus, deformation_of, deformed_at
 from bigkernel.errors import DataError
+from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at
+from bigkernel.images.elastic import Deformation
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 from bigkernel.storage import zarr_arrays

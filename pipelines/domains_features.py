@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from bigkernel import MomentNormalizer, OrientationFeatures
-from bigkernel.restyled import Restyling
-from bigkernel.virtual import restyle
+from bigkernel.images.restyle import Restyling
+from bigkernel.images.virtual_copies import restyle
 from pipelines.domains_data import Digits, Task
 
 Array = NDArray[Any]

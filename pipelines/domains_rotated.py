@@ -19,8 +19,8 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
+from bigkernel.images.restyle import Style, Styling
 from bigkernel.monitor.report.page import Column, Table
-from bigkernel.restyled import Style, Styling
 from pipelines import pictures
 from pipelines.charts import Curve, curves
 from pipelines.domains_data import Digits

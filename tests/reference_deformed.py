@@ -1,4 +1,4 @@
-"""Deformed images one pixel at a time, in float64: the oracle of `bigkernel.deformed`, written from MATH.md §10.
+"""Deformed images one pixel at a time, in float64: the oracle of `bigkernel.images.elastic`, written from MATH.md §10.
 
 Nothing here imports `bigkernel`. A copy of an image x is x + α(F₁·∂x/∂horizontal − F₂·∂x/∂vertical), clipped, then
 shifted; F₁ and F₂ are white noise smoothed with a Gaussian, of variance 1.

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 
 from bigkernel.cli import main
-from bigkernel.digits import deformation_of, deformed_rows
+from bigkernel.images.deform_corpus import deformation_of, deformed_rows
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.storage.run_status import survey
 
@@ -152,7 +152,7 @@ def test_rows_that_are_no_pictures_are_refused(make_corpus, tmp_path):
 
 KILLED = """
 import os, signal, sys
-import bigkernel.digits as digits
+import bigkernel.images.deform_corpus as digits
 write, written = digits.write_chunk, []
 
 def counted(*arguments):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_deformed import deformed, shifted, smoothed_noise_correlation
 
-from bigkernel.deformed import NORMAL_BITS, TRUNCATION, Deformation, _normals, field_basis
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.elastic import NORMAL_BITS, TRUNCATION, Deformation, _normals, field_basis
 
 MNIST = Deformation(28, 28, seed=5)
 ROWS = 300
@@ -79,7 +79,7 @@ def test_any_cut_of_the_rows_gives_the_same_bits(images, cuts, start):
 def test_the_size_of_a_block_changes_no_bit(images, monkeypatch):
     whole = MNIST.copies(images, 60_000)
     for pixels in (1, 7 * 900, 10**9):
-        monkeypatch.setattr("bigkernel.deformed._BLOCK_PIXELS", pixels)
+        monkeypatch.setattr("bigkernel.images.elastic._BLOCK_PIXELS", pixels)
         assert MNIST.block_rows in (1, 7, 1024)
         assert_array_equal(MNIST.copies(images, 60_000), whole)
 

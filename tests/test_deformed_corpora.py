@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, executing
-from bigkernel.copies import Chosen, Repeated, RowNumbers
-from bigkernel.deformed import Deformation
-from bigkernel.digits import (
+from bigkernel.engine.preflight import stored
+from bigkernel.engine.sources import NumpySource
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.deform_corpus import (
     deform_corpus,
     deformation_of,
     deformed_at,
     deformed_rows,
     source_text,
 )
-from bigkernel.engine.preflight import stored
-from bigkernel.engine.sources import NumpySource
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.restyled import Restyling
+from bigkernel.images.elastic import Deformation
+from bigkernel.images.image_sources import Chosen, Repeated, RowNumbers
+from bigkernel.images.restyle import Restyling
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 N, SIDE, ROWS = 60, 8, 500
@@ -251,7 +251,7 @@ def test_what_cannot_be_deformed_is_refused_with_its_reason(images, write, pixel
 
 def test_a_worker_needs_no_package_for_pictures():
     code = (
-        "import sys, bigkernel.digits; from bigkernel.deformed import Deformation; import numpy as np; "
+        "import sys, bigkernel.images.deform_corpus; from bigkernel.images.elastic import Deformation; import numpy as np; "
         "Deformation(8, 8).copies(np.zeros((2, 64), np.uint8), 0); "
         "print({'matplotlib', 'PIL', 'sklearn'} & set(sys.modules))"
     )

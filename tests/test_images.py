@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference_images import moment_normalised, moments, orientation_features
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images import MomentNormalise, Orientations, square_side
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations, square_side
 from bigkernel.streaming.chunk import Chunk, Scale, Standardize, UnitNorm, map_costs
 
 ROWS = 200
@@ -131,7 +131,7 @@ def test_any_cut_of_the_rows_gives_the_same_bits(images, kind, cuts, single):
 def test_the_size_of_a_strip_changes_no_bit(images, kind, monkeypatch):
     whole = kind(16, 16).apply(images.copy())
     for pixels in (1, 7 * 256, 10**7):
-        monkeypatch.setattr("bigkernel.images._STRIP_PIXELS", pixels)
+        monkeypatch.setattr("bigkernel.images.pose_and_strokes._STRIP_PIXELS", pixels)
         assert_array_equal(kind(16, 16).apply(images.copy()), whole)
 
 

@@ -31,12 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "resampling": "images",
-    "deformed": "images",
-    "restyled": "images",
-    "copies": "images",
-    "virtual": "images",
-    "digits": "images",
     "estimators.basis": "estimators",
     "estimators.landmarked": "estimators",
     "estimators.choosing": "estimators",

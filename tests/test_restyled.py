@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference_images import restyled, styled, thickened
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.restyled import Restyling, Style, Styling
+from bigkernel.images.restyle import Restyling, Style, Styling
 
 ROWS = 200
 RANGES = ("size", "aspect", "rotation", "shear", "shift", "thickness")
@@ -82,7 +82,7 @@ def test_any_cut_of_the_rows_gives_the_same_bits(images, cuts, start):
 def test_the_size_of_a_block_changes_no_bit(images, monkeypatch):
     whole = Restyling(12, 12).copies(images, 60_000)
     for pixels in (1, 7 * 144, 10**7):
-        monkeypatch.setattr("bigkernel.restyled._BLOCK_PIXELS", pixels)
+        monkeypatch.setattr("bigkernel.images.restyle._BLOCK_PIXELS", pixels)
         assert_array_equal(Restyling(12, 12).copies(images, 60_000), whole)
 
 

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
-from bigkernel.copies import Chosen, Repeated, RowNumbers, making
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import DaskSource, NumpySource
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images import MomentNormalise, Orientations
+from bigkernel.images.image_sources import Chosen, Repeated, RowNumbers, making
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
+from bigkernel.images.restyle import Restyling, Style, Styling
+from bigkernel.images.virtual_copies import restyle, styled_domains, virtual_copies
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.restyled import Restyling, Style, Styling
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.streaming.chunk import MapCost, UnitNorm
-from bigkernel.virtual import restyle, styled_domains, virtual_copies
 
 N, SIDE, COPIES = 60, 8, 3
 rng = np.random.default_rng(8)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.deformed import Deformation
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.restyled import Restyling
+from bigkernel.images.elastic import Deformation
+from bigkernel.images.restyle import Restyling
 from bigkernel.storage.corpus import Corpus
 
 Array = NDArray[Any]

@@ -13,12 +13,12 @@ from zarr.storage import MemoryStore
 
 from bigkernel.cli.contact_sheet import contact_sheet
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options, show
-from bigkernel.copies import DeformedSource
-from bigkernel.deformed import Deformation
-from bigkernel.digits import deform_corpus, deformation_of, deformed_rows
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.restyled import Restyling
+from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
+from bigkernel.images.elastic import Deformation
+from bigkernel.images.image_sources import DeformedSource
+from bigkernel.images.restyle import Restyling
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import free_bytes, require_free
 from bigkernel.storage.corpus import open_corpus

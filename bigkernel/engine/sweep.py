@@ -30,13 +30,13 @@ from threadpoolctl import threadpool_limits
 import bigkernel
 from bigkernel.calibration import rate_of
 from bigkernel.config import Settings, settings
-from bigkernel.copies import making
 from bigkernel.engine.context import Executor, choose, in_force, is_loopback, processors, report
 from bigkernel.engine.dask_executor import on_cluster, tell_of
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.tasks import Job, Partial, ToScheduler, merge, merge_seconds, recover, run_segment
 from bigkernel.errors import Stalled
+from bigkernel.images.image_sources import making
 from bigkernel.monitor import (
     Event,
     Incident,

@@ -15,9 +15,9 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.transforms import RowTransformer, SameWidthTransformer
-from bigkernel.images import CELLS, DIRECTIONS, MomentNormalise, Orientations
+from bigkernel.images.pose_and_strokes import CELLS, DIRECTIONS, MomentNormalise, Orientations
+from bigkernel.images.virtual_copies import image_shape_of
 from bigkernel.streaming.chunk import RowMap
-from bigkernel.virtual import image_shape_of
 
 _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}
 
@@ -47,7 +47,7 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
     """Bring every image to a common position, slant and size by the moments of its ink.
 
     The centroid comes to the middle, the slant cov(x, y)/var(y) is taken away, the height is brought to one spread and
-    the breadth half of the way to another (see `bigkernel.images.MomentNormalise`). Pixels are ink: 0 is the ground.
+    the breadth half of the way to another (see `bigkernel.images.pose_and_strokes.MomentNormalise`). Pixels are ink: 0 is the ground.
     An image without ink stays as it is.
 
     Parameters
@@ -103,7 +103,7 @@ class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
     """Describe every image by its strokes: 8 directions of the gradient in 8×8 cells, 512 features of unit norm.
 
     A feature is the square root of the share of a direction and a cell in all gradients of the image (see
-    `bigkernel.images.Orientations`), so that features do not depend on the brightness of an image. An image without
+    `bigkernel.images.pose_and_strokes.Orientations`), so that features do not depend on the brightness of an image. An image without
     any edge gives zeros.
 
     Parameters

@@ -24,7 +24,7 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images import MomentNormalise, Orientations
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 N, SHAPE = 90, (6, 9)

@@ -25,9 +25,9 @@ from zarr.storage import LocalStore
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.cli import main
-from bigkernel.digits import deform_corpus
 from bigkernel.engine.store_filler import require_owned
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
+from bigkernel.images.deform_corpus import deform_corpus
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 from bigkernel.monitor import Event, Incident, observe

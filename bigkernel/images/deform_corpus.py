@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.copies import DeformedSource, Repeated, RowNumbers
-from bigkernel.deformed import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import Source
 from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.restyled import Restyling
+from bigkernel.images.elastic import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Deformation
+from bigkernel.images.image_sources import DeformedSource, Repeated, RowNumbers
+from bigkernel.images.restyle import Restyling
+from bigkernel.images.virtual_copies import pixel_range
 from bigkernel.statistics.moments import Accumulator, add
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 from bigkernel.storage.fingerprint import NOT_COMPARED, fingerprint
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Footprint
-from bigkernel.virtual import pixel_range
 
 Array = NDArray[Any]
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.deformed import draws
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.resampling import Resampler, require_image
+from bigkernel.images.elastic import draws
+from bigkernel.images.resample import Resampler, require_image
 
 Array = NDArray[Any]
 RECIPE = 1  # raise it when the same options give other rows

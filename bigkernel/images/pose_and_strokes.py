@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.resampling import Resampler, require_image
+from bigkernel.images.resample import Resampler, require_image
 from bigkernel.streaming.chunk import MapCost
 
 Array = NDArray[Any]

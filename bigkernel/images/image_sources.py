@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.sources import Source
-from bigkernel.restyled import Styling
+from bigkernel.images.restyle import Styling
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.chunk import MapCost

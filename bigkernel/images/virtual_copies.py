@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.copies import (
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sources import NumpySource, Source
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.image_sources import (
     Chosen,
     DeformedSource,
     DomainNumbers,
@@ -24,11 +27,8 @@ from bigkernel.copies import (
     SharedWeight,
     StyledSource,
 )
-from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import NumpySource, Source
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.images import square_side
-from bigkernel.restyled import Restyling, Style, Styling
+from bigkernel.images.pose_and_strokes import square_side
+from bigkernel.images.restyle import Restyling, Style, Styling
 from bigkernel.storage.corpus import Corpus, chunk_rows_for
 
 Array = NDArray[Any]

@@ -1,0 +1,1 @@
+"""Rows that are pictures of digits: poses, strokes, deformed and restyled copies."""
