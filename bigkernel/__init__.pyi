@@ -23,6 +23,8 @@ from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
+from .estimators.persistence import load_model as load_model
+from .estimators.persistence import save_model as save_model
 from .kernels.functions import Gaussian as Gaussian
 from .kernels.functions import Laplacian as Laplacian
 from .kernels.functions import Linear as Linear
@@ -30,8 +32,6 @@ from .kernels.functions import Matern as Matern
 from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
-from .model import load_model as load_model
-from .model import save_model as save_model
 from .search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus
 from .storage.corpus import open_corpus as open_corpus

@@ -21,7 +21,7 @@ from typing import Any, Self
 import psutil
 
 from bigkernel import errors
-from bigkernel.model import load_model
+from bigkernel.estimators.persistence import load_model
 from bigkernel.storage import zarr_arrays
 
 TTL_SECONDS = 5  # bigkernel.worker-ttl-seconds of the drivers: a frozen worker is replaced after it

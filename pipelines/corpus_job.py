@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, open_corpus, save_model
-from bigkernel.cli.judgement import judge, told
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.evaluation import judge, told
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
 from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, Note, Step, emit

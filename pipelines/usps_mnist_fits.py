@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.choosing import choose
+from bigkernel.estimators.landmark_choice import choose
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.experiments import digit_pair, timed
 

@@ -10,8 +10,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import load_model, open_corpus
-from bigkernel.cli import judgement
 from bigkernel.engine.rows import as_rows
+from bigkernel.estimators import evaluation
 from bigkernel.monitor.report import gather
 from bigkernel.monitor.report.pixels import unpack
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
@@ -94,13 +94,13 @@ def test_without_a_run_and_held_out_rows_nothing_is_judged(here, run):
 
 
 def test_a_sample_of_training_rows_is_evenly_spaced_and_has_labels(here, monkeypatch, run):
-    monkeypatch.setattr(judgement, "SAMPLE_ROWS", 50)
+    monkeypatch.setattr(evaluation, "SAMPLE_ROWS", 50)
     y = LABELS[:200].copy()
     y[::2] = -1
     np.savez("half.npz", x=PIXELS[:200], y=y)
     run("ingest", "half.npz", "half.corpus", "--chunk-rows", 30)
     run("fit", "half.corpus", "a.model", *FIT, "--run", "r")
-    ids = judgement._sample(load_model("a.model")[-1], as_rows(open_corpus("half.corpus")))
+    ids = evaluation._sample(load_model("a.model")[-1], as_rows(open_corpus("half.corpus")))
     assert len(ids) == 50
     assert (ids % 2 == 1).all()
     assert set(np.diff(ids)) <= {2, 4, 6}
@@ -179,7 +179,7 @@ def test_a_judgement_that_nobody_asked_for_ends_no_fit(here, monkeypatch, run):
     def fail(*_):
         raise OSError("gone")
 
-    monkeypatch.setattr(judgement, "_sample", fail)
+    monkeypatch.setattr(evaluation, "_sample", fail)
     result = run("fit", "train.corpus", "a.model", *FIT, "--run", "r")
     assert "not judged on training rows: OSError: gone" in result.stderr
     assert (here / "a.model").exists()
@@ -203,12 +203,12 @@ def test_a_score_with_a_run_is_kept_and_resumed(here, run):
 def test_more_classes_than_a_matrix_shows_are_told_by_their_commonest_confusions():
     counts = np.diag(np.full(100, 5))
     counts[3, 9], counts[7, 1] = 4, 2
-    told = judgement.told({"classes": list(range(100)), "confusion": counts.tolist(), "rows": 506})
+    told = evaluation.told({"classes": list(range(100)), "confusion": counts.tolist(), "rows": 506})
     assert told["confused"] == [["3", "9", 4], ["7", "1", 2]]
     assert "confusion" not in told
     assert len(told["classes"]) == 64
     small = {"classes": [0, 1], "confusion": [[1, 0], [0, 1]]}
-    assert judgement.told(small) is small
+    assert evaluation.told(small) is small
 
 
 def test_report_makes_the_page_again(here, run):

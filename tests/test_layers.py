@@ -31,20 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "estimators.basis": "estimators",
-    "estimators.landmarked": "estimators",
-    "estimators.choosing": "estimators",
-    "estimators.constraints": "estimators",
-    "estimators.domained": "estimators",
-    "estimators.domains": "estimators",
-    "estimators.rounds": "estimators",
-    "estimators.alignment": "estimators",
-    "estimators.adaptation": "estimators",
-    "estimators.views": "estimators",
-    "estimators.images": "estimators",
-    "model": "estimators",
-    "model_checks": "estimators",
-    "cli.judgement": "estimators",
     "search.work": "search",
     "search.splits": "search",
     "search.scoring": "search",

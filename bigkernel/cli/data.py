@@ -13,7 +13,7 @@ import click
 
 from bigkernel.cli.options import json_option, show
 from bigkernel.errors import DataError, ModelRejected
-from bigkernel.model import load_model
+from bigkernel.estimators.persistence import load_model
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.check import STORES, kind_at, protections, walk

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import numpy as np
 
-from bigkernel.estimators.basis import FOURIER
-from bigkernel.estimators.choosing import CHOICES
+from bigkernel.estimators.kernel_basis import FOURIER
+from bigkernel.estimators.landmark_choice import CHOICES
 from bigkernel.kernels.functions import KERNELS
 
 _METHODS = {

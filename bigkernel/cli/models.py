@@ -14,7 +14,6 @@ from sklearn.pipeline import Pipeline
 from bigkernel import calibration, measuring
 from bigkernel.cli import planning
 from bigkernel.cli.describe import bad_rows_option, build, chosen_rows
-from bigkernel.cli.judgement import judge, judge_on_training, split, told
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
     Where,
@@ -29,8 +28,9 @@ from bigkernel.config import settings
 from bigkernel.engine.context import forget, processors
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.estimators.evaluation import judge, judge_on_training, split, told
+from bigkernel.estimators.persistence import load_model, save_model
 from bigkernel.measuring.tasks import gemm_flops_per_second
-from bigkernel.model import load_model, save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.bar import progress

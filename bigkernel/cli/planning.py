@@ -21,10 +21,10 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
-from bigkernel.estimators.basis import FOURIER
-from bigkernel.estimators.domained import DomainedTransformer
+from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.linear import _Linear
-from bigkernel.estimators.rounds import SidedEstimator
+from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.forecast import Forecast, Work
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.functions import as_kernel

@@ -21,8 +21,8 @@ from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, show
 from bigkernel.errors import DataError
+from bigkernel.estimators.persistence import save_model
 from bigkernel.kernels.functions import Kernel
-from bigkernel.model import save_model
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.transport.messages import plain
 from bigkernel.search import SweepSearchCV

@@ -15,7 +15,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
-from bigkernel.estimators.constraints import require_some
+from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import part_of_job
 from bigkernel.solvers.gcv import best_alpha

@@ -11,8 +11,8 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import input_rows
-from bigkernel.estimators.basis import KernelBasis
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
+from bigkernel.estimators.kernel_basis import KernelBasis
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job

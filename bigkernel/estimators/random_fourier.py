@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows
-from bigkernel.estimators.basis import begin
+from bigkernel.estimators.kernel_basis import begin
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of

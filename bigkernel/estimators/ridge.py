@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.indefinite import indefinite_krr
@@ -119,7 +119,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     landmarks : str or array (m, d)
         The landmarks, or how they are chosen among the rows: "uniform"; "balanced", as many of every domain; centres of
         "k-means", or "balanced-k-means"; "leverage", by recursive ridge leverage scores; "rpcholesky", by randomly
-        pivoted Cholesky (see `bigkernel.estimators.choosing`). "fourier" and "orthogonal-fourier" take m random
+        pivoted Cholesky (see `bigkernel.estimators.landmark_choice`). "fourier" and "orthogonal-fourier" take m random
         Fourier features (`RandomFourier`) in the place of landmarks.
     fit_intercept : bool
         An intercept b without penalty (seed 002).

@@ -19,9 +19,9 @@ from sklearn.utils.metaestimators import available_if
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, keeps_statistics
-from bigkernel.estimators.landmarked import LandmarkEstimator
-from bigkernel.estimators.rounds import PseudoLabelRounds
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
+from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
 from bigkernel.kernels.functions import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import Alpha, sssl_all, sssl_core

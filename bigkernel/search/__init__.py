@@ -22,7 +22,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, is_lazy
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.monitor import Note, emit, part_of_job
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table

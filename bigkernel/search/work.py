@@ -22,8 +22,8 @@ from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
-from bigkernel.estimators.choosing import BY_KERNEL
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.landmark_choice import BY_KERNEL
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.monitor import Step, emit, spent

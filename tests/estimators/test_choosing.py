@@ -19,8 +19,8 @@ from sklearn.metrics import pairwise_distances_argmin_min
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Polynomial, Sigmoid, executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.estimators import choosing
-from bigkernel.estimators.choosing import CHOICES, choose, sample_size
+from bigkernel.estimators import landmark_choice
+from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
 from bigkernel.monitor import Spent, observe
 
 rng = np.random.default_rng(20170524)
@@ -109,8 +109,8 @@ def test_domains_are_found_a_step_at_a_time(tmp_path):
 @pytest.fixture
 def many(monkeypatch):
     """Clusters of more rows than k-means sees all of."""
-    monkeypatch.setattr(choosing, "FEW_ROWS", 200)
-    monkeypatch.setattr(choosing, "_PART_BYTES", 2**12)
+    monkeypatch.setattr(landmark_choice, "FEW_ROWS", 200)
+    monkeypatch.setattr(landmark_choice, "_PART_BYTES", 2**12)
     centres = 4 * rng.normal(size=(15, 3))
     return np.concatenate([centre + rng.normal(size=(120, 3)) for centre in centres])
 
@@ -139,8 +139,8 @@ def test_centres_of_many_rows_do_not_depend_on_who_finds_them(many, client):
 
 def test_only_a_sample_of_many_rows_is_read(many, monkeypatch):
     seen = []
-    plain = choosing._many
-    monkeypatch.setattr(choosing, "_many", lambda rows, ids, *rest: seen.append(ids) or plain(rows, ids, *rest))
+    plain = landmark_choice._many
+    monkeypatch.setattr(landmark_choice, "_many", lambda rows, ids, *rest: seen.append(ids) or plain(rows, ids, *rest))
     chosen("k-means", as_rows(many), 15)
     assert len(seen[0]) == sample_size(len(many), 3, 15, least=200) == 300
     assert (np.diff(seen[0]) > 0).all()
@@ -197,16 +197,18 @@ def test_choices_by_the_kernel_follow_its_width():
 def test_choices_by_the_kernel_are_refused_where_they_mean_nothing_or_take_too_much(choice, monkeypatch):
     with pytest.raises(ConfigError, match=r"sigmoid kernel is not positive definite"):
         fitted(choice, kernel=Sigmoid())
-    monkeypatch.setattr(choosing, "FACTOR_BYTES", 16 * M * M - 1)
+    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 16 * M * M - 1)
     with pytest.raises(ConfigError, match=rf"landmarks='{choice}'.*12 landmarks"):
         fitted(choice)
 
 
 @pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
 def test_a_sample_is_cut_to_what_fits(choice, monkeypatch):
-    monkeypatch.setattr(choosing, "FACTOR_BYTES", 8 * M * 40)
-    taken, plain = [], choosing.BY_KERNEL[choice]
-    monkeypatch.setitem(choosing.BY_KERNEL, choice, lambda k, X, *rest: taken.append(len(X)) or plain(k, X, *rest))
+    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 8 * M * 40)
+    taken, plain = [], landmark_choice.BY_KERNEL[choice]
+    monkeypatch.setitem(
+        landmark_choice.BY_KERNEL, choice, lambda k, X, *rest: taken.append(len(X)) or plain(k, X, *rest)
+    )
     fitted(choice)
     assert taken == [40]
 

@@ -31,7 +31,7 @@ from bigkernel import (
 )
 from bigkernel.engine.sources import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge, RankDeficient
-from bigkernel.estimators import constraints
+from bigkernel.estimators import parameter_checks
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15
@@ -118,7 +118,7 @@ def test_weights_of_the_exact_form_with_an_intercept_count_rows():
 
 
 def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
-    monkeypatch.setattr(constraints, "EXACT_BYTES", 8 * N * N - 1)
+    monkeypatch.setattr(parameter_checks, "EXACT_BYTES", 8 * N * N - 1)
     with pytest.raises(PlanTooLarge, match=r"120×120.*n_landmarks"):
         KernelRidge().fit(X, y)
 

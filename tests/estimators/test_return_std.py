@@ -41,7 +41,7 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorrupt, ConfigError, DataError, PlanTooLarge
-from bigkernel.estimators import constraints
+from bigkernel.estimators import parameter_checks
 from bigkernel.storage import run_directory
 
 rng = np.random.default_rng(20060102)
@@ -647,7 +647,7 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(make_corpus, tmp_path
 
 def test_the_exact_form_of_a_loaded_model_refuses_a_matrix_larger_than_memory(monkeypatch):
     model = KernelRidge(**SAME).fit(X, y)
-    monkeypatch.setattr(constraints, "EXACT_BYTES", 8 * N * N - 1)
+    monkeypatch.setattr(parameter_checks, "EXACT_BYTES", 8 * N * N - 1)
     assert model.predict(NEW).shape == (33,)
     with pytest.raises(PlanTooLarge, match="90×90"):
         model.predict(NEW, return_std=True)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
-from bigkernel.estimators.constraints import require_exact
-from bigkernel.estimators.domained import DomainedEstimator, cell_counts
+from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
+from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.monitor import part_of_job

@@ -19,8 +19,8 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.basis import KernelBasis
-from bigkernel.estimators.constraints import require_exact, require_some
+from bigkernel.estimators.kernel_basis import KernelBasis
+from bigkernel.estimators.parameter_checks import require_exact, require_some
 from bigkernel.monitor import part_of_job, spent
 from bigkernel.solvers import residuals
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty

@@ -21,8 +21,8 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.penalty_grid import Penalty

@@ -14,12 +14,12 @@ from sklearn.base import is_classifier
 
 from bigkernel.errors import ModelRejected
 from bigkernel.estimators import DICA, KernelRidge, Nystroem, RandomFourier, Rescaler, Standardizer, UnitNormalizer
-from bigkernel.estimators.domained import DomainedTransformer
-from bigkernel.estimators.images import _ImageTransformer
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.image_transforms import _ImageTransformer
 from bigkernel.estimators.linear import _Linear
-from bigkernel.estimators.rounds import PseudoLabelRounds, SidedEstimator
-from bigkernel.estimators.views import _XNV
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds, SidedEstimator
+from bigkernel.estimators.xnv import _XNV
 from bigkernel.kernels.functions import Kernel
 
 Array = NDArray[Any]

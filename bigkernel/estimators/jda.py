@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
-from bigkernel.estimators.domained import DomainedTransformer
-from bigkernel.estimators.rounds import SidedEstimator
+from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision

@@ -11,9 +11,9 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.basis import OF_FOURIER
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS, require_exact, require_some
-from bigkernel.estimators.domained import DomainedTransformer
+from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.kernel_basis import OF_FOURIER
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact, require_some
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import part_of_job
 from bigkernel.solvers.dica import Components, exact_components, landmark_components

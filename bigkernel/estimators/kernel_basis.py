@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.choosing import CHOICES, choose, sampled
+from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel

@@ -24,9 +24,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators.rounds import PseudoLabelRounds
+from bigkernel.estimators.persistence_checks import require_sound
+from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
 from bigkernel.kernels.functions import KERNELS, Kernel
-from bigkernel.model_checks import require_sound
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.storage import zarr_arrays
 

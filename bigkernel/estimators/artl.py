@@ -13,8 +13,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.constraints import KERNEL_CONSTRAINTS
-from bigkernel.estimators.rounds import SidedEstimator
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
 from bigkernel.solvers.artl import Strengths, adapted, slope

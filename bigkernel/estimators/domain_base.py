@@ -23,7 +23,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_lazy
-from bigkernel.estimators.landmarked import LandmarkEstimator
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import Accumulator, MomentStatistic, Targets
