@@ -32,7 +32,7 @@ from .kernels.functions import Matern as Matern
 from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
-from .search import SweepSearchCV as SweepSearchCV
+from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus
 from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
-from bigkernel.search import SweepSearchCV
+from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.statistics.moments import Accumulator
 from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.chunk import Chunk, Workspace

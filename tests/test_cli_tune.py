@@ -13,7 +13,7 @@ from test_cli import FIT, ROWS, here, made, work  # noqa: F401
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, load_model, open_corpus
 from bigkernel.cli import main
-from bigkernel.search.work import Work
+from bigkernel.search.shared_sweeps import Work
 
 GRID = ["--landmarks", "30", "--sigma", "0.3:1.2:3", "--alpha", "1e-4,0.1,1", "--transform", "unit-norm"]
 

@@ -31,11 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "search.work": "search",
-    "search.splits": "search",
-    "search.scoring": "search",
-    "search.refits": "search",
-    "search.results": "search",
     "clusters": "cluster",
     "cluster_files": "cluster",
     "attach": "cluster",

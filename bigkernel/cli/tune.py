@@ -25,8 +25,8 @@ from bigkernel.estimators.persistence import save_model
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.transport.messages import plain
-from bigkernel.search import SweepSearchCV
 from bigkernel.search.scoring import SCORES
+from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.storage.corpus import open_corpus
 from bigkernel.storage.run_directory import write_json
 from bigkernel.storage.run_lock import require_free_lock

@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from bigkernel.errors import DataError
 from bigkernel.search.scoring import SCORES, Tested
-from bigkernel.search.work import Candidate
+from bigkernel.search.shared_sweeps import Candidate
 
 
 def table(

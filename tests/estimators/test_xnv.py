@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier, executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.search import SweepSearchCV
+from bigkernel.search.sweep_search import SweepSearchCV
 
 rng = np.random.default_rng(20130624)
 N, D, M, SIGMA, ALPHA = 140, 3, 9, 1.6, 1e-2

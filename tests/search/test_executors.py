@@ -155,7 +155,8 @@ def test_moments_that_do_not_fit_are_not_kept_and_swept_again_for_the_refit():
     seen = []
     with pytest.MonkeyPatch.context() as patch, observe(seen.append):
         patch.setattr(
-            "bigkernel.search.work.settings", lambda: type("", (), {"memory_limit_bytes": 100, "worker_base_bytes": 0})
+            "bigkernel.search.shared_sweeps.settings",
+            lambda: type("", (), {"memory_limit_bytes": 100, "worker_base_bytes": 0}),
         )
         search = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
     assert [event.what for event in seen if isinstance(event, SweepStarted)] == ["tune", "moments"]

@@ -26,7 +26,7 @@ from bigkernel import (
     UnitNormalizer,
 )
 from bigkernel.monitor import Note, Step, SweepStarted, observe
-from bigkernel.search import SearchPlan
+from bigkernel.search.sweep_search import SearchPlan
 
 rng = np.random.default_rng(77)
 N = 60
