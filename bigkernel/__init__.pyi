@@ -2,7 +2,7 @@
 
 __version__: str
 
-from .clusters import connect as connect
+from .cluster.connect import connect as connect
 from .engine.context import executing as executing
 from .engine.sweep import sweep as sweep
 from .estimators import DICA as DICA

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, run_options
-from bigkernel.cluster_files import cluster_of
+from bigkernel.cluster.cluster_file import cluster_of
+from bigkernel.cluster.yaml_files import Kind, check_mapping, expanded, read_mapping
 from bigkernel.errors import ConfigError
-from bigkernel.mappings import Kind, check_mapping, expanded, read_mapping
 from pipelines import corpus_job, corpus_page
 from pipelines.corpus_job import Settings
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from bigkernel import certificates, credentials
-from bigkernel.certificates import CA_DAYS, make_certificates, renew_certificates
 from bigkernel.cli import main
-from bigkernel.credentials import ROLES, check_credentials
+from bigkernel.cluster import tls_authority
+from bigkernel.cluster.tls_authority import CA_DAYS, make_certificates, renew_certificates
+from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.errors import ConfigError
 
 FILES = {"ca.pem", "ca-key.pem", "scheduler.pem", "worker.pem", "client.pem", "dask-tls.yaml"}
@@ -97,7 +97,7 @@ def test_nobody_else_can_open_a_file_whatever_the_umask(tmp_path, monkeypatch):
             opened.append((os.fspath(path), flags, stat.S_IMODE(os.fstat(descriptor).st_mode)))
         return descriptor
 
-    monkeypatch.setattr(certificates.os, "open", watched)
+    monkeypatch.setattr(tls_authority.os, "open", watched)
     before = os.umask(0)
     try:
         make_certificates(tmp_path / "tls")
@@ -125,9 +125,9 @@ def test_a_directory_is_whole_or_not_there_wherever_it_was_stopped(step, tmp_pat
 
         return call
 
-    monkeypatch.setattr(certificates, "_write", stopping(certificates._write))
-    monkeypatch.setattr(certificates, "_sync", stopping(certificates._sync))
-    monkeypatch.setattr(certificates, "_sign", stopping(certificates._sign))
+    monkeypatch.setattr(tls_authority, "_write", stopping(tls_authority._write))
+    monkeypatch.setattr(tls_authority, "_sync", stopping(tls_authority._sync))
+    monkeypatch.setattr(tls_authority, "_sign", stopping(tls_authority._sign))
     target = tmp_path / "tls"
     try:
         make_certificates(target)

@@ -17,7 +17,7 @@ import yaml
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster_files import cluster_of, read_file
+from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.config import settings
 from bigkernel.engine.tasks import OneBlasThread, blas_threads
 from bigkernel.errors import ConfigError, Stalled

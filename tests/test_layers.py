@@ -31,16 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "clusters": "cluster",
-    "cluster_files": "cluster",
-    "attach": "cluster",
-    "dask_settings": "cluster",
-    "ssh": "cluster",
-    "hosted": "cluster",
-    "slurm": "cluster",
-    "credentials": "cluster",
-    "certificates": "cluster",
-    "mappings": "cluster",
     "calibration": "forecast",
     "measuring": "forecast",
     "cli.planning": "forecast",

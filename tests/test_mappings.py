@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bigkernel.cluster.yaml_files import ListOf, check_mapping, read_mapping
 from bigkernel.errors import ConfigError
-from bigkernel.mappings import ListOf, check_mapping, read_mapping
 
 KEYS = {
     "corpus": (str,),

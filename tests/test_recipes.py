@@ -20,11 +20,11 @@ from distributed.cli.dask_worker import main as dask_worker
 
 import bigkernel
 from bigkernel import errors
-from bigkernel.certificates import make_certificates
 from bigkernel.cli import main
-from bigkernel.cluster_files import AddressFile, read_file
+from bigkernel.cluster.cluster_file import AddressFile, read_file
+from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.cluster.tls_files import check_credentials
 from bigkernel.config import settings
-from bigkernel.credentials import check_credentials
 from bigkernel.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]

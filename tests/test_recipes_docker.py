@@ -22,7 +22,7 @@ from dask.utils import parse_bytes
 from drivers import wait_until
 
 import bigkernel
-from bigkernel.certificates import make_certificates
+from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.config import settings
 from bigkernel.storage import zarr_arrays
 

@@ -6,8 +6,8 @@ import os
 
 import click
 
-from bigkernel.certificates import CA_DAYS, make_certificates, renew_certificates
 from bigkernel.cli.options import json_option, show
+from bigkernel.cluster.tls_authority import CA_DAYS, make_certificates, renew_certificates
 
 
 @click.command()

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bigkernel.clusters import connect
+from bigkernel.cluster.connect import connect
 from bigkernel.engine.context import executing
 from bigkernel.errors import BigKernelError
 from bigkernel.monitor.format import duration, flops, printable, size

@@ -17,8 +17,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from bigkernel import clusters
-from bigkernel.cluster_files import read_file
+from bigkernel.cluster import connect
+from bigkernel.cluster.cluster_file import read_file
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
 from bigkernel.monitor.format import printable
 from bigkernel.monitor.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
@@ -311,7 +311,7 @@ def _source(place: str, tls: str | None) -> Iterator[Source]:
             f"{place}: describes a cluster that each command starts for itself; give the address that the job printed, "
             "or the directory that it was given with --run"
         )
-    with clusters.connect(place, tls=tls) as client:
+    with connect.connect(place, tls=tls) as client:
         yield Scheduler(client, client.scheduler.address)
 
 

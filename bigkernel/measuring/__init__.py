@@ -25,7 +25,7 @@ import psutil
 from distributed import Client, Future, wait
 
 from bigkernel.calibration import Calibration, now_here, place, this_machine
-from bigkernel.clusters import connect
+from bigkernel.cluster.connect import connect
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster_files import LocalFile, read_file
+from bigkernel.cluster.cluster_file import LocalFile, read_file
 from bigkernel.config import Settings, settings
 from bigkernel.errors import ConfigError
 

@@ -34,9 +34,10 @@ from distributed import Security, default_client, rpc
 from drivers import wait_until
 from probes import Hold, Sums
 
-from bigkernel import Gaussian, KernelRidge, certificates, connect, executing, load_model, sweep
-from bigkernel.certificates import make_certificates, renew_certificates
+from bigkernel import Gaussian, KernelRidge, connect, executing, load_model, sweep
 from bigkernel.cli import main
+from bigkernel.cluster import tls_authority
+from bigkernel.cluster.tls_authority import make_certificates, renew_certificates
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
@@ -80,7 +81,7 @@ def expired(tls, tmp_path_factory):
     path = tmp_path_factory.mktemp("expired") / "tls"
     shutil.copytree(tls, path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificates, "now", lambda: datetime.now(UTC) - timedelta(days=2))
+        patch.setattr(tls_authority, "now", lambda: datetime.now(UTC) - timedelta(days=2))
         renew_certificates(path, days=1)
     return path
 
@@ -335,7 +336,7 @@ def test_connect_names_what_is_wrong_with_certificates_within_seconds(secured, t
             pass
         assert time.monotonic() - start < 20, where  # a wait that runs out takes 30
     with monkeypatch.context() as patch:  # what our check would have found, the scheduler finds
-        patch.setattr("bigkernel.attach.check_credentials", lambda *_: mixed)
+        patch.setattr("bigkernel.cluster.attach.check_credentials", lambda *_: mixed)
         with (
             pytest.raises(ConfigError, match=r"scheduler refuses .*client\.pem|the authority of .*client\.pem"),
             connect(address, tls=tls),

@@ -23,9 +23,9 @@ from machines import Daemon, fit, free_port, listens
 from probes import Both, Sleep, Sums, Touch
 
 from bigkernel import connect
-from bigkernel.certificates import make_certificates
 from bigkernel.cli import main
-from bigkernel.cluster_files import AddressFile
+from bigkernel.cluster.cluster_file import AddressFile
+from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled

@@ -21,8 +21,8 @@ from drivers import published, wait_until
 from machines import CUT, fit, free_port
 
 from bigkernel import connect, load_model
-from bigkernel.certificates import make_certificates
-from bigkernel.cluster_files import cluster_of
+from bigkernel.cluster.cluster_file import cluster_of
+from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
@@ -195,8 +195,8 @@ def described(tls, tmp_path):
 def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     slurm, described, rows, wanted, monkeypatch
 ):
-    monkeypatch.setattr("bigkernel.slurm.LOST_SECONDS", 1)
-    monkeypatch.setattr("bigkernel.slurm.REPLACE_SECONDS", 1)
+    monkeypatch.setattr("bigkernel.cluster.slurm.LOST_SECONDS", 1)
+    monkeypatch.setattr("bigkernel.cluster.slurm.REPLACE_SECONDS", 1)
     with connect(described()) as client:
         client.wait_for_workers(2, timeout=90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
@@ -255,8 +255,8 @@ def test_scheduler_and_workers_of_jobs_listen_at_one_address_each(described, mon
         found.update(script=script, addresses={ip for _, ip in listening() - before})
         raise ConfigError("enough seen")
 
-    monkeypatch.setattr("bigkernel.slurm._require_taken", refuse)
-    monkeypatch.setattr("bigkernel.slurm.shutil.which", lambda name: name)
+    monkeypatch.setattr("bigkernel.cluster.slurm._require_taken", refuse)
+    monkeypatch.setattr("bigkernel.cluster.slurm.shutil.which", lambda name: name)
     with pytest.raises(ConfigError, match="enough seen"), connect(described(**changes)):
         pass
     assert found["addresses"] == {wanted_ip, "127.0.0.1"}  # the pages are at loopback

@@ -19,13 +19,13 @@ from drivers import Driver, wait_until
 from machines import fit, free_port, listens, marked, wait_until_gone
 
 from bigkernel import connect
-from bigkernel.certificates import make_certificates
-from bigkernel.cluster_files import SshFile, read_file
+from bigkernel.cluster.cluster_file import SshFile, read_file
+from bigkernel.cluster.dask_settings import START_SECONDS
+from bigkernel.cluster.ssh import _Start, _started
+from bigkernel.cluster.ssh_remote import BEAT_SECONDS
+from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.config import settings
-from bigkernel.dask_settings import START_SECONDS
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.hosted import BEAT_SECONDS
-from bigkernel.ssh import _Start, _started
 
 pytestmark = [pytest.mark.ssh, pytest.mark.cluster]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -100,8 +100,8 @@ def hosts(tmp_path_factory, daemon):
 def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_running(
     hosts, rows, wanted, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bigkernel.ssh.AGAIN_SECONDS", 0.5)
-    monkeypatch.setattr("bigkernel.ssh.BEAT_SECONDS", 0.5)
+    monkeypatch.setattr("bigkernel.cluster.ssh.AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr("bigkernel.cluster.ssh.BEAT_SECONDS", 0.5)
     make_certificates(tmp_path / "tls")
     with connect(replace(hosts.file, tls=tmp_path / "tls")) as client:
         client.wait_for_workers(2, timeout=90)
@@ -211,8 +211,8 @@ def test_a_host_waits_longer_than_a_beat_may_take_however_short_stalls_are(tmp_p
 
 
 def test_a_session_hears_of_its_driver_before_it_has_started_anything(monkeypatch):
-    monkeypatch.setattr("bigkernel.ssh.BEAT_SECONDS", 0.01)
-    monkeypatch.setattr("bigkernel.ssh.START_SECONDS", 5)
+    monkeypatch.setattr("bigkernel.cluster.ssh.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("bigkernel.cluster.ssh.START_SECONDS", 5)
     file = SshFile(hosts=("127.0.0.1",), scheduler="127.0.0.1", ports=(22,))
     start = _Start(file, replace(settings(), stall_seconds=5), 1, None)
 
@@ -271,7 +271,7 @@ def test_what_runs_on_a_host_ends_when_its_driver_says_nothing(tmp_path):
     }
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bigkernel.hosted"],
+            [sys.executable, "-m", "bigkernel.cluster.ssh_remote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

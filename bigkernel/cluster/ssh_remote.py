@@ -1,4 +1,4 @@
-"""One host's part of a cluster: `python -m bigkernel.hosted`, at the other end of an SSH session that `ssh` holds.
+"""One host's part of a cluster: `python -m bigkernel.cluster.ssh_remote`, at the other end of an SSH session that `ssh` holds.
 
 Its first line of input is JSON: what to start, with the settings of the driver and, where the cluster is encrypted, the
 certificate of the role (never on a command line, never in a file that stays). Its first line of output is JSON too: the
@@ -22,7 +22,7 @@ from typing import Any
 import dask
 from distributed import Nanny, Scheduler, Security
 
-from bigkernel.dask_settings import START_SECONDS, configuration, dashboard_port, one_blas_thread, pages_load
+from bigkernel.cluster.dask_settings import START_SECONDS, configuration, dashboard_port, one_blas_thread, pages_load
 from bigkernel.engine.context import is_loopback, processors
 
 BEAT_SECONDS = 10  # a driver that lives sends a line end this often

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from dask.utils import parse_bytes
 
+from bigkernel.cluster.yaml_files import Kind, ListOf, check_mapping, expanded, read_mapping, show
 from bigkernel.errors import ConfigError
-from bigkernel.mappings import Kind, ListOf, check_mapping, expanded, read_mapping, show
 
 MOST_WORKERS = 1024
 _KEYS: dict[str, Kind] = {

@@ -27,10 +27,17 @@ from distributed.deploy.spec import ProcessInterface
 from distributed.utils import get_ip
 from tornado.ioloop import PeriodicCallback
 
-from bigkernel.cluster_files import SlurmFile, memory_bytes
+from bigkernel.cluster.cluster_file import SlurmFile, memory_bytes
+from bigkernel.cluster.dask_settings import (
+    START_SECONDS,
+    configuration,
+    dashboard_port,
+    first_cause,
+    pages_load,
+    worker_lines,
+)
+from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.config import settings
-from bigkernel.credentials import ROLES, check_credentials
-from bigkernel.dask_settings import START_SECONDS, configuration, dashboard_port, first_cause, pages_load, worker_lines
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
 

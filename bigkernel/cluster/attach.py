@@ -16,8 +16,8 @@ from distributed import Client, Security, rpc
 from distributed.comm import CommClosedError, parse_address, parse_host_port
 from tornado.ioloop import IOLoop
 
+from bigkernel.cluster.tls_files import check_credentials
 from bigkernel.config import settings
-from bigkernel.credentials import check_credentials
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bigkernel.credentials import PURPOSES, ROLES, now, read_certificates, read_key, require_directory
+from bigkernel.cluster.tls_files import PURPOSES, ROLES, now, read_certificates, read_key, require_directory
 from bigkernel.errors import ConfigError
 
 CA_DAYS = 3650  # the authority outlives the certificates that it signs, so that they can be renewed

@@ -17,7 +17,7 @@ from typing import Any
 
 import dask
 
-from bigkernel.attach import PATIENT
+from bigkernel.cluster.attach import PATIENT
 from bigkernel.config import settings
 
 # Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time

@@ -26,11 +26,17 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 
-from bigkernel.attach import attach, security_of
-from bigkernel.cluster_files import AddressFile, ClusterFile, LocalFile, SshFile, memory_bytes, read_file, require_sizes
-from bigkernel.config import settings
-from bigkernel.credentials import ROLES
-from bigkernel.dask_settings import (
+from bigkernel.cluster.attach import attach, security_of
+from bigkernel.cluster.cluster_file import (
+    AddressFile,
+    ClusterFile,
+    LocalFile,
+    SshFile,
+    memory_bytes,
+    read_file,
+    require_sizes,
+)
+from bigkernel.cluster.dask_settings import (
     START_SECONDS,
     configuration,
     dashboard_port,
@@ -38,12 +44,14 @@ from bigkernel.dask_settings import (
     one_blas_thread,
     pages_load,
 )
+from bigkernel.cluster.slurm import slurm_cluster
+from bigkernel.cluster.ssh import ssh_cluster
+from bigkernel.cluster.tls_files import ROLES
+from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.tasks import Undisturbed
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.monitor.transport.plugin import install
-from bigkernel.slurm import slurm_cluster
-from bigkernel.ssh import ssh_cluster
 
 _log = logging.getLogger(__name__)
 

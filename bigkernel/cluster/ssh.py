@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import bigkernel
-from bigkernel.certificates import make_certificates
-from bigkernel.cluster_files import SshFile, memory_bytes
+from bigkernel.cluster.cluster_file import SshFile, memory_bytes
+from bigkernel.cluster.dask_settings import START_SECONDS
+from bigkernel.cluster.ssh_remote import BEAT_SECONDS
+from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.config import Settings, settings
-from bigkernel.credentials import ROLES, check_credentials
-from bigkernel.dask_settings import START_SECONDS
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import BigKernelError, ConfigError, Stalled
-from bigkernel.hosted import BEAT_SECONDS
 
 _CONNECT_SECONDS = 30  # for a connection, and for logging in
 AGAIN_SECONDS = 30  # a host whose session ended is tried again this often
@@ -295,7 +295,9 @@ async def _started(start: _Start, connection: Any, order: Mapping[str, Any], ses
     host, python = order["name"], start.file.python or sys.executable
     seconds = max(START_SECONDS, start.wanted.stall_seconds)
     try:
-        process = await connection.create_process(f"{shlex.quote(python)} -m bigkernel.hosted", encoding="utf-8")
+        process = await connection.create_process(
+            f"{shlex.quote(python)} -m bigkernel.cluster.ssh_remote", encoding="utf-8"
+        )
     except (OSError, _asyncssh().Error) as error:
         raise ConfigError(
             f"{host}: lets us in, but starts no program for us ({error}); is the account limited?"
@@ -316,7 +318,7 @@ async def _started(start: _Start, connection: Any, order: Mapping[str, Any], ses
         raise ConfigError(f"{host}: the {order['role']} cannot start there: {found.get('error')}") from None
     except (ValueError, TypeError):
         await asyncio.wait({session.listener}, timeout=1.0)  # what it said last may be on its way
-        what = f"`{python} -m bigkernel.hosted` ended before it started the {order['role']}"
+        what = f"`{python} -m bigkernel.cluster.ssh_remote` ended before it started the {order['role']}"
         raise ConfigError(
             f"{host}: {what}; {_last(session)}; install bigkernel {bigkernel.__version__} there, and name its "
             "interpreter (python:)"
