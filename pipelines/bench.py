@@ -19,8 +19,8 @@ from bigkernel import connect
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.sweep import sweep
+from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.bench_jobs import FEATURES, SIGMA, digits_corpus, moments_job, shared, table
 

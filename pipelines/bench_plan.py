@@ -16,10 +16,10 @@ import click
 from distributed import Client
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing
-from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
-from bigkernel.cli.planning import plan_of, work_of
 from bigkernel.config import settings
-from bigkernel.measuring import SECONDS, calibrate
+from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
+from bigkernel.forecast.fit_plan import plan_of, work_of
+from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor import Event, Spent, observe
 from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import SIGMA, table

@@ -28,8 +28,8 @@ from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import judge, told
+from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
-from bigkernel.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, Note, Step, emit
 from bigkernel.monitor.format import flops, size
 from bigkernel.monitor.terminal.bar import bar

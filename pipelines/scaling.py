@@ -15,11 +15,11 @@ import click
 from click.core import ParameterSource
 from dask.utils import parse_bytes
 
-from bigkernel.calibration import Calibration
-from bigkernel.calibration import look as look_up
 from bigkernel.cli.model_options import Numbers
 from bigkernel.errors import ConfigError
-from bigkernel.measuring import SECONDS, calibrate
+from bigkernel.forecast.calibration import Calibration
+from bigkernel.forecast.calibration import look as look_up
+from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.storage.corpus import Corpus
 from pipelines import bench_scheduler, scaling_page, scaling_workers

@@ -18,7 +18,7 @@ from distributed import Client, wait
 
 from bigkernel import connect
 from bigkernel.engine.sweep import sweep
-from bigkernel.measuring.tasks import gemm_flops_per_second
+from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import moments_job
 

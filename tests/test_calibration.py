@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from bigkernel import calibration, measuring
-from bigkernel.calibration import Calibration, Machine, rate_of, this_machine
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.forecast import ORDER, Curve, Rates, Stages, Work, forecast, fresh_bytes
+from bigkernel.forecast import calibration, measuring
+from bigkernel.forecast.calibration import Calibration, Machine, rate_of, this_machine
+from bigkernel.forecast.time_model import ORDER, Curve, Rates, Stages, Work, forecast, fresh_bytes
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from test_calibration import RATES, calibrated
 
-from bigkernel import calibration, measuring
-from bigkernel.calibration import this_machine
 from bigkernel.cli import main
+from bigkernel.forecast import calibration, measuring
+from bigkernel.forecast.calibration import this_machine
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 N, D = 3000, 12

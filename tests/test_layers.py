@@ -31,9 +31,6 @@ ORDER = [
 ]
 # modules that have not moved into their package yet
 MOVING = {
-    "calibration": "forecast",
-    "measuring": "forecast",
-    "cli.planning": "forecast",
     "interrupts": "cli",
 }
 ROOT_MODULES = {"errors", "config", "__init__", "__main__"}

@@ -11,8 +11,6 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel import calibration, measuring
-from bigkernel.cli import planning
 from bigkernel.cli.describe import bad_rows_option, build, chosen_rows
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
@@ -30,7 +28,8 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.estimators.evaluation import judge, judge_on_training, split, told
 from bigkernel.estimators.persistence import load_model, save_model
-from bigkernel.measuring.tasks import gemm_flops_per_second
+from bigkernel.forecast import calibration, fit_plan, measuring
+from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.monitor import Figures, emit
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.bar import progress
@@ -76,15 +75,15 @@ def plan(
     opened = None if corpus is None else open_corpus(corpus)
     if opened is not None:  # what is wrong with it is told before anything is measured
         model = build(opened, options)
-        steps = planning.plan_of(model, chosen_rows(opened, on_bad_rows))
+        steps = fit_plan.plan_of(model, chosen_rows(opened, on_bad_rows))
     if calibrate:
         with progress(enabled=not as_json):
             measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
         path = measured.save()
     if opened is None:
-        show(planning.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
+        show(fit_plan.rates_of(measured), as_json=as_json, title=f"calibration, kept in {path}")
         if not as_json:
-            planning.echo_origin(measured)
+            fit_plan.echo_origin(measured)
         return
     found, why = calibration.look()
     count, base = workers or processors(), settings().worker_base_bytes
@@ -101,8 +100,8 @@ def plan(
         "calibration": None,
     }
     if found is not None:
-        forecast = found.forecast(steps, planning.work_of(model, steps, opened), workers=count, run=with_run)
-        figures |= planning.told(forecast, found)
+        forecast = found.forecast(steps, fit_plan.work_of(model, steps, opened), workers=count, run=with_run)
+        figures |= fit_plan.told(forecast, found)
     title = f"plan: {options['method']} on {corpus}"
     if as_json:
         show(figures, as_json=True)
@@ -112,11 +111,11 @@ def plan(
     shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
     show(shown, as_json=False, title=title)
     if found is None:
-        planning.echo(f"time by the matrix product alone: {why}; {planning.ADVICE}")
+        fit_plan.echo(f"time by the matrix product alone: {why}; {planning.ADVICE}")
         return
     if figures["sweep_seconds"] is not None:
-        planning.echo_stages(stages)
-    planning.echo_origin(found)
+        fit_plan.echo_stages(stages)
+    fit_plan.echo_origin(found)
 
 
 INCIDENTS = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")  # where there were any

@@ -28,7 +28,6 @@ from distributed.comm import get_address_host
 from threadpoolctl import threadpool_limits
 
 import bigkernel
-from bigkernel.calibration import rate_of
 from bigkernel.config import Settings, settings
 from bigkernel.engine.context import Executor, choose, in_force, is_loopback, processors, report
 from bigkernel.engine.dask_executor import on_cluster, tell_of
@@ -36,6 +35,7 @@ from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.tasks import Job, Partial, ToScheduler, merge, merge_seconds, recover, run_segment
 from bigkernel.errors import Stalled
+from bigkernel.forecast.calibration import rate_of
 from bigkernel.images.image_sources import making
 from bigkernel.monitor import (
     Event,

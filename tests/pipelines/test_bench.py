@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bigkernel.forecast import Forecast
+from bigkernel.forecast.time_model import Forecast
 from pipelines import bench_monitor, bench_plan
 from pipelines.bench import bench
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
-from bigkernel.forecast import Curve, Rates, Stages
+from bigkernel.forecast.time_model import Curve, Rates, Stages
 from bigkernel.streaming.plan import plan
 from pipelines import bench_scheduler, scaling_page, scaling_workers
 from pipelines.__main__ import main

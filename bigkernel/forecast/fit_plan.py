@@ -15,7 +15,6 @@ from rich.text import Text
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
-from bigkernel.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
@@ -25,7 +24,8 @@ from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.linear import _Linear
 from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
-from bigkernel.forecast import Forecast, Work
+from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
+from bigkernel.forecast.time_model import Forecast, Work
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.statistics.moments import MomentStatistic, Targets

@@ -24,15 +24,15 @@ import numpy as np
 import psutil
 from distributed import Client, Future, wait
 
-from bigkernel.calibration import Calibration, now_here, place, this_machine
 from bigkernel.cluster.connect import connect
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.forecast import Curve, Rates, Stages, fresh_bytes
+from bigkernel.forecast.calibration import Calibration, now_here, place, this_machine
+from bigkernel.forecast.measuring import tasks
+from bigkernel.forecast.time_model import Curve, Rates, Stages, fresh_bytes
 from bigkernel.kernels.functions import KERNELS
-from bigkernel.measuring import tasks
 from bigkernel.monitor import Step, emit
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus

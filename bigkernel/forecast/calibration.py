@@ -21,8 +21,8 @@ import bigkernel
 from bigkernel.engine.context import processors
 from bigkernel.engine.dask_executor import spread
 from bigkernel.errors import DataError
-from bigkernel.forecast import Curve, Forecast, Rates, Stages, Work, flops_per_second, row_seconds
-from bigkernel.forecast import forecast as forecast_of
+from bigkernel.forecast.time_model import Curve, Forecast, Rates, Stages, Work, flops_per_second, row_seconds
+from bigkernel.forecast.time_model import forecast as forecast_of
 from bigkernel.statistics.moments import GRAM_ROWS
 from bigkernel.storage.run_directory import make_directory, read_sealed, write_sealed
 from bigkernel.streaming.plan import Plan
@@ -94,7 +94,7 @@ class Calibration:
         return (2.0 * width * n_features + width**2) / (sum(seconds.values()) + flush)
 
     def forecast(self, plan: Plan, work: Work, *, workers: int, run: bool = False) -> Forecast:
-        """Seconds of a fit on workers of this machine; see `bigkernel.forecast`."""
+        """Seconds of a fit on workers of this machine; see `bigkernel.forecast.time_model`."""
         ordered = replace(plan, segments=tuple(spread(plan.segments, workers)))  # as a cluster begins them
         return forecast_of(self.rates, ordered, work, workers=workers, run=run)
 
