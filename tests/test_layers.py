@@ -30,9 +30,7 @@ ORDER = [
     "cli",
 ]
 # modules that have not moved into their package yet
-MOVING = {
-    "interrupts": "cli",
-}
+MOVING = {}
 ROOT_MODULES = {"errors", "config", "__init__", "__main__"}
 # imports that are still to be turned
 TO_TURN = {("engine", "forecast"), ("engine", "images")}

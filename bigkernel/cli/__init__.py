@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 import bigkernel
+from bigkernel.cli.interrupts import terminable
 from bigkernel.errors import BigKernelError
-from bigkernel.interrupts import terminable
 
 INTERRUPTED = 75
 # in the order of work: "module", "one line of help"
