@@ -1,7 +1,7 @@
 """Digit corpora for the pipelines: scikit-learn's bundled digits, deformed to any number of rows, and MNIST.
 
 The bundled digits are split into originals to train on and digits to test with; the training corpus is the originals
-and their deformed copies (`bigkernel.images.deform_corpus`). Copies of one original share its number in the column `group`.
+and their deformed copies (`images.deform_corpus`). Copies of one original share its number in the column `group`.
 """
 
 from __future__ import annotations

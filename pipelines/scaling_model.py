@@ -1,7 +1,7 @@
 """A model of a fit's time over workers and rows, and the largest m that time and memory permit.
 
 n rows of d features, m landmarks, S segments, W workers of one task each; a partial result has P bytes. What a process
-does in a second is a calibration of this machine (`bigkernel.forecast.time_model.Rates`). On top of it, once for the whole
+does in a second is a calibration of this machine (`forecast.time_model.Rates`). On top of it, once for the whole
 cluster: the scheduler, which spends c seconds on every segment, one after the other, and storage, which gives all
 workers together no more than its ceiling. With t the seconds of a segment and its merge on a worker,
 

@@ -1,4 +1,4 @@
-"""Row maps and copies of images one pixel at a time, in float64: the oracle of `bigkernel.images.pose_and_strokes` and `.restyled`.
+"""Row maps and copies of images one pixel at a time, in float64: an oracle of `pose_and_strokes` and `restyle`.
 
 Nothing here imports `bigkernel`. Images are (h, w); positions are (down, across) in pixels, 0 the middle of the first.
 The one thing taken from the implementation's word is that the coefficients of an affine map are multiples of 2⁻¹⁶.

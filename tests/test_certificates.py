@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from bigkernel.cli import main
-from bigkernel.cluster import tls_authority
+from bigkernel.cluster import tls_authority, tls_files
 from bigkernel.cluster.tls_authority import CA_DAYS, make_certificates, renew_certificates
 from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.errors import ConfigError
@@ -41,7 +41,7 @@ def at(monkeypatch):
 
     def move(days):
         moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-        for module in (certificates, credentials):
+        for module in (tls_authority, tls_files):
             monkeypatch.setattr(module, "now", lambda: moment)
 
     return move

@@ -251,7 +251,8 @@ def test_what_cannot_be_deformed_is_refused_with_its_reason(images, write, pixel
 
 def test_a_worker_needs_no_package_for_pictures():
     code = (
-        "import sys, bigkernel.images.deform_corpus; from bigkernel.images.elastic import Deformation; import numpy as np; "
+        "import sys, bigkernel.images.deform_corpus; from bigkernel.images.elastic import Deformation; "
+        "import numpy as np; "
         "Deformation(8, 8).copies(np.zeros((2, 64), np.uint8), 0); "
         "print({'matplotlib', 'PIL', 'sklearn'} & set(sys.modules))"
     )

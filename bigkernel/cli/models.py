@@ -111,7 +111,7 @@ def plan(
     shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
     show(shown, as_json=False, title=title)
     if found is None:
-        fit_plan.echo(f"time by the matrix product alone: {why}; {planning.ADVICE}")
+        fit_plan.echo(f"time by the matrix product alone: {why}; {fit_plan.ADVICE}")
         return
     if figures["sweep_seconds"] is not None:
         fit_plan.echo_stages(stages)

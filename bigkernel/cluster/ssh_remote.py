@@ -1,4 +1,4 @@
-"""One host's part of a cluster: `python -m bigkernel.cluster.ssh_remote`, at the other end of an SSH session that `ssh` holds.
+"""One host's part of a cluster: `python -m bigkernel.cluster.ssh_remote`, at the far end of a session of `ssh`.
 
 Its first line of input is JSON: what to start, with the settings of the driver and, where the cluster is encrypted, the
 certificate of the role (never on a command line, never in a file that stays). Its first line of output is JSON too: the

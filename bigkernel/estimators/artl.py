@@ -33,8 +33,8 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
     Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
     of kernel ridge regression: the distance between the means of both domains, and of each class in them (joint maximum
     mean discrepancy), the target's classes by soft pseudo-labels; the variation of f along a graph of all rows, whose
-    vertices meet in their nearest landmarks (`solvers.anchor_graph`); and the norm of f. One sweep takes the moments; each
-    round sweeps the target once for its pseudo-labels and solves an m×m problem.
+    vertices meet in their nearest landmarks (`solvers.anchor_graph`); and the norm of f. One sweep takes the moments;
+    each round sweeps the target once for its pseudo-labels and solves an m×m problem.
 
     Which rows are the target: those of domains in which no row has a label; without domains, the rows without a label.
     Rows without a label in a domain that has some are left out. A class that no source row has is never predicted.

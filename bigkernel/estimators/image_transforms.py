@@ -47,8 +47,8 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
     """Bring every image to a common position, slant and size by the moments of its ink.
 
     The centroid comes to the middle, the slant cov(x, y)/var(y) is taken away, the height is brought to one spread and
-    the breadth half of the way to another (see `bigkernel.images.pose_and_strokes.MomentNormalise`). Pixels are ink: 0 is the ground.
-    An image without ink stays as it is.
+    the breadth half of the way to another (see `MomentNormalise` in `images.pose_and_strokes`). Pixels are ink:
+    0 is the ground. An image without ink stays as it is.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
     """Describe every image by its strokes: 8 directions of the gradient in 8×8 cells, 512 features of unit norm.
 
     A feature is the square root of the share of a direction and a cell in all gradients of the image (see
-    `bigkernel.images.pose_and_strokes.Orientations`), so that features do not depend on the brightness of an image. An image without
-    any edge gives zeros.
+    `Orientations` in `images.pose_and_strokes`), so that features do not depend on the brightness of an image. An image
+    without any edge gives zeros.
 
     Parameters
     ----------

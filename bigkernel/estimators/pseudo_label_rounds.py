@@ -1,8 +1,8 @@
 """Rounds of pseudo-labels: what JDA, ARTL and SSSL with aligned eigenfunctions share.
 
 A first sweep takes the moments of both sides. Every round after it sweeps the target alone: what the last solution
-says of its rows, as sums of features by class (`solvers.pseudo_labels`), then solves again. All of it is transductive: the
-target's rows are seen, its labels never.
+says of its rows, as sums of features by class (`solvers.pseudo_labels`), then solves again. All of it is transductive:
+the target's rows are seen, its labels never.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def ingest(
     Parameters
     ----------
     source : Source, or a sequence of them
-        From `bigkernel.ingest.readers.open_source`, or `labels.relabelled`. Several must agree in features, dtype and images; their
-        classes are joined, and the column `domain` is 0, 1, … by file.
+        From `ingest.readers.open_source`, or `labels.relabelled`. Several must agree in features, dtype and images;
+        their classes are joined, and the column `domain` is 0, 1, … by file.
     target_path : path
         Must not exist, unless `overwrite`; nor may the corpora beside it that a split makes.
     name : str or None

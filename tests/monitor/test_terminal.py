@@ -53,7 +53,7 @@ def screen(monkeypatch):
         return [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())) if line]
 
     monkeypatch.setattr(
-        terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
+        bar, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
     )
     return types.SimpleNamespace(stream=stream, lines=lines)
 
@@ -258,7 +258,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(clock, monkeypatch):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     monkeypatch.setattr(
-        terminal, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
+        bar, "Console", lambda file: Console(file=file, force_terminal=True, width=80, color_system=None)
     )
     with bar.progress(stream=stream):
         emit(SweepStarted("Übung", "threads", PLAN))

@@ -1,6 +1,6 @@
 """Reading other people's files: one reader a format, found in one table.
 
-`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `bigkernel.ingest.convert.ingest` streams
+`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `ingest.convert.ingest` streams
 sources into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is
 wrong with a file is a `DataError` that names the path and the byte, line or row.
 """

@@ -1,6 +1,6 @@
 """Routes on the scheduler's HTTP server: the page `/bigkernel` among those of Dask, and `/bigkernel/state.json`.
 
-They are added while the scheduler runs, by its plugin (`bigkernel.monitor.transport.plugin`) or by Dask's configuration:
+They are added while the scheduler runs, by its plugin (`monitor.transport.plugin`) or by Dask's configuration:
 
     distributed.scheduler.preload: [bigkernel.monitor.dashboard.server]
 

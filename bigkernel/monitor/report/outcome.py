@@ -1,6 +1,6 @@
 """What came out of a job: how good its model is, and what its solve says of itself.
 
-Both are read from the figures that the job left in the journal: "score" (see `bigkernel.estimators.evaluation`), "fit" (an
+Both are read from the figures that the job left in the journal: "score" (see `estimators.evaluation`), "fit" (an
 estimator's `fit_report`) and "tune" (`records`: a mapping for each of the best candidates, with `score`, `rank` and
 `standard_error`; `score`: its name; `candidates`, `folds`: how many there were). They may be of any version, so that
 every value is looked at before it is shown.

@@ -1,6 +1,6 @@
 """The books of all jobs that one process hears of: what the dashboard page, the JSON, the metrics and `watch` show.
 
-A board is fed with messages (`bigkernel.monitor.transport.messages`) and gives a snapshot of plain data. The scheduler keeps one
+A board is fed with messages (`monitor.transport.messages`) and gives a snapshot of plain data. The scheduler keeps one
 of all its jobs; `watch` and the report make theirs of the journal of a run directory.
 """
 

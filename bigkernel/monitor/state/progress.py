@@ -1,6 +1,6 @@
 """What is known of one sweep while it runs: the state of every segment, its workers, rate, stages and time left.
 
-Plain bookkeeping fed with messages (`bigkernel.monitor.transport.messages`), in any order and from any process; a message about
+Plain bookkeeping fed with messages (`monitor.transport.messages`), in any order and from any process; a message about
 an unknown segment is ignored.
 """
 

@@ -1,6 +1,6 @@
 """Progress of a job on the terminal of its own process: a bar where there is one, plain lines elsewhere.
 
-The figures are those of the job's books (`bigkernel.monitor.state.progress`), in the words of `bigkernel.monitor.terminal.live`.
+The figures are those of the job's books (`monitor.state.progress`), in the words of `monitor.terminal.live`.
 Nothing is shown for the first half second, so that short sweeps stay silent.
 """
 
