@@ -335,7 +335,7 @@ def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus,
 
 @pytest.mark.parametrize("k", range(1, 2 * SEGMENTS, 5))
 def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(rows, clean, start, tmp_path, k):
-    # every step of every publish is enumerated in tests/test_runs.py; here the process really ends
+    # every step of every publish is enumerated in tests/storage/test_run_directory.py; here the process really ends
     code = f"""
 import os
 import dask

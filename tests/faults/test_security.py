@@ -1,7 +1,7 @@
 """Who is let in, and what listens where: F31 (TLS), F32 (sockets), F33 (HTTP routes), F34 (BLAS), F38 (dashboard).
 
 Schedulers and workers that are started by hand are processes of `python -m distributed.cli.…`, with the configuration
-that `bigkernel certs` writes. In-process workers (F34) are in tests/test_sweep_dask.py.
+that `bigkernel certs` writes. In-process workers (F34) are in tests/engine/test_sweep_dask.py.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from bigkernel.engine.sweep import plan_sweep
 from bigkernel.engine.tasks import blas_threads
 from bigkernel.errors import ConfigError, Stalled
 
+SUPPORT = Path(__file__).parents[1] / "support"
 CLUSTER = Path(__file__).parents[2] / "cluster"
 HIDDEN = [
     "/info/main/logs.html",
@@ -122,7 +123,12 @@ def write(tmp_path):
 def by_hand(role, *arguments, config, says, **environment):
     """A scheduler or worker process that is started by hand; yields it and the word after `says` in its log."""
     words = [sys.executable, "-m", f"distributed.cli.dask_{role}", *map(str, arguments)]
-    variables = {**os.environ, "DASK_CONFIG": str(config), "PYTHONPATH": str(Path(__file__).parents[1]), **environment}
+    variables = {
+        **os.environ,
+        "DASK_CONFIG": str(config),
+        "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
+        **environment,
+    }
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=variables)
     log, found = [], []
 

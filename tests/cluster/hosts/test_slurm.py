@@ -27,7 +27,7 @@ from bigkernel.errors import ConfigError, Stalled
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "cluster" / "slurm" / "job.sbatch"
 DAEMONS = {name: shutil.which(name) or f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")}
 CONFIGURATION = """ClusterName=bigkernel

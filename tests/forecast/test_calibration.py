@@ -12,49 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from rates import RATES, calibrated
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.forecast import calibration, measuring
-from bigkernel.forecast.calibration import Calibration, Machine, rate_of, this_machine
-from bigkernel.forecast.time_model import ORDER, Curve, Rates, Stages, Work, forecast, fresh_bytes
+from bigkernel.forecast.calibration import rate_of, this_machine
+from bigkernel.forecast.time_model import ORDER, Curve, Work, forecast, fresh_bytes
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, Plan, plan
 
-
-def flat(rate: float) -> Curve:
-    return Curve((1.0,), (rate,))
-
-
-STAGES = Stages(
-    block=flat(2e9),
-    features=Curve((2.0, 200.0), (0.25, 1.0)),
-    gram=flat(1e9),
-    flush=flat(1e8),
-    fresh=flat(1e9),
-    exp=flat(1e8),
-    kernels={"gaussian": 1.0, "matern": 0.5},
-    convert=1e8,
-    targets=1e6,
-)
-RATES = Rates(
-    stages={"float32": STAGES},
-    decode=1e8,
-    take=4e8,
-    disk=1e9,
-    prepare=1e7,
-    merge=1e9,
-    transfer=5e8,
-    home=2.5e8,
-    publish=1e8,
-    publish_seconds=0.01,
-    retrieve=2e8,
-    sweep_seconds=0.5,
-    task_seconds=0.02,
-    core=(1e-8, 1e-10),
-    solve=flat(1e10),
-)
 D, M = 200, 1000
 FOOTPRINT = Footprint(
     flops_per_row=2.0 * M * D + M**2, partial_bytes=8 * M**2, work_bytes=10**7, width=M, dtype="float32"
@@ -68,10 +36,6 @@ FRESH = (8 * M**2 + 4 * (M**2 + 2048 * (M + D))) / 1e9
 def steps(chunks: int = 8, chunk_rows: int = 8192, segments: int = 4) -> Plan:
     bounds = [chunk_rows * i for i in range(chunks + 1)]
     return plan(bounds, D, 1, FOOTPRINT, segment_rows=chunk_rows * chunks // segments, min_segments=segments)
-
-
-def calibrated(rates: Rates = RATES, machine: Machine | None = None) -> Calibration:
-    return Calibration(machine or this_machine(), rates, "node1", "2026-11-21T20:00:00+00:00", 18.0)
 
 
 @pytest.fixture

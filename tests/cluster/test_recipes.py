@@ -27,7 +27,7 @@ from bigkernel.cluster.tls_files import check_credentials
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
 OPERATOR = "dask-kubernetes==2026.3.0"  # whose wheel holds the schemas of DaskCluster and DaskJob
 WHEEL_SHA256 = "5cf138e03cb1851063b82b74e9fd4679251238e3867fcae1e3682aada6410728"

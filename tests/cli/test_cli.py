@@ -492,7 +492,7 @@ def process(*arguments, **environment):
         check=False,
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "COLUMNS": "80",
             **{f"DASK_BIGKERNEL__{key.upper().replace('-', '_')}": str(value) for key, value in STEPS.items()},
             **environment,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from test_calibration import RATES, calibrated
+from rates import RATES, calibrated
 
 from bigkernel.cli import main
 from bigkernel.forecast import calibration, measuring

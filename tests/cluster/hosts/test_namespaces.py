@@ -33,7 +33,7 @@ from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.cluster]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TTL_SECONDS = 8  # the scheduler gives a silent worker up after this
 CUT_SECONDS = 17  # and after 30 s connections end on both sides, and the worker with them, for good
 
@@ -118,7 +118,7 @@ def hosts(network, tmp_path_factory, daemon):
         **os.environ,
         "DASK_CONFIG": str(place / "keys"),
         "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{TTL_SECONDS}s",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(Path(__file__).parents[2] / "support"),
     }
     port = free_port()
     words = [sys.executable, "-m", "dask", "scheduler", "--host", f"tls://{here}", "--port", port]

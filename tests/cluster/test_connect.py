@@ -26,7 +26,7 @@ LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
 
 
 ADDRESS = "bigkernel:\n  cluster:\n    kind: address\n    address: tcp://127.0.0.1:1\n"
-SHIPPED = Path(__file__).parents[1] / "cluster"
+SHIPPED = Path(__file__).parents[2] / "cluster"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.config import settings
 from bigkernel.storage import zarr_arrays
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
 COMPOSE = yaml.safe_load((CLUSTER / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
