@@ -20,7 +20,8 @@ from bigkernel.config import settings
 from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.forecast.fit_plan import plan_of, work_of
 from bigkernel.forecast.measuring import SECONDS, calibrate
-from bigkernel.monitor import Event, Spent, observe
+from bigkernel.monitor.events import Event, Spent
+from bigkernel.monitor.scope import observe
 from bigkernel.storage.corpus import Corpus
 from pipelines.bench_jobs import SIGMA, table
 

@@ -30,8 +30,9 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import judge, told
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
-from bigkernel.monitor import Figures, Note, Step, emit
+from bigkernel.monitor.events import Figures, Note, Step
 from bigkernel.monitor.format import flops, size
+from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.corpus import chunk_rows_for

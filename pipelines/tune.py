@@ -20,7 +20,8 @@ from sklearn.pipeline import Pipeline
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
 from bigkernel.cli.model_options import Numbers
 from bigkernel.kernels.uniform_landmarks import require_count
-from bigkernel.monitor import Step, emit
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.streaming.folds import HashFolds
 from pipelines import digit_corpora, tune_page

@@ -30,8 +30,9 @@ from bigkernel.estimators.evaluation import judge, judge_on_training, split, tol
 from bigkernel.estimators.persistence import load_model, save_model
 from bigkernel.forecast import calibration, fit_plan, measuring
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
-from bigkernel.monitor import Figures, emit
+from bigkernel.monitor.events import Figures
 from bigkernel.monitor.format import rounds_in_words
+from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.bar import progress
 from bigkernel.storage.corpus import Corpus, open_corpus
 

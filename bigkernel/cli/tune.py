@@ -23,7 +23,8 @@ from bigkernel.cli.options import Where, cluster_options, execution, json_option
 from bigkernel.errors import DataError
 from bigkernel.estimators.persistence import save_model
 from bigkernel.kernels.functions import Kernel
-from bigkernel.monitor import Figures, emit
+from bigkernel.monitor.events import Figures
+from bigkernel.monitor.scope import emit
 from bigkernel.monitor.transport.messages import plain
 from bigkernel.search.scoring import SCORES
 from bigkernel.search.sweep_search import SweepSearchCV

@@ -22,7 +22,8 @@ from distributed import Client
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.monitor import Note, emit, job
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit, job
 from bigkernel.monitor.transport.sinks import tell_journal, tell_scheduler
 from bigkernel.storage.run_directory import make_directory, write_json
 from bigkernel.storage.run_lock import locked

@@ -30,7 +30,8 @@ from bigkernel.engine.tasks import (
     run_segment,
 )
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
-from bigkernel.monitor import Incident, Receipted, SegmentDone, emit
+from bigkernel.monitor.events import Incident, Receipted, SegmentDone
+from bigkernel.monitor.scope import emit
 from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
 from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment

@@ -16,7 +16,8 @@ from bigkernel.engine.context import forget, run_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError
-from bigkernel.monitor import Incident, emit
+from bigkernel.monitor.events import Incident
+from bigkernel.monitor.scope import emit
 from bigkernel.statistics.moments import Statistic
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import token_of

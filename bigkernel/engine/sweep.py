@@ -37,15 +37,17 @@ from bigkernel.engine.tasks import Job, Partial, ToScheduler, merge, merge_secon
 from bigkernel.errors import Stalled
 from bigkernel.forecast.calibration import rate_of
 from bigkernel.images.image_sources import making
-from bigkernel.monitor import (
+from bigkernel.monitor.events import (
     Event,
     Incident,
     Merged,
     Pulse,
-    Scope,
     SegmentDone,
     SweepEnded,
     SweepStarted,
+)
+from bigkernel.monitor.scope import (
+    Scope,
     emit,
     ending,
     observe,

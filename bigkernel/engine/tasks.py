@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.monitor import Pulse
+from bigkernel.monitor.events import Pulse
 from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.statistics.moments import Accumulator, Statistic
 from bigkernel.storage.atomic_write import LASTING

@@ -22,7 +22,8 @@ from distributed.scheduler import KilledWorker, NoWorkerError
 from bigkernel.config import Settings
 from bigkernel.engine.tasks import last_words, state_of
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
-from bigkernel.monitor import Incident, Merged, Pulse, emit
+from bigkernel.monitor.events import Incident, Merged, Pulse
+from bigkernel.monitor.scope import emit
 from bigkernel.monitor.transport.relay import listen
 from bigkernel.storage.run_directory import Run
 

@@ -15,7 +15,7 @@ from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.kernel_basis import OF_FOURIER
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact, require_some
 from bigkernel.kernels.functions import Kernel
-from bigkernel.monitor import part_of_job
+from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.domain_cells import Cells, CellSums

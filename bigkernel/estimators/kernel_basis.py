@@ -21,7 +21,7 @@ from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.monitor import spent
+from bigkernel.monitor.scope import spent
 from bigkernel.solvers.residuals import Certificates, tell
 from bigkernel.solvers.ridge import Whitening, identity, whiten
 

@@ -17,7 +17,7 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
 from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor import part_of_job
+from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.gcv import best_alpha
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates

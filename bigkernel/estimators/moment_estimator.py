@@ -21,7 +21,7 @@ from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.kernel_basis import KernelBasis
 from bigkernel.estimators.parameter_checks import require_exact, require_some
-from bigkernel.monitor import part_of_job, spent
+from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers import residuals
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates

@@ -15,7 +15,7 @@ from bigkernel.estimators.kernel_basis import KernelBasis
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.functions import Kernel
-from bigkernel.monitor import part_of_job
+from bigkernel.monitor.scope import part_of_job
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 

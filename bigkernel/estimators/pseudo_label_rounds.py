@@ -21,7 +21,7 @@ from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
 from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import Kernel, as_kernel
-from bigkernel.monitor import part_of_job
+from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.solvers.residuals import Certificates

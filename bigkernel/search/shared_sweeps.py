@@ -26,7 +26,8 @@ from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
-from bigkernel.monitor import Step, emit, spent
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import emit, spent
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.penalty_grid import (

@@ -23,7 +23,8 @@ from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, is_lazy
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
-from bigkernel.monitor import Note, emit, part_of_job
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit, part_of_job
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table
 from bigkernel.search.scoring import OF_CLASSES, Tested, chosen

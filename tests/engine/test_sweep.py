@@ -25,7 +25,15 @@ from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.monitor import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
+from bigkernel.monitor.events import (
+    JobEnded,
+    JobStarted,
+    Merged,
+    Pulse,
+    SegmentDone,
+    SweepEnded,
+)
+from bigkernel.monitor.scope import observe
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.run_directory import Receipt

@@ -12,7 +12,8 @@ import pytest
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.engine.tasks import Job, merge
-from bigkernel.monitor import Incident, observe
+from bigkernel.monitor.events import Incident
+from bigkernel.monitor.scope import observe
 from bigkernel.storage.run_directory import ArrayRef
 from pipelines.bench_scheduler import Blank, Count
 

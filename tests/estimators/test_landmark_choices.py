@@ -21,7 +21,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 from bigkernel.estimators import landmark_choice
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
-from bigkernel.monitor import Spent, observe
+from bigkernel.monitor.events import Spent
+from bigkernel.monitor.scope import observe
 
 rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12

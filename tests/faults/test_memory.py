@@ -30,7 +30,8 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.tasks import peak_bytes
 from bigkernel.errors import PlanTooLarge
-from bigkernel.monitor import SweepStarted, observe
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.monitor.scope import observe
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 # a process holds libraries and what its allocator keeps; neither grows with the task

@@ -23,7 +23,8 @@ from probes import Hold, Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.monitor import Incident, Merged, Pulse, SegmentDone, observe
+from bigkernel.monitor.events import Incident, Merged, Pulse, SegmentDone
+from bigkernel.monitor.scope import observe
 from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.monitor.transport.plugin import NAME, install, state_of
 from bigkernel.storage import zarr_arrays

@@ -26,7 +26,8 @@ from bigkernel import connect
 from bigkernel.engine.context import executing
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
-from bigkernel.monitor import Incident, observe
+from bigkernel.monitor.events import Incident
+from bigkernel.monitor.scope import observe
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.run_directory import Run
 from bigkernel.storage.run_lock import Lock, locked

@@ -30,7 +30,8 @@ from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
 from bigkernel.images.deform_corpus import deform_corpus
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
-from bigkernel.monitor import Event, Incident, observe
+from bigkernel.monitor.events import Event, Incident
+from bigkernel.monitor.scope import observe
 from bigkernel.storage import atomic_write, zarr_arrays
 from bigkernel.storage.check import walk
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk

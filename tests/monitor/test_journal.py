@@ -13,21 +13,18 @@ from probes import FailingDisk, Sums
 from bigkernel import Gaussian, KernelRidge, SweepSearchCV, executing, sweep
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
-from bigkernel.monitor import (
+from bigkernel.monitor.events import (
     Figures,
     JobEnded,
     JobStarted,
     Note,
     Pulse,
-    Scope,
     Spent,
     SweepEnded,
     SweepStarted,
-    emit,
-    job,
-    observe,
 )
 from bigkernel.monitor.report.attempts import attempts_of
+from bigkernel.monitor.scope import Scope, emit, job, observe
 from bigkernel.monitor.transport.journal import NAME, Journal, read
 
 X = np.random.RandomState(0).standard_normal((400, 3))

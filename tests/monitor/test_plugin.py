@@ -11,7 +11,14 @@ import pytest
 from drivers import wait_until
 from simulated import messages
 
-from bigkernel.monitor import Figures, JobStarted, Merged, Note, Scope, SweepStarted
+from bigkernel.monitor.events import (
+    Figures,
+    JobStarted,
+    Merged,
+    Note,
+    SweepStarted,
+)
+from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport import plugin as plugins
 from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.monitor.transport.plugin import Monitor

@@ -13,7 +13,7 @@ from rich.console import Console
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor import (
+from bigkernel.monitor.events import (
     Incident,
     JobEnded,
     JobStarted,
@@ -23,9 +23,8 @@ from bigkernel.monitor import (
     Step,
     SweepEnded,
     SweepStarted,
-    emit,
-    observe,
 )
+from bigkernel.monitor.scope import emit, observe
 from bigkernel.monitor.terminal import bar
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage.run_directory import Receipt

@@ -21,7 +21,8 @@ from bigkernel import (
     SweepSearchCV,
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError
-from bigkernel.monitor import SweepStarted, observe
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.monitor.scope import observe
 from bigkernel.streaming.folds import HashFolds
 
 rng = np.random.default_rng(404)

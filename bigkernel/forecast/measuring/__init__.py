@@ -33,7 +33,8 @@ from bigkernel.forecast.calibration import Calibration, now_here, place, this_ma
 from bigkernel.forecast.measuring import tasks
 from bigkernel.forecast.time_model import Curve, Rates, Stages, fresh_bytes
 from bigkernel.kernels.functions import KERNELS
-from bigkernel.monitor import Step, emit
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import emit
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.storage.run_directory import make_directory
@@ -50,7 +51,7 @@ _Times = dict[tuple[str, str, Any], list[dict[str, float]]]
 
 
 def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client: Client | None = None) -> Calibration:
-    """Measure this machine; about 20 seconds. Progress is told as steps (`monitor.Step`).
+    """Measure this machine; about 20 seconds. Progress is told as steps (`monitor.events.Step`).
 
     Parameters
     ----------

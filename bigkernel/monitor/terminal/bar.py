@@ -18,21 +18,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bigkernel.monitor import (
+from bigkernel.monitor.events import (
     Event,
     Incident,
     JobStarted,
     Merged,
     Note,
     Pulse,
-    Scope,
     SegmentDone,
     Step,
     SweepEnded,
     SweepStarted,
-    observe,
 )
 from bigkernel.monitor.format import left_of, printable, quantity
+from bigkernel.monitor.scope import Scope, observe
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.state.progress import Progress
 from bigkernel.monitor.terminal.live import Part, ascii_letters, bar_line, done, merging, sentence, sweep_line

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from bigkernel.monitor import Event, Pulse, Scope
+from bigkernel.monitor.events import Event, Pulse
+from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport.messages import message_of
 
 NAME = "journal.jsonl"

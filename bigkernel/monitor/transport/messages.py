@@ -13,14 +13,15 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigkernel import monitor
-from bigkernel.monitor import Event, Scope
+from bigkernel.monitor import events
+from bigkernel.monitor.events import Event
+from bigkernel.monitor.scope import Scope
 
 TOPIC = "bigkernel"  # of Dask's events: from drivers and workers to the scheduler
 _LONGEST_TEXT = 2000
 
 
-def _sweep_started(event: monitor.SweepStarted) -> dict[str, Any]:
+def _sweep_started(event: events.SweepStarted) -> dict[str, Any]:
     return {
         "what": event.what,
         "executor": event.executor,
@@ -33,22 +34,22 @@ def _sweep_started(event: monitor.SweepStarted) -> dict[str, Any]:
 
 
 _BODIES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    monitor.JobStarted: ("job_started", lambda e: {"title": e.title, "run": e.run}),
-    monitor.JobEnded: ("job_ended", lambda e: {"state": e.state, "error": e.error[:_LONGEST_TEXT]}),
-    monitor.SweepStarted: ("sweep_started", _sweep_started),
-    monitor.Pulse: ("pulse", lambda e: vars(e).copy()),
-    monitor.SegmentDone: ("segment", lambda e: {"receipt": e.receipt.to_json()}),
-    monitor.Receipted: ("segment", lambda e: {"receipt": e.receipt.to_json()}),
-    monitor.Merged: ("merged", lambda e: {"node": e.node}),
-    monitor.SweepEnded: (
+    events.JobStarted: ("job_started", lambda e: {"title": e.title, "run": e.run}),
+    events.JobEnded: ("job_ended", lambda e: {"state": e.state, "error": e.error[:_LONGEST_TEXT]}),
+    events.SweepStarted: ("sweep_started", _sweep_started),
+    events.Pulse: ("pulse", lambda e: vars(e).copy()),
+    events.SegmentDone: ("segment", lambda e: {"receipt": e.receipt.to_json()}),
+    events.Receipted: ("segment", lambda e: {"receipt": e.receipt.to_json()}),
+    events.Merged: ("merged", lambda e: {"node": e.node}),
+    events.SweepEnded: (
         "sweep_ended",
         lambda e: {"seconds": e.seconds, "error": e.error[:_LONGEST_TEXT], "stages": dict(e.stages)},
     ),
-    monitor.Step: ("step", lambda e: {"what": e.what, "done": e.done, "total": e.total}),
-    monitor.Spent: ("spent", lambda e: {"stage": e.stage, "seconds": e.seconds}),
-    monitor.Figures: ("figures", lambda e: {"name": e.name, "values": plain(e.values)}),
-    monitor.Note: ("note", lambda e: {"text": e.text[:_LONGEST_TEXT]}),
-    monitor.Incident: (
+    events.Step: ("step", lambda e: {"what": e.what, "done": e.done, "total": e.total}),
+    events.Spent: ("spent", lambda e: {"stage": e.stage, "seconds": e.seconds}),
+    events.Figures: ("figures", lambda e: {"name": e.name, "values": plain(e.values)}),
+    events.Note: ("note", lambda e: {"text": e.text[:_LONGEST_TEXT]}),
+    events.Incident: (
         "incident",
         lambda e: {"incident": e.kind, "text": e.text[:_LONGEST_TEXT], "worker": e.worker},
     ),
@@ -58,7 +59,7 @@ _BODIES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
 def message_of(event: Event, scope: Scope) -> dict[str, Any]:
     """The message of an event of a job."""
     kind, body = _BODIES[type(event)]
-    if isinstance(event, monitor.Pulse) and not event.rows:
+    if isinstance(event, events.Pulse) and not event.rows:
         kind = "running"
     head: dict[str, Any] = {"kind": kind, "job": scope.job, "sweep": scope.sweep}
     if kind in ("job_started", "sweep_started"):

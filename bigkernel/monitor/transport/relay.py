@@ -17,7 +17,14 @@ from typing import Any
 
 from distributed import Client
 
-from bigkernel.monitor import Event, Figures, Merged, Pulse, Scope, SweepStarted
+from bigkernel.monitor.events import (
+    Event,
+    Figures,
+    Merged,
+    Pulse,
+    SweepStarted,
+)
+from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport.messages import TOPIC, message_of
 from bigkernel.monitor.transport.plugin import topic_of
 

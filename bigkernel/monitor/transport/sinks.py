@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distributed import Client
 
-from bigkernel.monitor import Scope
+from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport.journal import Journal
 from bigkernel.monitor.transport.plugin import install
 from bigkernel.monitor.transport.relay import Relay

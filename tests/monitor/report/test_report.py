@@ -18,8 +18,9 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor import Figures, SegmentDone, emit, observe
+from bigkernel.monitor.events import Figures, SegmentDone
 from bigkernel.monitor.report import figures, gather, write
+from bigkernel.monitor.scope import emit, observe
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage.run_directory import read_sealed, write_sealed
 from bigkernel.storage.run_lock import locked
