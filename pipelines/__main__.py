@@ -7,20 +7,20 @@ import sys
 
 import click
 
-# name: ("module:command", one line of help)
+# name: (module below `pipelines` with a command of that name, one line of help)
 PIPELINES: dict[str, tuple[str, str]] = {
-    "digits": ("pipelines.digits:digits", "The main job: SSSL and KRR on 200,000 digits, with a report page."),
-    "wine": ("pipelines.wine:wine", "Seed 000: linear, ridge and kernel ridge regression on white wine."),
-    "usps-mnist": ("pipelines.usps_mnist:usps_mnist", "Seed 001: SSSL, exact and Nyström, from USPS to MNIST digits."),
-    "domains": ("pipelines.domains:domains", "Domain generalization: from one set of digits to another, all methods."),
-    "representer": ("pipelines.representer:representer", "Seed 003: seven points, polynomials, a kernel and its band."),
-    "mercer": ("pipelines.mercer:mercer", "Definition 1: which of the seeds' kernels are positive definite on digits."),
-    "landmarks": ("pipelines.landmark_choice:landmarks", "Choices of landmarks: trace error, accuracy and seconds."),
-    "tune": ("pipelines.tune:tune", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
-    "corpus": ("pipelines.corpus:corpus", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
-    "chaos": ("pipelines.chaos:chaos", "Faults: workers and drivers killed and frozen at random; the model identical."),
-    "scaling": ("pipelines.scaling:scaling", "Scaling: one and two workers measured, up to 1,000 by a model."),
-    "bench": ("pipelines.bench:bench", "Benchmarks: ratios to other ways of doing the same, in one run."),
+    "digits": ("digits.command", "The main job: SSSL and KRR on 200,000 digits, with a report page."),
+    "wine": ("wine.command", "Seed 000: linear, ridge and kernel ridge regression on white wine."),
+    "usps-mnist": ("usps_mnist.command", "Seed 001: SSSL, exact and Nyström, from USPS to MNIST digits."),
+    "domains": ("domains.command", "Domain generalization: from one set of digits to another, all methods."),
+    "representer": ("representer", "Seed 003: seven points, polynomials, a kernel and its band."),
+    "mercer": ("mercer", "Definition 1: which of the seeds' kernels are positive definite on digits."),
+    "landmarks": ("landmark_choice", "Choices of landmarks: trace error, accuracy and seconds."),
+    "tune": ("tune.command", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
+    "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
+    "chaos": ("chaos.command", "Faults: workers and drivers killed and frozen at random; the model identical."),
+    "scaling": ("scaling.command", "Scaling: one and two workers measured, up to 1,000 by a model."),
+    "bench": ("bench.command", "Benchmarks: ratios to other ways of doing the same, in one run."),
 }
 
 
@@ -33,8 +33,8 @@ class _Table(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in PIPELINES:
             return None
-        module, _, command = PIPELINES[cmd_name][0].partition(":")
-        found = getattr(importlib.import_module(module), command)
+        module = importlib.import_module(f"pipelines.{PIPELINES[cmd_name][0]}")
+        found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 

@@ -25,8 +25,8 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
-from pipelines.charts import Curve, curves
-from pipelines.experiments import Report, digit_pair, options, timed
+from pipelines.shared.charts import Curve, curves
+from pipelines.shared.experiments import Report, digit_pair, options, timed
 
 Array = NDArray[Any]
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky", "orthogonal-fourier")

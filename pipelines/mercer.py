@@ -23,9 +23,9 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.positive_definite import GramSpectrum
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
-from pipelines import pictures
-from pipelines.charts import Curve, curves
-from pipelines.experiments import Report, digit_pair, options
+from pipelines.shared import pictures
+from pipelines.shared.charts import Curve, curves
+from pipelines.shared.experiments import Report, digit_pair, options
 
 Array = NDArray[Any]
 GRID_A, GRID_B = np.geomspace(0.1, 10, 9), np.linspace(-2, 2, 9)  # slope and offset of the sigmoid kernel

@@ -20,8 +20,8 @@ from bigkernel import Gaussian, KernelRidge, LinearRegression
 from bigkernel.errors import DataError
 from bigkernel.ingest.readers import open_source
 from bigkernel.monitor.report.page import Column, Table
-from pipelines.charts import Curve, curves
-from pipelines.experiments import Report, options, timed
+from pipelines.shared.charts import Curve, curves
+from pipelines.shared.experiments import Report, options, timed
 
 Array = NDArray[Any]
 X = np.array([1.0, 4, 6, 9, 11, 15, 18])

@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 from sklearn.cluster import KMeans
 
 from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, executing
-from pipelines.experiments import digit_pair
+from pipelines.shared.experiments import digit_pair
 
 rng = np.random.default_rng(23)
 N, D = 300, 4

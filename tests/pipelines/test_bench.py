@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from bigkernel.forecast.time_model import Forecast
-from pipelines import bench_monitor, bench_plan
-from pipelines.bench import bench
+from pipelines.bench import monitor as bench_monitor
+from pipelines.bench import plan as bench_plan
+from pipelines.bench.command import bench
 
 
 def run(*arguments):

@@ -16,10 +16,12 @@ from click.testing import CliRunner, Result
 
 from bigkernel import Gaussian, KernelRidge, save_model
 from bigkernel.errors import DataError
-from pipelines import chaos, chaos_page, chaos_round
 from pipelines.__main__ import main
-from pipelines.chaos_driver import Driver, Fit, Ledger, clear, differences, kind_of, ledger, leftovers, lives
-from pipelines.chaos_round import Log, Record, Round, Trouble
+from pipelines.chaos import command as chaos
+from pipelines.chaos import page as chaos_page
+from pipelines.chaos import round as chaos_round
+from pipelines.chaos.driver import Driver, Fit, Ledger, clear, differences, kind_of, ledger, leftovers, lives
+from pipelines.chaos.round import Log, Record, Round, Trouble
 
 SMALL = ["--minutes", "0", "--rows", "24000", "--landmarks", "1200", "--segments", "12", "--every", "2"]
 FIT = Fit(Path("/nowhere"), 10, 2, 100, 12, 0)

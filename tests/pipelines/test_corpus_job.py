@@ -16,7 +16,7 @@ from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.storage.corpus import CorpusWriter
 from bigkernel.storage.zarr_arrays import digest
 from pipelines.__main__ import main
-from pipelines.corpus_job import growing
+from pipelines.corpus.job import growing
 
 SMALL = ("corpus", "--rows", "3000", "--landmarks", "60", "--steps", "3")
 

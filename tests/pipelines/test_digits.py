@@ -20,9 +20,9 @@ from bigkernel import executing, open_corpus
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import Column, Page, Table
 from pipelines.__main__ import main
-from pipelines.digit_corpora import bundled, bundled_originals, deformation, originals
-from pipelines.digits import choose_labelled
-from pipelines.digits_page import COLUMNS
+from pipelines.digits.command import choose_labelled
+from pipelines.digits.page import COLUMNS
+from pipelines.shared.digit_corpora import bundled, bundled_originals, deformation, originals
 
 ROOT = Path(__file__).parents[2]
 

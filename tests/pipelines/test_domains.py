@@ -19,21 +19,19 @@ from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
 from bigkernel.errors import DataError, PseudoLabelsCollapsed
-from pipelines import (
-    bench_domains,
-    domains_data,
-    domains_methods,
-    domains_page,
-    domains_pair,
-    domains_rotated,
-    pictures,
-)
 from pipelines.__main__ import main
-from pipelines.bench_jobs import digits_corpus
-from pipelines.domains_data import Digits, Fresh
-from pipelines.domains_features import BARE, COPIES, MOMENTS, TABLES, task_of
-from pipelines.domains_methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
-from pipelines.experiments import Report
+from pipelines.bench import domains as bench_domains
+from pipelines.bench.jobs import digits_corpus
+from pipelines.domains import data as domains_data
+from pipelines.domains import methods as domains_methods
+from pipelines.domains import page as domains_page
+from pipelines.domains import pair as domains_pair
+from pipelines.domains import rotated as domains_rotated
+from pipelines.domains.data import Digits, Fresh
+from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
+from pipelines.domains.methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
+from pipelines.shared import pictures
+from pipelines.shared.experiments import Report
 
 N_SOURCE, N_TARGET = 70, 60
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
-from pipelines import pictures
 from pipelines.__main__ import main
 from pipelines.mercer import cases, digits
+from pipelines.shared import pictures
 
 DENSE = {
     "linear": reference.linear,

@@ -14,10 +14,12 @@ from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 from bigkernel.forecast.time_model import Curve, Rates, Stages
 from bigkernel.streaming.plan import plan
-from pipelines import bench_scheduler, scaling_page, scaling_workers
 from pipelines.__main__ import main
-from pipelines.bench_scheduler import Cost
-from pipelines.scaling_model import (
+from pipelines.bench import scheduler as bench_scheduler
+from pipelines.bench.scheduler import Cost
+from pipelines.scaling import page as scaling_page
+from pipelines.scaling import workers as scaling_workers
+from pipelines.scaling.model import (
     BASE_BYTES,
     BLOCK_ROWS,
     LEAST_SEGMENTS,
@@ -31,7 +33,7 @@ from pipelines.scaling_model import (
     solve_seconds,
     times,
 )
-from pipelines.scaling_workers import Timing
+from pipelines.scaling.workers import Timing
 
 GIGA = 1e9
 

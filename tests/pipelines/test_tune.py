@@ -22,9 +22,11 @@ from bigkernel import open_corpus
 from bigkernel.engine.rows import as_rows
 from bigkernel.kernels import uniform_landmarks
 from bigkernel.streaming.folds import HashFolds
-from pipelines import digit_corpora, tune, tune_page
 from pipelines.__main__ import main
-from pipelines.digit_corpora import Digits, bundled
+from pipelines.shared import digit_corpora
+from pipelines.shared.digit_corpora import Digits, bundled
+from pipelines.tune import command as tune
+from pipelines.tune import page as tune_page
 
 SMALL = [
     "--rows",

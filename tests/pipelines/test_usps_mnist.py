@@ -22,10 +22,14 @@ from sklearn.preprocessing import normalize
 
 from bigkernel import SweepSearchCV
 from bigkernel.monitor.report.page import Table
-from pipelines import pictures, usps_mnist, usps_mnist_choice, usps_mnist_fits, usps_mnist_page
 from pipelines.__main__ import main
-from pipelines.experiments import Report
-from pipelines.usps_mnist_fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
+from pipelines.shared import pictures
+from pipelines.shared.experiments import Report
+from pipelines.usps_mnist import choice as usps_mnist_choice
+from pipelines.usps_mnist import command as usps_mnist
+from pipelines.usps_mnist import fits as usps_mnist_fits
+from pipelines.usps_mnist import page as usps_mnist_page
+from pipelines.usps_mnist.fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
 
 N_SOURCE, N_TARGET = 150, 170
 GAMMA = 1 / (2 * 0.31**2)

@@ -16,11 +16,12 @@ from sklearn.kernel_ridge import KernelRidge
 from threadpoolctl import threadpool_limits
 
 from bigkernel.ingest.readers import open_source
-from pipelines import wine, wine_page
 from pipelines.__main__ import main
-from pipelines.experiments import Report
-from pipelines.wine_formula import Pair, compare, gauss_kernel, krr_predict, race
-from pipelines.wine_page import Run
+from pipelines.shared.experiments import Report
+from pipelines.wine import command as wine
+from pipelines.wine import page as wine_page
+from pipelines.wine.formula import Pair, compare, gauss_kernel, krr_predict, race
+from pipelines.wine.page import Run
 
 
 @pytest.fixture(scope="module", autouse=True)

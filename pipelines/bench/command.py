@@ -1,0 +1,368 @@
+"""`python -m pipelines bench …`: figures of this machine, ratios in one run.
+
+Rows are digits or random pixels (`jobs`).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bigkernel import connect
+from bigkernel.config import settings
+from bigkernel.engine.context import processors
+from bigkernel.engine.sweep import sweep
+from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
+from bigkernel.kernels.functions import Gaussian
+from bigkernel.monitor.terminal.bar import bar, progress
+from pipelines.bench.jobs import FEATURES, SIGMA, digits_corpus, moments_job, shared, table
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed, memory and reproducibility on this machine."""
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=200_000, show_default=True)
+@click.option("--landmarks", default=2_000, show_default=True)
+@click.option("--repeats", default=5, show_default=True, help="Pairs of GEMM and sweep, alternated.")
+def gram(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int) -> None:
+    """Rate of the sweep, from zarr on a local cluster, over that of the machine's own GEMM.
+
+    2·n·m·d + n·m² flops over the time from the first task to the merged total; the GEMM is single-threaded, float32,
+    4096³, times the cores.
+    """
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    lazy, statistic = moments_job(corpus, landmarks)
+    cores = processors()
+    flops = 2.0 * rows * landmarks * FEATURES + float(rows) * landmarks**2
+    pairs, stages = [], {}
+    with connect("local", workers=cores) as client:
+        sweep(lazy, statistic, client=client)  # workers have imported everything and the file is in the page cache
+        for _ in range(repeats):
+            gemm = gemm_flops_per_second(4096, 1.5) * cores
+            swept = sweep(lazy, statistic, client=client)
+            pairs.append((gemm, flops / swept.seconds))
+            stages = swept.stages
+    ratios = [rate / gemm for gemm, rate in pairs]
+    result = {
+        "rows": rows,
+        "landmarks": landmarks,
+        "cores": cores,
+        "gemm_gflops": [gemm / 1e9 for gemm, _ in pairs],
+        "sweep_gflops": [rate / 1e9 for _, rate in pairs],
+        "ratio_median": statistics.median(ratios),
+        "ratios": ratios,
+        "stage_seconds": stages,
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    table(
+        f"sweep of {rows:,} × {FEATURES}, m = {landmarks:,}, {cores} cores",
+        ["pair", "GEMM × cores GFLOP/s", "sweep GFLOP/s", "ratio"],
+        [[str(i + 1), f"{a / 1e9:.1f}", f"{b / 1e9:.1f}", f"{b / a:.3f}"] for i, (a, b) in enumerate(pairs)]
+        + [["median", "", "", f"{result['ratio_median']:.3f}"]],
+    )
+    work = {"block": 2.0 * rows * landmarks * FEATURES, "gram": float(rows) * landmarks**2}
+    total = sum(stages.values())
+    table(
+        "stages of the last sweep, all tasks",
+        ["stage", "seconds", "share %", "GFLOP/s a core"],
+        [
+            [
+                name,
+                f"{value:.2f}",
+                f"{100 * value / total:.1f}",
+                f"{work[name] / value / 1e9:.1f}" if name in work else "",
+            ]
+            for name, value in stages.items()
+        ],
+    )
+
+
+@bench.command()
+@shared
+@click.option("--small", default=60_000, show_default=True)
+@click.option("--large", default=1_400_000, show_default=True)
+@click.option("--landmarks", default=1_000, show_default=True)
+@click.option("--memory-limit", default=500_000_000, show_default=True, help="Bytes, of each worker.")
+def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int) -> None:
+    """Peak resident memory of a worker for few and for many rows, against what the plan announced.
+
+    Partial results are published in a run directory, as in any job that is to survive its workers.
+    """
+    figures = []
+    for n_rows in (small, large):
+        # chunks small enough for both to have some to read ahead
+        corpus = digits_corpus(out, data, n_rows, quiet=as_json, chunk_rows=5_000)
+        lazy, statistic = moments_job(corpus, landmarks)
+        with connect("local", memory_limit=memory_limit) as client, tempfile.TemporaryDirectory(dir=out) as run:
+            swept = sweep(lazy, statistic, client=client, run=run)
+            workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        figures.append(
+            {
+                "rows": n_rows,
+                "corpus_bytes": n_rows * FEATURES,
+                "limit_bytes": memory_limit * workers,
+                "peak_bytes": swept.peak_bytes,
+                "announced_bytes": swept.plan.worker_bytes(settings().worker_base_bytes),
+                "seconds": swept.seconds,
+            }
+        )
+    difference = figures[1]["peak_bytes"] / figures[0]["peak_bytes"] - 1
+    if as_json:
+        click.echo(json.dumps({"runs": figures, "difference": difference}))
+        return
+    mb = 1e6
+    table(
+        f"memory of a worker, m = {landmarks:,}",
+        ["rows", "corpus MB", "workers' limit MB", "peak MB", "announced MB", "seconds"],
+        [
+            [
+                f"{f['rows']:,}",
+                *(f"{f[k] / mb:,.0f}" for k in ("corpus_bytes", "limit_bytes", "peak_bytes", "announced_bytes")),
+                f"{f['seconds']:.1f}",
+            ]
+            for f in figures
+        ],
+    )
+    click.echo(f"difference of the peaks: {100 * difference:+.1f} %")
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=60_000, show_default=True)
+@click.option("--landmarks", default=500, show_default=True)
+def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
+    """The same bits of the coefficients from serial, threads, one worker and two."""
+    from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
+    from bigkernel.storage.zarr_arrays import digest
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    lazy = UnitNormalizer().fit(corpus).transform(corpus)
+    found: dict[str, str] = {}
+
+    def fit(name: str, client: Any) -> None:
+        model = KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, n_landmarks=landmarks, random_state=0)
+        with executing(client):
+            model.fit(lazy)
+        found[name] = digest({"coef": model.dual_coef_, **model.statistics_})
+
+    for name in ("serial", "threads"):
+        fit(name, name)
+    for workers in (1, 2):
+        with connect("local", workers=workers) as client:
+            fit(f"{workers} worker{'s' * (workers > 1)}", client)
+    same = len(set(found.values())) == 1
+    if as_json:
+        click.echo(json.dumps({"digests": found, "same": same}))
+    else:
+        table(
+            "SHA-256 of coefficients and statistics",
+            ["executor", "digest"],
+            [[k, v[:32] + "…"] for k, v in found.items()],
+        )
+        click.echo("identical" if same else "DIFFERENT")
+    if not same:
+        raise SystemExit(1)
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=100_000, show_default=True)
+@click.option("--landmarks", default=1_000, show_default=True)
+@click.option("--alpha", default=10.0, show_default=True)
+@click.option("--repeats", default=3, show_default=True, help="Alternated rounds of all three.")
+@click.option("--without-dask", is_flag=True, help="Leave out plain Dask array algebra.")
+def peers(
+    data: Path, out: Path, as_json: bool, rows: int, landmarks: int, alpha: float, repeats: int, without_dask: bool
+) -> None:
+    """A fit from zarr against scikit-learn's Nystroem + Ridge from memory, and against plain Dask array algebra.
+
+    The same rows, landmarks, penalty and ten one-hot targets; each contender in its own process, so that its peak
+    memory is its own (ours: of the driver and of the largest worker).
+    """
+    from pipelines.bench import peers as bench_peers
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    contenders = [name for name in bench_peers.CONTENDERS if name != "dask-array" or not without_dask]
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    start = time.perf_counter()
+    with bar("rounds", enabled=not as_json) as update:
+        for i in range(repeats):
+            for name in contenders:
+                runs[name].append(bench_peers.run(name, corpus.path, landmarks, alpha))
+            update(i + 1, repeats)
+    result = bench_peers.compare(runs)
+    result["wall_seconds"] = time.perf_counter() - start
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    table(
+        f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, alpha = {alpha}",
+        ["contender", "seconds", "to ours", "peak MB", "a worker MB", "differs by"],
+        [
+            [
+                name,
+                f"{r['seconds']:.2f}",
+                f"{r['ratio']:.2f}×",
+                f"{r['peak_bytes'] / 1e6:,.0f}",
+                f"{r['worker_bytes'] / 1e6:,.0f}" if "worker_bytes" in r else "",
+                f"{r['difference']:.1e}",
+            ]
+            for name, r in result["contenders"].items()
+        ],
+    )
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=60_000, show_default=True)
+@click.option("--landmarks", default=1_000, show_default=True)
+@click.option("--sigmas", default=10, show_default=True, help="Bandwidths, from 0.3 to 3.")
+@click.option("--alphas", default=20, show_default=True, help="Penalties, from 1e-6 to 100.")
+@click.option("--folds", default=5, show_default=True)
+@click.option("--peer-cells", default=1, show_default=True, help="Penalties that the peer is timed on.")
+@click.option("--peer-folds", default=2, show_default=True, help="Folds that the peer is timed on.")
+def tune(
+    data: Path,
+    out: Path,
+    as_json: bool,
+    rows: int,
+    landmarks: int,
+    sigmas: int,
+    alphas: int,
+    folds: int,
+    peer_cells: int,
+    peer_folds: int,
+) -> None:
+    """A grid of bandwidths, penalties and folds against scikit-learn's GridSearchCV(Pipeline(Nystroem, Ridge)).
+
+    The peer is timed on a part of the cells and scaled to all of them: it fits each one alike.
+    """
+    from pipelines.bench import tune as bench_tune
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    widths, penalties = np.geomspace(0.3, 3, sigmas), np.geomspace(1e-6, 1e2, alphas)
+    cells = sigmas * alphas * folds
+    with progress(enabled=not as_json):
+        error = bench_tune.ours(corpus, landmarks, widths, penalties, folds, "neg_mean_squared_error")
+        accuracy = bench_tune.ours(corpus, landmarks, widths, penalties, folds, "accuracy")
+    some = penalties[np.linspace(0, alphas - 1, peer_cells + 2).astype(int)[1:-1]]
+    timed = bench_tune.peer(corpus, landmarks, SIGMA, some, peer_folds)
+    # a fold of fewer folds trains on fewer rows: scale to those of the whole grid
+    share = (1 - 1 / folds) / (1 - 1 / peer_folds)
+    scaled = timed["seconds_a_fit"] * share * cells
+    result = {
+        "cells": cells,
+        "bigkernel": error,
+        "bigkernel_accuracy": accuracy,
+        "peer": timed,
+        "peer_seconds_scaled": scaled,
+        "ratio": scaled / error["seconds"],
+        "ratio_accuracy": scaled / accuracy["seconds"],
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    table(
+        f"{sigmas} bandwidths × {alphas} penalties × {folds} folds, {rows:,} × {FEATURES}, m = {landmarks:,}",
+        ["what", "fits", "seconds", "to ours", "best score"],
+        [
+            ["SweepSearchCV, squared error", f"{cells:,}", f"{error['seconds']:.1f}", "", f"{error['score']:.5f}"],
+            ["SweepSearchCV, accuracy", f"{cells:,}", f"{accuracy['seconds']:.1f}", "", f"{accuracy['score']:.5f}"],
+            ["GridSearchCV, timed", f"{timed['fits']:,}", f"{timed['seconds_a_fit'] * timed['fits']:.1f}", "", ""],
+            ["GridSearchCV, scaled to all", f"{cells:,}", f"{scaled:,.0f}", f"{result['ratio']:.0f}×", ""],
+        ],
+    )
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=60_000, show_default=True)
+@click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
+@click.option("--repeats", default=3, show_default=True, help="Fits of each, alternated; their median counts.")
+@click.option("--published", is_flag=True, help="Fit with a run directory, where partial results are published.")
+@click.option("--stages", is_flag=True, help="Show the seconds of each stage, predicted and measured, too.")
+@click.option("--calibration-seconds", default=4.0, show_default=True, help="As of `bigkernel plan`.")
+def plan(
+    data: Path,
+    out: Path,
+    as_json: bool,
+    rows: int,
+    landmarks: str,
+    repeats: int,
+    published: bool,
+    stages: bool,
+    calibration_seconds: float,
+) -> None:
+    """What `bigkernel plan` tells of a fit, after a calibration made now, against what the fit takes.
+
+    Seconds of fits on a local cluster of all processors, and memory of the largest worker.
+    """
+    from pipelines.bench import plan as bench_plan
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    sizes = [int(m) for m in landmarks.split(",")]
+    with progress(enabled=not as_json):
+        result = bench_plan.measure(
+            corpus, sizes, repeats=repeats, published=published, out=out, seconds=calibration_seconds
+        )
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_plan.show(result, f"{rows:,} × {FEATURES}, {result['workers']} workers", stages=stages)
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=1_000_000, show_default=True)
+@click.option("--landmarks", default=1_000, show_default=True, help="Of every method; XNV has two views of half.")
+@click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
+@click.option("--workers", default=2, show_default=True)
+def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, workers: int) -> None:
+    """One sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
+
+    Seconds, their ratio, and the memory of the largest worker against what the plan announced.
+    """
+    from pipelines.bench import domains as bench_domains
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    with bar("sweeps", enabled=not as_json, unit="sweeps") as update:
+        result = bench_domains.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_domains.show(result, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
+
+
+@bench.command()
+@shared
+@click.option("--rows", default=100_000, show_default=True)
+@click.option("--landmarks", default=2_000, show_default=True)
+@click.option("--pairs", default=10, show_default=True, help="Of fits with and without, the order swapped every time.")
+def monitor(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, pairs: int) -> None:
+    """A fit that is watched against one that is not: what monitoring costs.
+
+    Watched: page on the scheduler, its JSON asked for once a second, pulses of segments, the journal of the run. Not
+    watched: `bigkernel.monitor: false`. Both publish in a run directory.
+    """
+    from pipelines.bench import monitor as bench_monitor
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    with bar("pairs", enabled=not as_json) as update:
+        result = bench_monitor.measure(corpus, landmarks, pairs=pairs, out=out, update=update)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_monitor.show(result, f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, {result['workers']} workers")

@@ -1,0 +1,134 @@
+"""`bench domains`: one sweep of XNV, DICA, JDA and ARTL each against the plain Gram sweep of equal width.
+
+Rows are digits of unit norm in four domains, of which the last has no labels. Every job has the same m landmarks (XNV
+two views of m/2) and runs on a local cluster; jobs take turns, and a round's ratios are to the Gram sweep of that
+round. Later rounds of JDA and ARTL, which sweep the target rows for pseudo-labels, are not counted here: the sweep that
+all rows go through is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import (
+    DICA,
+    JDA,
+    ARTLClassifier,
+    Gaussian,
+    KernelRidgeClassifier,
+    XNVClassifier,
+    connect,
+    executing,
+)
+from bigkernel.config import settings
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.storage.corpus import Corpus
+from bigkernel.streaming.chunk import UnitNorm
+from pipelines.bench.jobs import SIGMA, moments_job, table
+
+Array = NDArray[Any]
+N_DOMAINS = 4
+GRAM = "Gram sweep"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sweep: `announced_bytes()` of a worker by its plan, and `run()` for seconds and peak bytes of a worker."""
+
+    announced_bytes: Callable[[], int]
+    run: Callable[[], tuple[float, int]]
+
+
+def domained(corpus: Corpus) -> Rows:
+    """Unit-norm rows in four domains, block by block; those of the last are unlabelled."""
+    domain = np.arange(len(corpus)) * N_DOMAINS // len(corpus)
+    y = np.where(domain == N_DOMAINS - 1, -1, corpus.column("y"))
+    return as_rows(corpus, y=y, domain=domain.astype(np.int8)).map(UnitNorm())
+
+
+def jobs(corpus: Corpus, m: int) -> dict[str, Job]:
+    """All sweeps, by name."""
+    rows, kernel = domained(corpus), Gaussian(SIGMA)
+    plain, statistic = moments_job(corpus, m)
+    Z = rows.take(uniform(len(rows), m, np.random.RandomState(0)))
+    base = settings().worker_base_bytes
+
+    def gram() -> tuple[float, int]:
+        swept = sweep(plain, statistic, what="moments")
+        return swept.seconds, swept.peak_bytes
+
+    def of(make: Callable[[], Any]) -> Job:
+        def run() -> tuple[float, int]:
+            report = make().fit(rows).sweep_
+            return report["seconds"], report["peak_bytes"]
+
+        return Job(lambda: make().plan(rows).worker_bytes(base), run)
+
+    half = m // 2
+    return {
+        GRAM: Job(lambda: plan_sweep(plain, statistic).worker_bytes(base), gram),
+        "XNV": of(lambda: XNVClassifier(kernel, 1e-4, n_landmarks=half, landmarks=Z[: 2 * half])),
+        "DICA": of(lambda: DICA(kernel, landmarks=Z)),
+        "JDA": of(lambda: JDA(kernel, n_rounds=0, landmarks=Z)),
+        "ARTL": of(lambda: ARTLClassifier(kernel, n_rounds=0, landmarks=Z)),
+    }
+
+
+def measure(
+    corpus: Corpus, m: int, *, repeats: int, workers: int, update: Callable[[int, int], Any]
+) -> dict[str, dict[str, Any]]:
+    """Every sweep `repeats` times on a local cluster.
+
+    Returns
+    -------
+    dict
+        By name: `seconds` (median) and `all_seconds`, `ratio` (median over rounds) to the Gram sweep, `peak_bytes` of
+        the largest worker and `announced_bytes`.
+    """
+    todo = jobs(corpus, m)
+    announced = {name: job.announced_bytes() for name, job in todo.items()}
+    found: dict[str, list[tuple[float, int]]] = {name: [] for name in todo}
+    few = domained(corpus).window(0, min(len(corpus), 4_096))
+    for number, name in product(range(repeats), todo):
+        # a cluster of its own, so that the peak of a worker is its own
+        with connect("local", workers=workers) as client, executing(client):
+            KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=16).fit(few)  # workers import what they need
+            found[name].append(todo[name].run())
+        update(number * len(todo) + len([runs for runs in found.values() if len(runs) > number]), repeats * len(todo))
+    return {
+        name: {
+            "seconds": statistics.median(seconds for seconds, _ in runs),
+            "all_seconds": [seconds for seconds, _ in runs],
+            "ratio": statistics.median(run[0] / gram[0] for run, gram in zip(runs, found[GRAM], strict=True)),
+            "peak_bytes": max(peak for _, peak in runs),
+            "announced_bytes": announced[name],
+        }
+        for name, runs in found.items()
+    }
+
+
+def show(result: Mapping[str, Mapping[str, Any]], title: str) -> None:
+    """Print the table."""
+    table(
+        title,
+        ["one sweep of", "seconds", "to Gram", "peak MB", "announced MB"],
+        [
+            [
+                name,
+                f"{r['seconds']:.2f}",
+                f"{r['ratio']:.2f}×",
+                f"{r['peak_bytes'] / 1e6:,.0f}",
+                f"{r['announced_bytes'] / 1e6:,.0f}",
+            ]
+            for name, r in result.items()
+        ],
+    )

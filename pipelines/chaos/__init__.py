@@ -1,0 +1,1 @@
+"""Workers and drivers killed and frozen at random; the model must come out identical."""

@@ -1,0 +1,239 @@
+"""`python -m pipelines corpus`: a digit corpus of any size, from making it to the error of its model, as one batch job.
+
+Settings come from options, or from a YAML file (--job) whose keys are the options' names; an option that is given
+counts more. What the stages are is in `job`, what is shown of them in `page`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bigkernel.cli.options import Where, cluster_options, execution, json_option, run_options
+from bigkernel.cluster.cluster_file import cluster_of
+from bigkernel.cluster.yaml_files import Kind, check_mapping, expanded, read_mapping
+from bigkernel.errors import ConfigError
+from pipelines.corpus import job as corpus_job
+from pipelines.corpus import page as corpus_page
+from pipelines.corpus.job import Settings
+
+_CLUSTER = "cluster file"  # the cluster that a job file describes, in the context's meta
+
+
+class _Alpha(click.ParamType):
+    name = "gcv|NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        if value == "gcv":
+            return "gcv"
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            self.fail(f"expected gcv or a number of at least 0, found {value!r}", param, ctx)
+        return number
+
+
+def _read_job(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Make what the file says the defaults of the other options; every error names the whole path of the key."""
+    if value is None:
+        return None
+    options = {
+        option.opts[-1].lstrip("-"): option
+        for option in ctx.command.params
+        if isinstance(option, click.Option) and not option.is_eager and option.name not in ("as_json", "dry_run")
+    }
+    keys: dict[str, Kind] = {name: _types(option) for name, option in options.items()}
+    at = f"{value}: bigkernel"
+    whole = check_mapping(read_mapping(value, "a job"), {"bigkernel": {"job": keys, "cluster": _ANYTHING}}, str(value))
+    found = whole.get("bigkernel", {})
+    defaults: dict[str, Any] = {}
+    for name, given in found.get("job", {}).items():
+        option = options[name]
+        assert option.name is not None
+        if isinstance(option.type, click.Path) or (name == "cluster" and _is_file(given)):
+            given = str(value.parent / expanded(given, f"{at}.job.{name}"))
+        try:
+            option.type_cast_value(ctx, given)
+        except click.BadParameter as error:
+            raise ConfigError(f"{at}.job.{name}: {error.message}") from error
+        defaults[option.name] = given
+    if "cluster" in found:
+        ctx.meta[_CLUSTER] = cluster_of(found["cluster"], f"{at}.cluster", value.parent)
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    return value
+
+
+def _is_file(cluster: str) -> bool:
+    return cluster not in ("threads", "local") and "://" not in cluster
+
+
+_ANYTHING = (dict,)  # `cluster_of` looks at it
+
+
+def _types(option: click.Option) -> tuple[type, ...]:
+    """What an option may be in YAML."""
+    if option.is_flag:
+        return (bool,)
+    if isinstance(option.type, click.types.IntParamType):
+        return (int,)
+    if isinstance(option.type, click.types.FloatParamType):
+        return (int, float)
+    if isinstance(option.type, _Alpha):
+        return (int, float, str)
+    return (int, str) if option.name == "memory_limit" else (str,)
+
+
+def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a job, as one argument `job`."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> Any:
+        job = Settings(**{name: options.pop(name) for name in Settings.__dataclass_fields__})
+        return function(job=job, **options)
+
+    paths = click.Path(path_type=Path)
+    found: Callable[..., Any] = command
+    for option in reversed(
+        (
+            click.option(
+                "--data",
+                type=paths,
+                help="Directory with the four MNIST files (train-images-idx3-ubyte.gz …): its digits are the originals "
+                "[scikit-learn's 8×8 digits].",
+            ),
+            click.option("--corpus", type=paths, help="A corpus to fit as it is; nothing is deformed. Needs --test."),
+            click.option("--test", type=paths, help="With --corpus: the corpus with the true test rows."),
+            click.option(
+                "--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."
+            ),
+            click.option(
+                "--landmarks",
+                type=click.IntRange(10),
+                default=2000,
+                show_default=True,
+                help="m, drawn from the rows of the first step.",
+            ),
+            click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
+            click.option(
+                "--sigma",
+                type=click.FloatRange(0, min_open=True),
+                help="Width of the Gaussian kernel, rows of unit norm [0.5; SSSL 0.4; 8×8 digits 0.35 and 0.2].",
+            ),
+            click.option(
+                "--alpha",
+                type=_Alpha(),
+                default="gcv",
+                show_default=True,
+                help="Ridge penalty, or gcv: chosen from the statistics of the fit.",
+            ),
+            click.option(
+                "--components", type=click.IntRange(1), default=120, show_default=True, help="Eigenfunctions of SSSL."
+            ),
+            click.option(
+                "--labelled-per-class",
+                type=click.IntRange(1),
+                default=100,
+                show_default=True,
+                help="SSSL: originals of each class that keep their label; all other rows are unlabelled.",
+            ),
+            click.option(
+                "--steps",
+                type=click.IntRange(1, 20),
+                default=5,
+                show_default=True,
+                help="Numbers of rows and of landmarks that the error is told for.",
+            ),
+            click.option("--strength", type=click.FloatRange(0), help="Of the deformation [1; 8×8 digits 2]."),
+            click.option(
+                "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of every random choice."
+            ),
+        )
+    ):
+        found = option(found)
+    return found
+
+
+@click.command()
+@_settings_options
+@cluster_options
+@run_options
+@click.option(
+    "--job",
+    "job_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=_read_job,
+    help="YAML file with these options (and a cluster); see below.",
+)
+@click.option("--dry-run", is_flag=True, help="Tell rows, bytes, memory and flops of every stage, and stop.")
+@json_option
+@click.pass_context
+def corpus(
+    ctx: click.Context,
+    job: Settings,
+    where: Where,
+    run: str | None,
+    resume: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make a large digit corpus, fit KRR or SSSL to it on a cluster, and tell the error on true test digits.
+
+    \b
+    1. corpus  --rows deformed copies of the originals; what is in --run is kept
+    2. plan    flops, bytes, memory, disk; what cannot be done is refused now
+    3. fit     one sweep over all rows, in steps from the originals to all; the
+               penalty by generalised cross-validation from the statistics
+    4. score   the error on test digits that nothing was made from: against the
+               rows and, from the same statistics, against the landmarks
+    5. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv;
+               RUN/model
+
+    Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume goes
+    on to the same last bit (--resume also starts a run that is not there yet, so a scheduler of batch jobs can always
+    give it).
+
+    \b
+    python -m pipelines corpus --run out/corpus --cluster local
+    python -m pipelines corpus --data ~/mnist --rows 8100000 --landmarks 2000 \\
+        --cluster local --memory-limit 2GiB --run /scratch/mnist8m --resume
+    python -m pipelines corpus --job job.yaml
+
+    A job file has the options' names as keys; relative paths start at the file:
+
+    \b
+    bigkernel:
+      job:
+        data: ~/mnist
+        rows: 8100000
+        landmarks: 2000
+        run: /scratch/mnist8m
+        resume: true
+      cluster:
+        kind: local
+        workers: 2
+        memory-limit: 2GiB
+    """
+    if run is None:
+        raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")
+    described = ctx.meta.get(_CLUSTER)
+    if described is not None and ctx.get_parameter_source("cluster") is not click.core.ParameterSource.COMMANDLINE:
+        where = replace(where, cluster=described)
+    # workers may stand elsewhere
+    directory = Path(run).absolute()
+    if dry_run:
+        corpus_page.show_plan(corpus_job.planned(job, directory), as_json=as_json)
+        return
+    job.check()
+    made = corpus_page.begin(job, directory / "results", quiet=as_json)
+    with execution(where, run=str(directory), resume=resume, quiet=as_json):
+        outcome = corpus_job.work(job, directory, quiet=as_json)
+    corpus_page.fill(made, outcome)

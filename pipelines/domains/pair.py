@@ -1,0 +1,141 @@
+"""Two sets of digits in both directions: all methods over several draws, and hyper-parameters chosen on the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from sklearn.model_selection import StratifiedGroupKFold
+from threadpoolctl import threadpool_limits
+
+from bigkernel.monitor.terminal.bar import bar
+from pipelines.domains.data import Digits, Task
+from pipelines.domains.features import COPIES, tasks_of
+from pipelines.domains.methods import METHODS, Draws, Fit, Method, Setting, guarded
+
+N_FOLDS = 3
+TIMED = 3  # fits of what no draw changes
+Fits = dict[str, list[list[Fit]]]  # by the key of a method: for either direction, a fit a draw
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The two sets of digits of a draw.
+
+    Attributes
+    ----------
+    of : draw -> the sets
+    redrawn : whether their images differ between draws
+    """
+
+    of: Callable[[int], tuple[Digits, Digits]]
+    redrawn: bool = False
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Hyper-parameters found by cross-validation on the source, and their accuracy there, %."""
+
+    setting: Setting
+    accuracy: float
+
+
+@contextmanager
+def steps(what: str, count: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar over `count` steps; yields what is to be called after each."""
+    done = 0
+
+    def after() -> None:
+        nonlocal done
+        done += 1
+        update(done, count)
+
+    with bar(what, enabled=not quiet, unit="steps") as update:
+        yield after
+
+
+def fit_all(
+    sets: Sets,
+    table: str,
+    draws: Sequence[int],
+    m: int,
+    *,
+    settings: Mapping[str, Sequence[Setting]] | None = None,
+    what: str,
+    quiet: bool,
+) -> Fits:
+    """Fit every method that can be, in both directions, to every draw; what no draw changes a few times, for its time.
+
+    Parameters
+    ----------
+    table : of features
+    settings : by method, for either direction; None: each method's own
+    what : name of the bar
+    """
+    fits: Fits = {}
+    same = not sets.redrawn and table != COPIES
+    with steps(what, 2 * len(draws), quiet=quiet) as after, threadpool_limits(limits=1, user_api="blas"):
+        for number, draw in enumerate(draws):
+            for direction, task in enumerate(tasks_of(sets.of(draw), table, draw)):
+                drawn = Draws(task, m)
+                for key, method in METHODS.items():
+                    again = same and not method.landmarks and number >= TIMED
+                    if method.takes(task) and (settings is None or key in settings) and not again:
+                        setting = None if settings is None else settings[key][direction]
+                        fits.setdefault(key, [[], []])[direction].append(drawn.fit(method, draw, setting))
+                after()
+    return fits
+
+
+def grid_of(method: Method, most: int | None) -> list[dict[str, float]]:
+    """All settings of a method's grid, or of at most so many values of each hyper-parameter."""
+    values = product(*(some[:most] for some in method.grid.values()))
+    return [{**method.setting, **dict(zip(method.grid, some, strict=True))} for some in values] if method.grid else []
+
+
+def choose(task: Task, m: int, seed: int, most: int | None, after: Callable[[], None]) -> dict[str, Chosen]:
+    """Of every grid the setting with the best accuracy on held-out digits of the source; the first of equals.
+
+    Held-out digits, with all their copies, are no part of the fit; those of the target are, unlabelled, where a method
+    knows them. Landmarks are of draw `seed`.
+
+    Parameters
+    ----------
+    most : values of each hyper-parameter that are tried, or None
+    after : called behind each setting
+    """
+    drawn, found = Draws(task, m), {}
+    splitter = StratifiedGroupKFold(N_FOLDS, shuffle=True, random_state=seed)
+    parts = list(splitter.split(task.source, task.labels, task.digit))
+    for key, method in METHODS.items():
+        if not method.takes(task) or not method.grid:
+            continue
+        best = Chosen(method.setting, -1.0)
+        for setting in grid_of(method, most):
+            share = held_out_accuracy(method, drawn, setting, parts, seed)
+            if share > best.accuracy:
+                best = Chosen(setting, share)
+            after()
+        found[key] = best
+    return found
+
+
+def held_out_accuracy(
+    method: Method, drawn: Draws, setting: Setting, parts: Sequence[tuple[np.ndarray, np.ndarray]], seed: int
+) -> float:
+    """% of the held-out rows of the source that are recognised."""
+    task, right = drawn.task, 0
+    Z = drawn.landmarks(method.knows, seed)[0] if method.landmarks else np.empty((0, 0))
+    for train, held_out in parts:
+        with guarded():
+            predict = method.fit(task.labelled(train), Z, setting)
+        right += int(np.sum(predict(task.source[held_out]) == task.labels[held_out]))
+    return 100 * right / len(task.labels)
+
+
+def grid_size(most: int | None) -> int:
+    """Settings in all grids together."""
+    return sum(len(grid_of(method, most)) for method in METHODS.values())

@@ -1,0 +1,113 @@
+"""Pictures of `python -m pipelines domains`: accuracies by method, and rows of two sets in two components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.shared.pictures import LIGHT, STAGES, Paper, bare, drawing
+
+Array = NDArray[Any]
+BLUE, ORANGE, GREEN, GREY = STAGES[0], STAGES[1], STAGES[2], STAGES[4]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Accuracies of a method, %, one a panel, with their standard errors and a published figure where there is one."""
+
+    name: str
+    kind: str
+    means: Sequence[float]
+    errors: Sequence[float]
+    published: Sequence[float | None]
+
+
+def accuracy_panels(bars: Sequence[Bar], panels: Sequence[str], kinds: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
+    """A bar for each method in each panel, coloured by what it knows; ± one standard error; published as a tick."""
+    colours = dict(zip(kinds, (GREY, BLUE, GREEN), strict=False))
+    with drawing(6.4, 1.15 + 0.32 * len(bars), paper) as (figure, png):
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False, gridspec_kw={"wspace": 0.08})[0]
+        places = np.arange(len(bars))
+        for j, (ax, title) in enumerate(zip(axes, panels, strict=True)):
+            for kind in [kind for kind in kinds if any(bar.kind == kind for bar in bars)]:
+                of_kind = np.array([bar.kind == kind for bar in bars])
+                values = np.array([bar.means[j] for bar in bars])
+                label = kind if j == 0 else None
+                ax.barh(places[of_kind], values[of_kind], height=0.62, color=colours[kind], label=label)
+            ax.errorbar(
+                [bar.means[j] for bar in bars],
+                places,
+                xerr=[bar.errors[j] for bar in bars],
+                fmt="none",
+                ecolor=paper.ink,
+                elinewidth=1.3,
+                capsize=3,
+            )
+            known = [(place, bar.published[j]) for place, bar in enumerate(bars) if bar.published[j] is not None]
+            if known:
+                ax.plot(
+                    [value for _, value in known],
+                    [place for place, _ in known],
+                    linestyle="none",
+                    marker="|",
+                    markersize=15,
+                    markeredgewidth=2.2,
+                    color=STAGES[5],
+                    label="published" if j == 0 else None,
+                )
+            ax.set(xlim=(0, 100), xlabel="accuracy on the target, %", title=title)
+            ax.set_xticks(range(0, 101, 25))
+            bare(ax, paper)
+        axes[0].set_yticks(places, [bar.name for bar in bars])
+        axes[0].invert_yaxis()
+        figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=1, columnspacing=1.1, fontsize=9)
+    return png.getvalue()
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows of two sets in two components.
+
+    Attributes
+    ----------
+    title : of the panel
+    source, target : (n, 2) and (k, 2)
+    source_labels, target_labels : (n,) and (k,); of the target for the picture only
+    axes : names of the two components
+    """
+
+    title: str
+    source: Array
+    target: Array
+    source_labels: Array
+    target_labels: Array
+    axes: tuple[str, str]
+
+
+def two_views(views: Sequence[View], names: tuple[str, str], *, paper: Paper = LIGHT) -> bytes:
+    """Panels side by side: rows as points, the mean of every class as its digit, in the colour of its set."""
+    with drawing(6.4, 3.7, paper) as (figure, png):
+        for ax, view in zip(figure.subplots(1, len(views), squeeze=False)[0], views, strict=True):
+            sets = ((view.source, view.source_labels), (view.target, view.target_labels))
+            for (rows, _), colour, name in zip(sets, (BLUE, ORANGE), names, strict=True):
+                ax.scatter(rows[:, 0], rows[:, 1], s=3, color=colour, alpha=0.35, linewidths=0, label=name)
+            for (rows, labels), colour in zip(sets, (BLUE, ORANGE), strict=True):
+                for label in np.unique(labels):
+                    x, y = rows[labels == label].mean(axis=0)
+                    text = ax.text(x, y, str(label), ha="center", va="center", weight="bold", fontsize=11, color=colour)
+                    text.set_bbox({"facecolor": paper.ground, "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
+            ax.set(title=view.title, xlabel=view.axes[0], ylabel=view.axes[1])
+            bare(ax, paper)
+            ax.grid(axis="y", color=paper.line, linewidth=0.8)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        legend = figure.legend(
+            handles, labels, loc="outside upper left", ncols=2, frameon=False, markerscale=4, handletextpad=0.2
+        )
+        for handle in legend.legend_handles:
+            if handle is not None:
+                handle.set_alpha(1)
+    return png.getvalue()

@@ -1,0 +1,1 @@
+"""One and two workers measured, up to 1,000 by a model."""

@@ -1,0 +1,239 @@
+"""`python -m pipelines scaling`: how fits scale with workers, measured on this machine and told beyond it by a model.
+
+Strong and weak scaling over one and two workers (`workers`), what the scheduler spends on a segment
+(`bench.scheduler`), and from both, with a calibration, the hours and the largest m of large clusters (`model`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from dask.utils import parse_bytes
+
+from bigkernel.cli.model_options import Numbers
+from bigkernel.errors import ConfigError
+from bigkernel.forecast.calibration import Calibration
+from bigkernel.forecast.calibration import look as look_up
+from bigkernel.forecast.measuring import SECONDS, calibrate
+from bigkernel.monitor.terminal.bar import bar, progress
+from bigkernel.storage.corpus import Corpus
+from pipelines.bench import scheduler as bench_scheduler
+from pipelines.bench.jobs import FEATURES, digits_corpus
+from pipelines.scaling import page as scaling_page
+from pipelines.scaling import workers as scaling_workers
+from pipelines.scaling.model import CHUNK_ROWS, Cluster, Fit, corrected
+from pipelines.shared.experiments import Report
+
+# of --quick, where they are not given
+QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20, 60)}
+_QUICK_CALIBRATION = 0.05  # seconds of the points of a sweep
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: options of the command.
+
+    Attributes
+    ----------
+    rows, landmarks, repeats : of the sweeps on one and two workers
+    crowd : workers under the scheduler that is measured
+    segments : of the sweeps that measure it, at least two numbers
+    calibration_seconds : of a calibration that is made for this
+    """
+
+    rows: int
+    landmarks: int
+    repeats: int
+    crowd: int
+    segments: tuple[int, ...]
+    calibration_seconds: float = SECONDS
+
+    def __post_init__(self) -> None:
+        if len(self.segments) < 2:
+            raise ConfigError(f"segments: expected two numbers or more, to draw a line by, found {self.segments}")
+        if self.landmarks * 2 > self.rows:
+            raise ConfigError(
+                f"{self.landmarks:,} landmarks: expected at most half of the {self.rows:,} rows, which one worker has "
+                "in a sweep; give fewer --landmarks or more --rows"
+            )
+
+    @property
+    def chunk_rows(self) -> int:
+        """Of the corpora: as usual, or less for all workers to have some."""
+        return min(CHUNK_ROWS, max(1, self.rows // 32))
+
+    def plan(self) -> list[str]:
+        """What would be done, a line each."""
+        flops = self.rows * (2.0 * FEATURES * self.landmarks + self.landmarks**2)
+        count = 4 * len(self.segments)
+        return [
+            f"{3 * self.repeats} sweeps, each on a fresh local cluster: {self.rows:,} rows on 1 worker and on 2,",
+            f"  {self.rows // 2:,} on 1; {self.landmarks:,} landmarks, {flops:.2e} flops on all rows",
+            f"{count} sweeps of {', '.join(f'{n:,}' for n in self.segments)} segments that cost nothing, on "
+            f"{self.crowd} workers",
+            "a calibration of this machine, where none is stored (about 20 s)",
+            f"on disk: {1.5 * self.rows * FEATURES / 1e6:,.0f} MB of corpora at most",
+        ]
+
+
+@click.command()
+@click.option("--rows", default=320_000, show_default=True, type=click.IntRange(64), help="Of the measured sweeps.")
+@click.option("--landmarks", default=2000, show_default=True, type=click.IntRange(1), help="m, of model and sweeps.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Alternated rounds of 3 sweeps.")
+@click.option(
+    "--crowd", default=100, show_default=True, type=click.IntRange(1, 1000), help="Workers that share one process."
+)
+@click.option(
+    "--segments",
+    default="100,300,500",
+    show_default=True,
+    type=Numbers(whole=True),
+    help="Numbers of segments that cost nothing.",
+)
+@click.option("--memory-limit", default="16GiB", show_default=True, help="Of a worker in the model.")
+@click.option("--storage", default="5GB", show_default=True, help="A second, of all workers together in the model.")
+@click.option("--quick", is_flag=True, help="Small sizes for whatever is not given: seconds, and no figures to trust.")
+@click.option("--dry-run", is_flag=True, help="Say what would be measured, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@click.option(
+    "--out",
+    default=Path("out", "scaling"),
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for report.html, CSV, PNG and the corpora.",
+)
+@click.option(
+    "--data",
+    default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
+    show_default="$BIGKERNEL_DATA or ../shared/data",
+    type=click.Path(path_type=Path),
+    help="Directory with MNIST's idx files; random pixels without them.",
+)
+@click.pass_context
+def scaling(
+    context: click.Context,
+    rows: int,
+    landmarks: int,
+    repeats: int,
+    crowd: int,
+    segments: tuple[float, ...],
+    memory_limit: str,
+    storage: str,
+    quick: bool,
+    dry_run: bool,
+    as_json: bool,
+    out: Path,
+    data: Path,
+) -> None:
+    """Measure how fits scale on this machine, and tell it for clusters.
+
+    \b
+    1. Strong and weak scaling over 1 and 2 worker processes: all rows on one,
+       all rows on two, half the rows on one, each on a fresh cluster; beside it
+       the matrix product of one process while one and while two are busy.
+    2. What a segment costs whatever its rows cost: sweeps of rows that are
+       nothing, on hundreds of workers, with and without monitor and run
+       directory; how much of it is the scheduler's, the driver's, the workers'.
+    3. A model from both and a calibration (`bigkernel plan --calibrate`; made
+       here where none is stored): hours over workers and rows, where the
+       scheduler becomes the bound, the largest m for workers and hours.
+
+    About ten minutes on two processors. Others' use of the machine is in the figures: the load average is told.
+
+    \b
+    python -m pipelines scaling --dry-run
+    python -m pipelines scaling --quick
+    python -m pipelines scaling --rows 640000 --repeats 5 --out /scratch/scaling
+    python -m pipelines scaling --storage 40GB --memory-limit 64GiB
+    python -m pipelines scaling --json | jq '.measured.strong.speed_up'
+
+    \b
+    In --out: report.html (opens offline), results.json, timings.csv, scaling.csv,
+    processors.csv, segments.csv, hours.csv, scheduler.csv, largest.csv,
+    hours.png, hours-few.png, and the corpora.
+    """
+    sizes: dict[str, Any] = {
+        "rows": rows,
+        "landmarks": landmarks,
+        "repeats": repeats,
+        "crowd": crowd,
+        "segments": segments,
+    }
+    if quick:
+        default = (name for name in QUICK if context.get_parameter_source(name) is ParameterSource.DEFAULT)
+        sizes |= {name: QUICK[name] for name in default}
+    sizes["segments"] = tuple(int(n) for n in sizes["segments"])
+    effort = Effort(**sizes, calibration_seconds=_QUICK_CALIBRATION if quick else SECONDS)
+    memory_bytes, storage_bytes = _bytes("memory-limit", memory_limit), _bytes("storage", storage)
+    if dry_run:
+        click.echo("\n".join(effort.plan()))
+        return
+    report = Report(out, "Scaling", f"{effort.rows:,} rows, {effort.landmarks:,} landmarks", quiet=as_json)
+    with progress(enabled=not as_json):
+        whole, half = (
+            digits_corpus(out, data, n, quiet=as_json, chunk_rows=effort.chunk_rows)
+            for n in (effort.rows, effort.rows // 2)
+        )
+        with bar("scaling", enabled=not as_json, unit="sweeps") as update:
+            timings = scaling_workers.measure(whole, half, effort.landmarks, repeats=effort.repeats, update=update)
+        found = scaling_workers.compare(timings)
+        scaling_page.measured(report, found, landmarks=effort.landmarks)
+        with bar("segments", enabled=not as_json, unit="sweeps") as update:
+            costs, bare = bench_scheduler.measure(effort.crowd, effort.segments, out=out, update=update)
+        scaling_page.segments(report, costs, bare, workers=effort.crowd)
+        calibration, made = _calibration(effort, whole, quick=quick)
+    watched = next(cost for cost in costs if cost["monitor"] and not cost["run"])
+    plain = Cluster(
+        calibration.rates,
+        scheduler_seconds=max(watched["scheduler"], 1e-6),
+        storage_bytes=storage_bytes,
+        stored_share=_stored_share(whole),
+    )
+    one = found["strong"]["one_seconds"]
+    fit = Fit(effort.rows, effort.landmarks, chunk_rows=effort.chunk_rows)
+    cluster = corrected(plain, fit, one)
+    points = [(1, one), (2, found["strong"]["two_seconds"])]
+    scaling_page.model(report, cluster, fit, points)
+    scaling_page.widest(report, cluster, memory_bytes=memory_bytes)
+    correction = f"segments take {cluster.correction:.2f} of the calibrated time, as the sweep on one worker did"
+    report.page.heading("Assumptions").facts(
+        scaling_page.assumptions(cluster, memory_bytes=memory_bytes, calibration=made, correction=correction)
+    )
+    report.results["model"] = {
+        "scheduler_seconds": cluster.scheduler_seconds,
+        "storage_bytes": cluster.storage_bytes,
+        "stored_share": cluster.stored_share,
+        "correction": cluster.correction,
+        "memory_bytes": memory_bytes,
+    }
+    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    report.finish({"data": whole.info.name, "rounds": effort.repeats, "load average": f"{load} (1, 5, 15 minutes)"})
+
+
+def _calibration(effort: Effort, corpus: Corpus, *, quick: bool) -> tuple[Calibration, str]:
+    """The stored calibration, or one made now and not stored; and which, for people."""
+    stored = None if quick else look_up()[0]
+    if stored is not None:
+        return stored, f"calibrated {stored.date[:10]} on {stored.host}"
+    return calibrate(corpus=corpus, seconds=effort.calibration_seconds), "calibrated for this page, not stored"
+
+
+def _stored_share(corpus: Corpus) -> float:
+    """Bytes of the files with the rows over bytes of the rows."""
+    stored = sum(file.stat().st_size for file in Path(corpus.path, "x").rglob("*") if file.is_file())
+    return stored / (len(corpus) * FEATURES)
+
+
+def _bytes(name: str, text: str) -> int:
+    try:
+        count = int(parse_bytes(text))
+    except ValueError as error:
+        raise ConfigError(f"--{name}: expected bytes or a text such as 16GiB, found {text!r}") from error
+    if count < 1:
+        raise ConfigError(f"--{name}: expected at least one byte, found {text!r}")
+    return count

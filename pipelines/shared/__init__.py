@@ -1,0 +1,1 @@
+"""What several experiments share: their data, charts, pictures and report page."""

@@ -1,0 +1,190 @@
+"""What the experiments on the seed documents share: options, data files, timing, and where the results go.
+
+An experiment is a click command under `options`. It hands its tables and pictures to a `Report`, which prints the
+tables and leaves CSV, PNG, JSON and one self-contained page in the output directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from scipy.io import loadmat
+from sklearn.preprocessing import normalize
+
+import bigkernel
+from bigkernel.engine.context import processors
+from bigkernel.errors import DataError
+from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.storage.run_directory import write_json
+from pipelines.shared import pictures
+
+Array = NDArray[Any]
+Value = TypeVar("Value")
+
+# file: what it is and where it is published
+FILES = {
+    "winequality-white.csv": "UCI Wine Quality, white, doi 10.24432/C56S3T",
+    "digits16_USPS_1800.mat": "the USPS half (1,800 digits) of the USPS–MNIST pair of Long et al., ICCV 2013",
+    "digits16_MNIST_2000.mat": "the MNIST half (2,000 digits) of the USPS–MNIST pair of Long et al., ICCV 2013",
+    "zip.train.gz": "the USPS training digits (7,291) of The Elements of Statistical Learning",
+    "zip.test.gz": "the USPS test digits (2,007) of The Elements of Statistical Learning",
+    "train-images-idx3-ubyte.gz": "the images of MNIST's training digits",
+    "train-labels-idx1-ubyte.gz": "the labels of MNIST's training digits",
+}
+
+
+def options(name: str, *, repeats: int, repeats_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of every experiment: --data, --repeats, --seed, --out, --json."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."),
+            click.option(
+                "--out",
+                default=Path("out", name),
+                show_default=True,
+                type=click.Path(file_okay=False, path_type=Path),
+                help="Directory for report.html, CSV and PNG.",
+            ),
+            click.option(
+                "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Of every random choice."
+            ),
+            click.option(
+                "--repeats", default=repeats, show_default=True, type=click.IntRange(1, 10_000), help=repeats_help
+            ),
+            click.option(
+                "--data",
+                default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
+                show_default="$BIGKERNEL_DATA or ../shared/data",
+                type=click.Path(path_type=Path),
+                help="Directory with the data files.",
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def data_file(data: Path, name: str) -> Path:
+    """The path of a data file.
+
+    Raises
+    ------
+    DataError
+        It is not there; says what the file is.
+    """
+    path = data / name
+    if not path.is_file():
+        raise DataError(f"{path}: not found; it is {FILES[name]}. --data or BIGKERNEL_DATA names its directory")
+    return path
+
+
+def digit_pair(data: Path) -> tuple[Array, Array, Array, Array]:
+    """USPS rows (1800, 256) and labels, MNIST rows (2000, 256) and labels; 16×16 pixels, rows of unit L2 norm."""
+    found = []
+    for name in ("digits16_USPS_1800.mat", "digits16_MNIST_2000.mat"):
+        stored = loadmat(data_file(data, name))
+        found += [normalize(stored["fts"].astype(np.float64)), stored["labels"].ravel().astype(np.int64) - 1]
+    return found[0], found[1], found[2], found[3]
+
+
+def timed(function: Callable[..., Value], *args: Any, **options: Any) -> tuple[Value, float]:
+    """What the call returns, and its seconds."""
+    start = time.perf_counter()
+    value = function(*args, **options)
+    return value, time.perf_counter() - start
+
+
+def spread(key: str, values: Sequence[float] | Array) -> dict[str, float | None]:
+    """Mean and sample standard deviation of repeated figures under `key` and `key_std`; none of a single figure."""
+    values = np.asarray(values, np.float64)
+    return {key: float(values.mean()), f"{key}_std": float(values.std(ddof=1)) if len(values) > 1 else None}
+
+
+def spread_columns(key: str, header: str, spec: str) -> list[Column]:
+    """`mean ± std` as one shown column, and the deviation by itself in the CSV."""
+
+    def show(record: Mapping[str, Any]) -> str:
+        if record.get(key) is None:
+            return MISSING
+        deviation = record.get(f"{key}_std")
+        return f"{record[key]:{spec}}" + (f" ± {deviation:{spec}}" if deviation is not None else "")
+
+    return [Column(key, header, show), Column(f"{key}_std", f"{header} ±", hidden=True)]
+
+
+@dataclass
+class Report:
+    """Tables and pictures of an experiment: printed, kept as files, and put on one page.
+
+    Attributes
+    ----------
+    out : directory of the files; made when the report is
+    title, subtitle : of the page
+    quiet : print nothing but, at the end, one JSON object
+    """
+
+    out: Path
+    title: str
+    subtitle: str
+    quiet: bool = False
+    page: Page = field(init=False)
+    results: dict[str, Any] = field(init=False, default_factory=dict)
+    _begun: float = field(init=False, default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.out}: the output directory cannot be made: {error.strerror}") from error
+        self.page = Page(self.title, self.subtitle)
+
+    def say(self, text: str) -> None:
+        """Print a line, unless quiet."""
+        if not self.quiet:
+            click.echo(text)
+
+    def table(self, name: str, heading: str, table: Table, *, caption: str = "") -> None:
+        """Print a table under its heading, write NAME.csv, and begin a section of the page with it."""
+        self.say(f"\n{heading}")
+        if not self.quiet:
+            table.print()
+        table.write_csv(self.out / f"{name}.csv")
+        self.page.heading(heading).table(table, caption=caption)
+        self.results[name] = [
+            {column.key: record.get(column.key) for column in table.columns} for record in table.records
+        ]
+
+    def figure(self, name: str, draw: Callable[..., bytes], *args: Any, caption: str, **options: Any) -> None:
+        """Draw a picture, write NAME.png, and put it on the page for light and dark screens."""
+        light, dark = pictures.both(draw, *args, **options)
+        (self.out / f"{name}.png").write_bytes(light)
+        self.page.figure(light, dark, caption=caption)
+
+    def finish(self, facts: Mapping[str, Any], **more: Any) -> None:
+        """Write report.html and results.json and say where they are."""
+        seconds = time.perf_counter() - self._begun
+        facts = {
+            **facts,
+            "machine": f"{processors()} processors, {platform.machine()}",
+            "versions": f"bigkernel {bigkernel.__version__}, Python {platform.python_version()}, "
+            f"NumPy {np.__version__}",
+            "made": f"{time.strftime('%Y-%m-%d %H:%M')}, in {seconds:.1f} s",
+        }
+        path = self.page.heading("Settings").facts(facts).write(self.out / "report.html")
+        results = {"report": str(path), "facts": facts, "seconds": seconds, **self.results, **more}
+        write_json(self.out / "results.json", results)
+        self.say(f"\n{seconds:.1f} s in all; report: {path}")
+        if self.quiet:
+            click.echo(json.dumps(results))

@@ -1,0 +1,234 @@
+"""`python -m pipelines tune`: width and penalty by cross-validation, a final model, and why copies share a fold.
+
+The whole grid (width σ × penalty α × folds) comes from a few sweeps of the training rows (`SweepSearchCV`). The test
+digits are looked at once, when everything is chosen. A corpus of deformed digits then shows why all copies of a digit
+belong in one fold: folds of single rows test on copies of what they trained on, and promise too small an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
+from sklearn.pipeline import Pipeline
+
+from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
+from bigkernel.cli.model_options import Numbers
+from bigkernel.kernels.uniform_landmarks import require_count
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import emit
+from bigkernel.monitor.terminal.bar import bar, progress
+from bigkernel.streaming.folds import HashFolds
+from pipelines.shared import digit_corpora
+from pipelines.shared.digit_corpora import MNIST_FILES, Digits
+from pipelines.shared.experiments import Report, options
+from pipelines.tune import page as tune_page
+from pipelines.tune.page import Record
+
+Array = NDArray[Any]
+FOLDS = 5
+HELD_OUT = 1 / 6  # of the training digits, to choose the final model by
+# of the final model, times what fewer landmarks chose: widths around it, and penalties between, for more landmarks
+# can do with less
+FINAL_SIGMAS, FINAL_ALPHAS = (1 / 1.2, 1.0, 1.2), (0.0099, 1.0)
+COPY_SIGMAS, COPY_ALPHAS = (0.15, 0.2, 0.3, 0.4, 0.5), (0.001, 0.01, 0.1, 1.0)
+TEST_COPIES = 20  # of each digit held out
+
+
+def pipeline(landmarks: int, seed: int, *, sigma: float = 1.0) -> Pipeline:
+    """Rows of unit norm, then kernel ridge regression on landmarks."""
+    model = KernelRidgeClassifier(Gaussian(sigma), n_landmarks=landmarks, random_state=seed)
+    return Pipeline([("unit", UnitNormalizer()), ("krr", model)])
+
+
+def search(
+    train: Corpus, sigmas: Sequence[float], alphas: Sequence[float], *, landmarks: int, seed: int, cv: Any, refit: bool
+) -> SweepSearchCV:
+    """Accuracy of every (σ, α) on every fold; chosen is the simplest within one standard error of the best."""
+    grid = {"krr__kernel": [Gaussian(sigma) for sigma in sigmas], "krr__alpha": list(alphas)}
+    model = pipeline(landmarks, seed)
+    return SweepSearchCV(model, grid, cv=cv, refit=refit, one_standard_error=True, random_state=seed).fit(train)
+
+
+def cells(found: SweepSearchCV) -> list[Record]:
+    """A record a candidate: σ, α, its error and standard error in %, its rank, and whether it is the chosen one."""
+    results = found.cv_results_
+    return [
+        {
+            "sigma": params["krr__kernel"].sigma,
+            "alpha": params["krr__alpha"],
+            "error": 100 * (1 - float(results["mean_test_score"][i])),
+            "error_se": 100 * float(results["sem_test_score"][i]),
+            "rank": int(results["rank_test_score"][i]),
+            "chosen": i == found.best_index_,
+        }
+        for i, params in enumerate(results["params"])
+    ]
+
+
+def finalists(train: Corpus, chosen: Record, alphas: Sequence[float], *, landmarks: int, seed: int) -> SweepSearchCV:
+    """Candidates around the chosen one with more landmarks, on digits held out once; the best is fitted to all."""
+    low, high = (factor * chosen["alpha"] for factor in FINAL_ALPHAS)
+    near = [alpha for alpha in alphas if low <= alpha <= high]
+    kind = GroupShuffleSplit if "group" in train.columns else StratifiedShuffleSplit
+    cv = kind(n_splits=1, test_size=HELD_OUT, random_state=seed)
+    sigmas = [factor * chosen["sigma"] for factor in FINAL_SIGMAS]
+    return search(train, sigmas, near, landmarks=landmarks, seed=seed, cv=cv, refit=True)
+
+
+def binomial(wrong: float, n: float) -> Record:
+    """A share of n digits that is wrong, as error and standard error in %."""
+    return {"error": 100 * wrong, "error_se": 100 * float(np.sqrt(wrong * (1 - wrong) / n))}
+
+
+def error_on(test: Corpus, model: Pipeline) -> Record:
+    """Error of the model on the test digits, in %."""
+    wrong = float(np.mean(np.asarray(model.predict(test)) != test.column("y")))
+    return {**binomial(wrong, len(test)), "digits": len(test)}
+
+
+def originals(corpus: Corpus) -> int:
+    """How many digits its rows are copies of."""
+    return len(np.unique(corpus.column("group")))
+
+
+def true_errors(model: Pipeline, images: Array, labels: Array, copies: Array) -> Record:
+    """Errors in % on held-out originals (n, h, w) and on their copies (c·n, h·w), copy i of original i mod n.
+
+    The standard error is that of a mean over originals: copies of one digit are wrong together.
+    """
+    wrong = (model.predict(copies) != np.resize(labels, len(copies))).reshape(-1, len(labels)).mean(axis=0)
+    return {
+        "true": 100 * float(wrong.mean()),
+        "true_se": 100 * float(wrong.std(ddof=1) / np.sqrt(len(wrong))),
+        "originals": 100 * float(np.mean(model.predict(images.reshape(len(images), -1)) != labels)),
+    }
+
+
+def compare(train: Corpus, *, landmarks: int, seed: int, repeats: int) -> list[Record]:
+    """The grid of `COPY_SIGMAS` and `COPY_ALPHAS` on deformed digits: errors by folds of rows and of groups, and true.
+
+    Errors over folds and their standard errors are means over `repeats` partitions. True errors are those of digits
+    whose originals were held out, deformed as the training rows are, under a model of all training rows.
+    """
+    judged: dict[tuple[float, float], Record] = {(s, a): {} for s in COPY_SIGMAS for a in COPY_ALPHAS}
+    for name, by in (("ungrouped", "row"), ("grouped", "group")):
+        for number in range(repeats):
+            cv = HashFolds(FOLDS, seed + number, by)
+            found = search(train, COPY_SIGMAS, COPY_ALPHAS, landmarks=landmarks, seed=seed, cv=cv, refit=False)
+            for cell in cells(found):
+                record = judged[cell["sigma"], cell["alpha"]]
+                for key, value in ((name, cell["error"]), (f"{name}_se", cell["error_se"])):
+                    record[key] = record.get(key, 0.0) + value / repeats
+    _, _, images, labels = digit_corpora.bundled_originals(seed)
+    shown = np.tile(images.reshape(len(images), -1), (TEST_COPIES, 1))
+    copies = digit_corpora.deformation(train, seed + 1).copies(shown, 0)
+    for number, (sigma, alpha) in enumerate(judged):
+        if alpha == COPY_ALPHAS[0]:
+            model = pipeline(landmarks, seed, sigma=sigma).fit(train)
+        model[-1].set_params(alpha=alpha).refit()
+        judged[sigma, alpha] |= true_errors(model, images, labels, copies)
+        emit(Step("true errors", number + 1, len(judged)))
+    return [{"sigma": sigma, "alpha": alpha, **record} for (sigma, alpha), record in judged.items()]
+
+
+def corpora(out: Path, data: Path, rows: int, seed: int, *, quiet: bool) -> tuple[Digits, Digits]:
+    """The digits to tune on, MNIST or else the deformed ones, and the deformed ones; made, or found, below `out`."""
+    copies = digit_corpora.bundled(out / "copies", rows, seed, keep=True)
+    if not any((data / name).exists() for name in MNIST_FILES):
+        return copies, copies
+    with bar("ingest", enabled=not quiet) as shown:
+        return digit_corpora.mnist(out / "mnist", data, keep=True, progress=shown), copies
+
+
+@click.command()
+@click.option("--sigma", type=Numbers(), default="0.3:1.2:10", show_default=True, help="Widths of the Gaussian kernel.")
+@click.option("--alpha", type=Numbers(), default="1e-4:1e1:16", show_default=True, help="Ridge penalties.")
+@click.option("--landmarks", type=click.IntRange(10), default=1000, show_default=True, help="m, of the searches.")
+@click.option("--final-landmarks", type=click.IntRange(10), default=4000, show_default=True, help="Of the final model.")
+@click.option("--rows", type=click.IntRange(2400), default=20_000, show_default=True, help="Deformed digits to make.")
+@options("tune", repeats=1, repeats_help="Partitions into folds that the comparison of folds averages.")
+def tune(
+    data: Path,
+    repeats: int,
+    seed: int,
+    out: Path,
+    as_json: bool,
+    rows: int,
+    final_landmarks: int,
+    landmarks: int,
+    alpha: tuple[float, ...],
+    sigma: tuple[float, ...],
+) -> None:
+    """Tune a classifier of digits by cross-validation.
+
+    \b
+    1. MNIST's 60,000 training digits: every width --sigma, penalty --alpha and
+       fold of five from a few sweeps (SweepSearchCV); the best ten, a heat map,
+       and how many fits one by one would be.
+    2. The final model, --final-landmarks: a few widths and penalties around that
+       choice, judged on a sixth of the training digits. Then, and only then, the
+       error on the 10,000 test digits.
+    3. Why copies share a fold: --rows deformed copies of 1,200 digits from
+       scikit-learn. Folds of rows and folds of digits side by side, and the true
+       error, on copies of digits that were held out.
+
+    --sigma and --alpha take a number, numbers with commas between, or FIRST:LAST:COUNT in equal ratios. --data is the
+    directory of MNIST's idx files (train-images-idx3-ubyte.gz …); without them steps 1 and 2 take the deformed digits,
+    and say so. Some minutes on two processors, most of them for the final model.
+
+    \b
+    python -m pipelines tune
+    python -m pipelines tune --sigma 0.4:0.8:5 --alpha 0.01,0.1,1 --repeats 5
+    python -m pipelines tune --final-landmarks 2000 --out /scratch/tune
+    python -m pipelines tune --json | jq '.test'
+
+    \b
+    In --out: report.html (opens offline), results.json, candidates.csv, grid.csv,
+    final.csv, copies.csv, grid.png, copies.png, and the corpora.
+    """
+    sigmas, alphas = sorted(set(sigma)), sorted(set(alpha))
+    size = f"{len(sigmas)} widths × {len(alphas)} penalties × {FOLDS} folds of digits"
+    report = Report(out, "Tuning by cross-validation", size, quiet=as_json)
+    with progress(enabled=not as_json):
+        found, copies = corpora(out, data, rows, seed, quiet=as_json)
+        train, mnist = found.train, found is not copies
+        require_count(len(copies.train), landmarks)
+        require_count(len(train), max(landmarks, final_landmarks))
+        name = train.info.name if mnist else f"{train.info.name}, as --data has no MNIST"
+        folded = "the row's number" if mnist else "the original's number, so that copies of a digit share a fold"
+        tune_page.tell(
+            report,
+            f"{len(train):,} training digits ({name}). Kernel ridge regression with a Gaussian kernel of width σ on",
+            f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}.",
+        )
+        first = search(train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
+        sweeps = len(first.plan_.sweeps)
+        tune_page.grid(report, cells(first), folds=FOLDS, sweeps=sweeps, seconds=first.seconds_)
+
+        chosen = cells(first)[first.best_index_]
+        final = finalists(train, chosen, alphas, landmarks=final_landmarks, seed=seed)
+        held_out = HELD_OUT * (len(train) if mnist else originals(train))
+        tuned = [cell | binomial(cell["error"] / 100, held_out) for cell in cells(final)]
+        # the test digits: here, and nowhere before
+        error = error_on(found.test, final.best_estimator_)
+        what = f"{held_out:,.0f} training digits{'' if mnist else ' with their copies'}"
+        tested = "test digits" if mnist else "test digits, not deformed"
+        tune_page.final(report, tuned, error, held_out=what, tested=tested, landmarks=final_landmarks)
+
+        compared = compare(copies.train, landmarks=landmarks, seed=seed, repeats=repeats)
+        size = {"rows": len(copies.train), "originals": originals(copies.train)}
+        tune_page.copies(report, compared, **size, folds=FOLDS, repeats=repeats)
+    facts = {
+        "data": train.info.source,
+        "rows": f"{len(train):,} training, {len(found.test):,} test; comparison of folds: {len(copies.train):,}",
+        "landmarks": f"{landmarks:,} in the searches, {final_landmarks:,} in the final model",
+        "final model": f"{len(final.plan_.sweeps)} sweeps, {final.seconds_:.0f} s",
+        "seed": seed,
+    }
+    report.finish(facts)

@@ -1,0 +1,1 @@
+"""SSSL, exact and Nyström, from USPS to MNIST digits."""

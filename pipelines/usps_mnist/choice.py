@@ -1,0 +1,136 @@
+"""Hyper-parameters of RR, KRR and SSSL_m chosen on the labelled source alone; no label of the target comes in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedKFold
+from threadpoolctl import threadpool_limits
+
+from bigkernel import Gaussian, Ridge, SweepSearchCV
+from bigkernel.solvers.ridge import exact_krr
+from pipelines.usps_mnist.fits import Setting, one_hot, sssl, steps, with_ones
+
+Array = NDArray[Any]
+Folds = Sequence[tuple[Array, Array]]
+N_FOLDS = 5
+# of equal accuracies the first wins, hence the smoothest first
+RR_ALPHAS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0001)
+KRR_SIGMAS, KRR_ALPHAS = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.06), (1.0, 0.1, 0.01, 0.001)
+SSSL_COMPONENTS, SSSL_ALPHAS = (50, 100, 150, 200, 300, 400), (10.0, 1.0, 0.1, 0.01, 0.001)
+SSSL_SIGMAS = (1.0, 0.7, 0.5, 0.4, 0.31, 0.2)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A point of a grid and its accuracy, %, on held-out source rows."""
+
+    method: str
+    accuracy: float | None
+    alpha: float
+    sigma: float | None = None
+    landmarks: str = ""
+    s: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The values."""
+        values = {"σ": self.sigma, "s": self.s, "λ": self.alpha}
+        parts = [f"{name} {value:g}" for name, value in values.items() if value is not None]
+        return " ".join([self.landmarks, *parts]).strip()
+
+
+def folds(labels: Array, seed: int) -> Folds:
+    """Row ids to fit and held-out ones, five times, classes in proportion."""
+    splitter = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
+    return list(splitter.split(np.zeros(len(labels)), labels))
+
+
+def cross_validate_rr(X: Array, labels: Array, parts: Folds) -> list[Chosen]:
+    """RR for every λ: one sweep a fold, then a solve for each λ."""
+    right = np.zeros(len(RR_ALPHAS))
+    for train, held_out in parts:
+        model = Ridge(fit_intercept=False).fit(with_ones(X[train]), one_hot(labels[train]))
+        for place, alpha in enumerate(RR_ALPHAS):
+            values = model.set_params(alpha=alpha).refit().predict(with_ones(X[held_out]))
+            right[place] += np.sum(values.argmax(axis=1) == labels[held_out])
+    found = zip(RR_ALPHAS, right, strict=True)
+    return [Chosen("RR", 100 * float(count) / len(labels), alpha) for alpha, count in found]
+
+
+def cross_validate_krr(X: Array, labels: Array, parts: Folds, after: Callable[[], None]) -> list[Chosen]:
+    """Exact KRR for every σ and λ, all folds from one inverse of K + λI; `after` is called behind each of these."""
+    Y, found = one_hot(labels), []
+    for sigma in KRR_SIGMAS:
+        K = Gaussian(sigma)(X)
+        for alpha in KRR_ALPHAS:
+            # H = (K + λI)⁻¹; fitted to the rows t alone, KRR gives the rows h the values −H_hh⁻¹H_htY_t
+            H = exact_krr(K, np.eye(len(K)), alpha)[0]
+            right = 0
+            for train, h in parts:
+                values = -np.linalg.solve(H[np.ix_(h, h)], H[np.ix_(h, train)] @ Y[train])
+                right += int(np.sum(values.argmax(axis=1) == labels[h]))
+            found.append(Chosen("KRR", 100 * right / len(labels), alpha, sigma))
+            after()
+    return found
+
+
+def cross_validate_sssl(
+    source: Array, labels: Array, target: Array, parts: Folds, setting: Setting, landmarks: Array | str, draw: int
+) -> list[Chosen]:
+    """SSSL_m for every s, σ and λ, from one sweep for the statistics of all folds and one for the predictions.
+
+    Target rows and held-out source rows are unlabelled rows: they shape the basis; held-out labels only measure.
+
+    Parameters
+    ----------
+    setting : form, kind of landmarks and m
+    landmarks, draw : the landmarks themselves, or "uniform" to draw them with this seed
+    """
+    fold = np.full(len(source) + len(target), -1)
+    for number, (_, held_out) in enumerate(parts):
+        fold[held_out] = number
+    grid = {
+        "n_components": sorted({min(s, setting.m) for s in SSSL_COMPONENTS}),
+        "kernel": [Gaussian(sigma) for sigma in SSSL_SIGMAS],
+        "alpha": list(SSSL_ALPHAS),
+    }
+    search = SweepSearchCV(sssl(setting, landmarks, draw), grid, cv=fold, scoring="accuracy", refit=False)
+    with threadpool_limits(limits=1, user_api="blas"):  # m×m matrices: on a busy machine threads wait for one another
+        search.fit(np.concatenate([source, target]), np.concatenate([labels, np.full(len(target), -1)]))
+    sizes = np.bincount(fold[: len(labels)])
+    shares = np.stack([search.cv_results_[f"split{number}_test_score"] for number in range(len(parts))])
+    found = [
+        Chosen("SSSL_m", 100 * float(share), one["alpha"], one["kernel"].sigma, setting.landmarks, one["n_components"])
+        for one, share in zip(search.cv_results_["params"], sizes @ shares / len(labels), strict=True)
+    ]
+    return sorted(found, key=lambda one: (one.s or 0, -(one.sigma or 0), -one.alpha))
+
+
+def whole_grid(
+    source: Array, labels: Array, target: Array, landmarks: Mapping[str, Array | str], m: int, seed: int, *, quiet: bool
+) -> list[Chosen]:
+    """Every point of the grids of RR, KRR and SSSL_m with eigenfunctions of all rows.
+
+    Parameters
+    ----------
+    landmarks : of draw `seed`, by kind
+    seed : of the folds and of uniform landmarks
+    """
+    parts = folds(labels, seed)
+    count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(landmarks)
+    with steps("cross-validation", count, len(source) + len(target), quiet=quiet) as after:
+        found = cross_validate_rr(source, labels, parts) + cross_validate_krr(source, labels, parts, after)
+        for kind, chosen in landmarks.items():
+            found += cross_validate_sssl(source, labels, target, parts, Setting("all", kind, m), chosen, seed)
+            after()
+    return found
+
+
+def best(found: Sequence[Chosen], method: str) -> Chosen:
+    """What of the grid of a method is most accurate on held-out rows; the first of equals."""
+    return max((one for one in found if one.method == method), key=lambda one: one.accuracy or 0.0)

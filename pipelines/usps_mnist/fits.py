@@ -1,0 +1,217 @@
+"""The methods of `python -m pipelines usps-mnist`, fitted to the pair and judged on it.
+
+Shapes: n_l labelled rows of the source, n_u rows of the target, N = n_l + n_u, d pixels, m landmarks, s eigenfunctions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
+from bigkernel.engine.rows import as_rows
+from bigkernel.estimators.landmark_choice import choose
+from bigkernel.monitor.terminal.bar import bar
+from pipelines.shared.experiments import digit_pair, timed
+
+Array = NDArray[Any]
+Predict = Callable[[Array], Array]
+N_CLASSES = 10
+UNIFORM, KMEANS, HALVES = KINDS = ("uniform", "k-means", "k-means ½")
+HALVES_OF = "balanced-k-means"  # what HALVES is among the choices of the estimators
+SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # of SSSL as the seed prints them; it prints no s for SSSL_m
+FOUND_COMPONENTS = 100  # of HALVES; found on the accuracies themselves
+RR_ALPHA, KRR_ALPHA, KRR_SIGMA = 1.0, 1.0, 0.06
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Accuracy on source and target, %, and the seconds of the fit with its landmarks."""
+
+    source: float
+    target: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What SSSL_m is given: "all" or "landmarks", a kind of landmarks, their number, and hyper-parameters."""
+
+    eigenfunctions: str
+    landmarks: str
+    m: int
+    s: int = COMPONENTS
+    sigma: float = SIGMA
+    alpha: float = ALPHA
+
+
+Fits = dict[str | Setting, list[Fit]]  # by the name of a method, or the setting of SSSL_m
+
+
+def table_settings(m: int) -> list[Setting]:
+    """SSSL_m in the first table."""
+    return [
+        Setting("landmarks", UNIFORM, m),
+        Setting("all", UNIFORM, m),
+        Setting("landmarks", UNIFORM, m, s=m),
+        Setting("landmarks", KMEANS, m),
+        Setting("all", KMEANS, m),
+        Setting("all", HALVES, m, s=FOUND_COMPONENTS),
+    ]
+
+
+def curve_settings(m: int) -> list[Setting]:
+    """SSSL_m in the curves."""
+    return [
+        Setting("landmarks", UNIFORM, m),
+        Setting("all", UNIFORM, m),
+        Setting("all", KMEANS, m),
+        Setting("all", HALVES, m, s=FOUND_COMPONENTS),
+    ]
+
+
+def median_seconds(fits: Sequence[Fit]) -> float:
+    """Of one fit."""
+    return statistics.median(fit.seconds for fit in fits)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two sets of digits.
+
+    Attributes
+    ----------
+    source, source_labels : (n_l, d) and (n_l,), labelled
+    target, target_labels : (n_u, d) and (n_u,); the labels only measure accuracies
+    rows, labels : (N, d) and (N,), source above target; −1 where unlabelled, as SSSL is told
+    """
+
+    source: Array
+    source_labels: Array
+    target: Array
+    target_labels: Array
+    rows: Array
+    labels: Array
+
+    @classmethod
+    def read(cls, data: Path) -> Self:
+        """The digit pair in a directory."""
+        source, source_labels, target, target_labels = digit_pair(data)
+        labels = np.concatenate([source_labels, np.full(len(target), -1)])
+        return cls(source, source_labels, target, target_labels, np.concatenate([source, target]), labels)
+
+
+def judge(pair: Pair, fit: Callable[[], Predict]) -> Fit:
+    """Accuracies of the predictor that `fit` returns, and the seconds of `fit`."""
+    predict, seconds = timed(fit)
+    source, target = (
+        100 * float(np.mean(predict(X) == y))
+        for X, y in ((pair.source, pair.source_labels), (pair.target, pair.target_labels))
+    )
+    return Fit(source, target, seconds)
+
+
+def with_ones(X: Array) -> Array:
+    """[1, X]: the seed has its intercept as a column, which RR then penalises."""
+    return np.hstack([np.ones((len(X), 1)), X])
+
+
+def one_hot(labels: Array) -> Array:
+    """Targets (n, 10) of labels 0 to 9."""
+    targets: Array = np.eye(N_CLASSES)[labels]
+    return targets
+
+
+def lr(X: Array, labels: Array) -> Predict:
+    """Linear regression on one-hot targets; the class of the largest value."""
+    return _argmax(LinearRegression(fit_intercept=False).fit(with_ones(X), one_hot(labels)))
+
+
+def rr(X: Array, labels: Array, alpha: float) -> Predict:
+    """Ridge regression on one-hot targets; the class of the largest value."""
+    return _argmax(Ridge(alpha, fit_intercept=False).fit(with_ones(X), one_hot(labels)))
+
+
+def _argmax(model: Any) -> Predict:
+    return lambda rows: model.predict(with_ones(rows)).argmax(axis=1)
+
+
+def krr(X: Array, labels: Array, sigma: float, alpha: float) -> Predict:
+    """Exact KRR."""
+    return KernelRidgeClassifier(Gaussian(sigma), alpha=alpha).fit(X, labels).predict
+
+
+def sssl_exact(pair: Pair, sigma: float = SIGMA, s: int = COMPONENTS, alpha: float = ALPHA) -> Predict:
+    """SSSL_N."""
+    return SSSLClassifier(Gaussian(sigma), s, alpha).fit(pair.rows, pair.labels).predict
+
+
+def sssl(setting: Setting, landmarks: Array | str, draw: int) -> SSSLClassifier:
+    """SSSL_m, not yet fitted."""
+    return SSSLClassifier(
+        Gaussian(setting.sigma),
+        setting.s,
+        setting.alpha,
+        n_landmarks=setting.m,
+        eigenfunctions=setting.eigenfunctions,
+        landmarks=landmarks,
+        random_state=draw,
+    )
+
+
+def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int) -> Array | str:
+    """Landmarks (m, d) of a draw; "uniform" leaves it to the estimator to draw them from all rows."""
+    if kind == UNIFORM:
+        return "uniform"
+    domain = np.repeat([0, 1], [len(source), len(target)])
+    rows, method = as_rows(np.concatenate([source, target]), domain=domain), "k-means" if kind == KMEANS else HALVES_OF
+    return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw)).landmarks
+
+
+@contextmanager
+def steps(what: str, count: int, rows: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar over `count` fits of `rows` rows each; yields what is to be called after a fit."""
+    done = itertools.count(1)
+    with bar(what, enabled=not quiet) as update:
+        yield lambda: update(next(done) * rows, count * rows)
+
+
+class Draws:
+    """Fits of SSSL_m over draws of landmarks: centres are found once a draw, a setting is fitted once."""
+
+    def __init__(self, pair: Pair, draws: Sequence[int]) -> None:
+        self.pair, self.draws = pair, draws
+        self._landmarks: dict[tuple[str, int, int], tuple[Array | str, float]] = {}
+        self._fits: dict[tuple[Setting, int], Fit] = {}
+
+    def landmarks(self, kind: str, m: int, draw: int) -> tuple[Array | str, float]:
+        """Landmarks of a draw, and the seconds that it took to find them."""
+        key = kind, m, draw
+        if key not in self._landmarks:
+            self._landmarks[key] = timed(choose_landmarks, self.pair.source, self.pair.target, *key)
+        return self._landmarks[key]
+
+    def fit(self, setting: Setting, draw: int) -> Fit:
+        """One draw; the seconds include those of its landmarks."""
+        if (setting, draw) not in self._fits:
+            landmarks, seconds = self.landmarks(setting.landmarks, setting.m, draw)
+            model = sssl(setting, landmarks, draw)
+            fit = judge(self.pair, lambda: model.fit(self.pair.rows, self.pair.labels).predict)
+            self._fits[setting, draw] = replace(fit, seconds=fit.seconds + seconds)
+        return self._fits[setting, draw]
+
+    def fits(self, settings: Sequence[Setting], after: Callable[[], None]) -> dict[Setting, list[Fit]]:
+        """Every draw of every setting, `after` called behind each; settings take turns: their seconds compare."""
+        for draw in self.draws:
+            for setting in settings:
+                self.fit(setting, draw)
+                after()
+        return {setting: [self.fit(setting, draw) for draw in self.draws] for setting in settings}

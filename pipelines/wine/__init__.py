@@ -1,0 +1,1 @@
+"""Linear, ridge and kernel ridge regression on white wine."""

@@ -1,0 +1,299 @@
+"""The tables, pictures and sentences of `python -m pipelines wine`, all computed from its runs."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.monitor.report.page import Column, Table
+from pipelines.shared.charts import Curve, curves
+from pipelines.shared.experiments import Report, spread, spread_columns
+
+Array = NDArray[Any]
+
+# what the seed prints: mean and deviation of the MSE on its training and test rows, and seconds of a run
+SEED = {
+    "LR": {"train": (0.716, 0.004), "apart": (0.735, 0.037), "seconds": 0.02},
+    "RR": {"train": (0.718, 0.004), "apart": (0.719, 0.039), "seconds": 0.02},
+    "KRR": {"train": (0.590, 0.004), "apart": (0.663, 0.032), "seconds": 21.0},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one split.
+
+    Attributes
+    ----------
+    mse : in units of the standardised quality, squared: of the rows "train", of the test rows "apart" (standardised by
+        themselves) and "test" (by the training rows), of those of them that a training row repeats and the others,
+        "copied" and "new" (None where there are none), and of a "constant" prediction on "test"
+    points : quality points in one unit of the standardised quality
+    n_train, n_test, n_copied : rows
+    seconds : to fit, and to predict training and test rows
+    rank : of the kernel matrix or core, for kernel methods
+    """
+
+    method: str
+    split: int
+    mse: dict[str, float | None]
+    points: float
+    n_train: int
+    n_test: int
+    n_copied: int
+    seconds: float
+    rank: int | None
+
+
+def nystrom_name(m: int) -> str:
+    """What KRR on m landmarks is called."""
+    return f"Nyström, m = {m:,}"
+
+
+def of(runs: Sequence[Run], method: str) -> list[Run]:
+    """The runs of one method, a split each."""
+    return [run for run in runs if run.method == method]
+
+
+def errors(runs: Sequence[Run], method: str, rows: str) -> Array:
+    """MSE of a method on `rows` of every split, (splits,); NaN where a split has no such rows."""
+    return np.array([run.mse[rows] for run in of(runs, method)], np.float64)
+
+
+def seconds(runs: Sequence[Run], method: str) -> float:
+    """Median over the splits."""
+    return statistics.median(run.seconds for run in of(runs, method))
+
+
+def show_seconds(value: float) -> str:
+    """Three figures of what may be a millisecond or a minute."""
+    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 1 else f"{value:.1f}"
+
+
+def tell(report: Report, *paragraphs: str) -> None:
+    """Put sentences on the page and on the terminal; no line begins with %."""
+    report.page.text(*paragraphs)
+    for paragraph in paragraphs:
+        report.say(textwrap.fill(paragraph.replace(" %", "\u00a0%"), 79))
+
+
+SECONDS = Column("seconds", "s", lambda record: show_seconds(record["seconds"]))
+
+
+def introduction(report: Report, repeats: int, penalty: float, sigma: float) -> None:
+    """What is compared."""
+    report.page.text(
+        f"Linear regression (LR), ridge regression (RR, λ = {penalty:g}) and kernel ridge regression (KRR, λ = "
+        f"{penalty:g}, Gaussian kernel of σ = {sigma:g}) predict what experts say of a wine. Errors are mean squared "
+        "errors (MSE) of the standardised quality, so that a constant prediction has an error of about 1; ± is the "
+        f"sample standard deviation over {repeats} splits. Seconds are the median time of one fit with its predictions "
+        "of training and test rows."
+    )
+
+
+def as_the_seed(report: Report, runs: Sequence[Run]) -> None:
+    """LR, RR and KRR beside the seed's numbers."""
+    records = []
+    for method, printed in SEED.items():
+        for rows, shown in (("train", "training"), ("apart", "test")):
+            found, (mean, deviation) = spread("mse", errors(runs, method, rows)), printed[rows]
+            difference = found["mse"] - mean
+            records.append(
+                {"method": method, "rows": shown, **found, "seed_mse": mean, "seed_mse_std": deviation}
+                | {"difference": difference, "within": abs(difference) <= deviation}
+                | {"seconds": seconds(runs, method), "seed_seconds": printed["seconds"]}
+            )
+    columns = [
+        Column("method", "method", left=True),
+        Column("rows", "rows", left=True),
+        *spread_columns("mse", "MSE", ".3f"),
+        *spread_columns("seed_mse", "seed's MSE", ".3f"),
+        Column("difference", "diff.", "+z.3f"),
+        Column("within", "within ±", lambda r: "yes" if r["within"] else "no"),
+        # of training and test rows together: said once
+        Column("seconds", "s", lambda r: show_seconds(r["seconds"]) if r["rows"] == "training" else ""),
+        Column("seed_seconds", "seed's s", lambda r: f"{r['seed_seconds']:g}" if r["rows"] == "training" else ""),
+    ]
+    report.table(
+        "as_the_seed",
+        "As the seed does it",
+        Table(columns, records),
+        caption="diff. is our mean less the seed's; “within ±”: whether that is at most one of the seed's standard "
+        "deviations. The seed's seconds are of MATLAB on its author's computer.",
+    )
+    outside = [f"{r['method']} on {r['rows']} rows" for r in records if not r["within"]]
+    tell(
+        report,
+        f"{len(records) - len(outside)} of {len(records)} errors lie within one of the seed's standard deviations"
+        + (f"; these do not: {', '.join(outside)}." if outside else "."),
+        "Before LR and RR the seed prepends a column of ones to X and RR penalises its weight like any other: here "
+        "LinearRegression and Ridge with fit_intercept=False on [1, X]. (The columns have mean zero, so that this "
+        "weight is zero and its penalty without effect.)",
+    )
+
+
+def landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts: Sequence[int]) -> None:
+    """Nyström KRR between RR and exact KRR: a table and two pictures."""
+    everything, best, slow = [*exact, *runs], errors(exact, "KRR", "apart"), seconds(exact, "KRR")
+    names = [nystrom_name(m) for m in counts]
+    records = []
+    for method in (*names, "KRR", "RR"):
+        test, time = errors(everything, method, "apart"), seconds(everything, method)
+        ranks = [run.rank for run in of(runs, method) if run.rank is not None]
+        records.append(
+            {"method": "exact KRR" if method == "KRR" else method.removeprefix("Nyström, ")}
+            | {"rank": statistics.mean(ranks) if ranks else None}
+            | spread("train_mse", errors(everything, method, "train"))
+            | spread("test_mse", test)
+            | (spread("excess_mse", test - best) if method != "KRR" else {})
+            | {"seconds": time, "faster": slow / time}
+        )
+    columns = [
+        Column("method", "landmarks", left=True),
+        Column("rank", "rank", ",.0f"),
+        *spread_columns("train_mse", "training MSE", ".3f"),
+        *spread_columns("test_mse", "test MSE", ".3f"),
+        *spread_columns("excess_mse", "over exact", ".3f"),
+        SECONDS,
+        Column("faster", "faster", lambda r: f"{r['faster']:,.1f}×" if r["faster"] < 100 else f"{r['faster']:,.0f}×"),
+    ]
+    report.table(
+        "nystrom",
+        "Nyström KRR on the same splits",
+        Table(columns, records),
+        caption="“over exact” is the test error less that of exact KRR on the same split; “faster”, the time of exact "
+        "KRR over this one. Landmarks are drawn from the rows and repeat one another as the rows do: the rank (mean) "
+        "counts those that do not.",
+    )
+    drawn = []
+    for key, rows in (("apart", "test"), ("train", "training")):
+        found = [spread("mse", errors(runs, name, key)) for name in names]
+        bars = [one["mse_std"] for one in found]
+        drawn.append(Curve(f"Nyström, {rows}", counts, [one["mse"] for one in found], None if None in bars else bars))
+    levels = {"exact KRR": float(best.mean()), "RR": float(errors(exact, "RR", "apart").mean())}
+    times = {"exact KRR": slow, "RR": seconds(exact, "RR")}
+    report.figure(
+        "nystrom_error",
+        curves,
+        drawn,
+        x_label="landmarks m",
+        y_label="mean squared error of the\nstandardised quality (variance 1)",
+        levels=[(f"{name}, test: {value:.3f}", value) for name, value in levels.items()],
+        x_log=True,
+        x_ticks=counts,
+        caption="Error against the number of landmarks: mean and sample standard deviation over the splits. The bars "
+        "of the test error show how much splits differ; all points and both levels share the same splits.",
+    )
+    report.figure(
+        "nystrom_seconds",
+        curves,
+        [Curve("Nyström KRR", counts, [seconds(runs, name) for name in names])],
+        x_label="landmarks m",
+        y_label="seconds to fit and predict (median)",
+        levels=[(f"{name}: {show_seconds(value)} s", value) for name, value in times.items()],
+        x_log=True,
+        y_log=True,
+        x_ticks=counts,
+        caption=f"Time against the number of landmarks, on logarithmic axes; {exact[0].n_train:,} training rows.",
+    )
+
+
+def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_quality: int) -> None:
+    """The errors without copies on both sides and without the test rows' own statistics."""
+    records = [
+        {"method": method}
+        | spread("train_mse", errors(runs, method, "train"))
+        | spread("test_mse", errors(runs, method, "test"))
+        | spread("test_rmse_points", points(of(runs, method), "test"))
+        | {"seconds": seconds(runs, method)}
+        for method in dict.fromkeys(run.method for run in runs)
+    ]
+    columns = [
+        Column("method", "method", left=True),
+        *spread_columns("train_mse", "training MSE", ".3f"),
+        *spread_columns("test_mse", "test MSE", ".3f"),
+        *spread_columns("test_rmse_points", "test RMSE, points", ".3f"),
+        SECONDS,
+    ]
+    constant = np.mean(points(of(runs, "LR"), "constant"))
+    report.table(
+        "honest",
+        "An honest variant (not the seed's): copies together, training statistics",
+        Table(columns, records),
+        caption="MSE of the quality standardised by the training rows; RMSE in points of the quality, which goes from "
+        f"0 to 10. A constant prediction, the mean of the training rows, has an RMSE of {constant:.3f} points.",
+    )
+    tell(
+        report,
+        f"{repeated:,} rows repeat an earlier row in all attributes, {repeated_with_quality:,} of them in the quality "
+        "too. Rows of the same attributes, whatever their quality, are on one side of each of these splits (on average "
+        f"{np.mean([run.n_test for run in of(runs, 'LR')]):,.0f} test rows), and X and y of both sides are "
+        "standardised by mean and deviation of the training rows alone.",
+    )
+
+
+def points(runs: Sequence[Run], rows: str) -> list[float]:
+    """Root mean squared errors in quality points, one a split."""
+    return [run.points * (run.mse[rows] or 0.0) ** 0.5 for run in runs]
+
+
+def advantage(report: Report, random: Sequence[Run], cleared: Sequence[Run], grouped: Sequence[Run]) -> None:
+    """What KRR's advantage over RR is made of; `cleared` are the random splits without the copies of test rows."""
+    share = 100 * statistics.mean(run.n_copied / run.n_test for run in random)
+    taken = random[0].n_train - statistics.mean(run.n_train for run in of(cleared, "LR"))
+    steps = [
+        ("random, test rows standardised apart", random, "apart", 100.0),
+        ("random, training statistics", random, "test", 100.0),
+        ("– test rows with a copy in training", random, "copied", share),
+        ("– test rows without", random, "new", 100 - share),
+        ("the same, those copies taken out", cleared, "test", 100.0),
+        ("copies together (the honest splits)", grouped, "test", 100.0),
+    ]
+    records: list[dict[str, Any]] = []
+    for name, runs, rows, percent in steps:
+        rr, krr = errors(runs, "RR", rows), errors(runs, "KRR", rows)
+        known = ~np.isnan(rr)
+        record = {"case": name, "rows": rows, "test_rows_percent": percent}
+        if known.any():
+            gap = spread("advantage", (rr - krr)[known])
+            record |= {"rr_mse": float(rr[known].mean()), "krr_mse": float(krr[known].mean()), **gap}
+        records.append(record)
+    columns = [
+        Column("case", "split, and what is tested", left=True),
+        Column("test_rows_percent", "rows %", ".0f"),
+        Column("rr_mse", "RR", ".3f"),
+        Column("krr_mse", "KRR", ".3f"),
+        *spread_columns("advantage", "RR − KRR", ".3f"),
+    ]
+    report.table(
+        "advantage",
+        "What KRR's advantage over RR is made of",
+        Table(columns, records),
+        caption="Test MSE of RR and of exact KRR, and their difference on the same split. The first four lines are the "
+        "same fits. In the fifth the test rows are the same, and the training rows that one of them repeats are taken "
+        f"out, {taken:,.0f} of {random[0].n_train:,} on average. The sixth has other test rows.",
+    )
+    apart, test, clear = (
+        errors(runs, "RR", rows) - errors(runs, "KRR", rows)
+        for runs, rows in ((random, "apart"), (random, "test"), (cleared, "test"))
+    )
+    whole = float(apart.mean())
+
+    def part(values: Array) -> str:
+        found = spread("mean", values)
+        deviation = "" if found["mean_std"] is None else f" ± {found['mean_std']:.3f}"
+        share = f" ({100 * found['mean'] / whole:+z.0f} %)" if whole > 0 else ""
+        return f"{found['mean']:+z.3f}{deviation}{share}"
+
+    tell(
+        report,
+        f"Tested as the seed does it, KRR is better than RR by {whole:.3f} in MSE. Of this, {part(apart - test)} comes "
+        f"from standardising the test rows apart and {part(test - clear)} from copies of test rows among the training "
+        f"rows; {part(clear)} is left.",
+    )
