@@ -42,7 +42,7 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, RowTransformer):
     ----------
     kernel_ : Kernel, every parameter a number
     fourier_seed_ : int
-        The frequencies are a function of it, of kernel_ and of their number.
+        The frequencies are a function of it, of `kernel_` and of their number.
     fourier_origin_ : (d,)
         a, the mean of some rows.
     n_features_in_, feature_names_in_

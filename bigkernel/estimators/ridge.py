@@ -122,7 +122,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         pivoted Cholesky (see `bigkernel.estimators.landmark_choice`). "fourier" and "orthogonal-fourier" take m random
         Fourier features (`RandomFourier`) in the place of landmarks.
     fit_intercept : bool
-        An intercept b without penalty (seed 002).
+        An intercept b without penalty.
     gamma, degree, coef0 : of a kernel given by name
     dtype : "auto", "float32" or "float64"
         Of the kernel blocks; sums are float64 always. "auto": float64 for float64 rows, float32 for narrower ones,
@@ -137,7 +137,7 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         Coefficients over the landmarks (over the rows, where exact).
     intercept_ : float or (c,)
     landmarks_ : (m, d)
-        With random features, fourier_seed_ (an int) and fourier_origin_ (d,) in its place.
+        With random features, `fourier_seed_` (an int) and `fourier_origin_` (d,) in its place.
     kernel_ : Kernel, every parameter a number
     statistics_ : dict of float64 arrays
         The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q; those of numeric
@@ -155,12 +155,11 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
 
     Notes
     -----
-    Squared errors as in seed 002: ``(y - model.predict(X)) ** 2`` a row, `sklearn.metrics.mean_squared_error` for their
-    mean. The penalty is aᵀKa, as that seed's equations have it (its text says aᵀKᵀKa).
+    The squared error of a row is ``(y - model.predict(X)) ** 2``; `sklearn.metrics.mean_squared_error` is their mean.
 
     References
     ----------
-    Saunders, Gammerman & Vovk (ICML 1998); Williams & Seeger (NIPS 2000). Seed documents 000 (eq. 17) and 002.
+    Saunders, Gammerman & Vovk (ICML 1998); Williams & Seeger (NIPS 2000).
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Simple semi-supervised learning: ridge on the leading eigenfunctions of the kernel over all rows, labelled or not.
 
 Ji, Yang, Lin, Jin & Han, "A simple algorithm for semi-supervised learning with improved generalization error bound"
-(ICML 2012, arXiv 1206.6412). SSSL_N is exact; SSSL_m approximates it on m landmarks (seed 001).
+(ICML 2012, arXiv 1206.6412). SSSL_N is exact; SSSL_m approximates it on m landmarks.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
     n_landmarks : int or None
         None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
     eigenfunctions : "all", "landmarks" or "aligned"
-        Of the Nyström kernel over all N rows, which unlabelled rows shape; of the m landmarks alone (seed 001 eq. 8);
+        Of the Nyström kernel over all N rows, which unlabelled rows shape; of the m landmarks alone;
         or of all rows, and such that labelled and unlabelled rows are alike in them, where these come from different
         domains: the leading solutions of ΦᵀΦ w = λ(I + alignment·N Σ_j e_j e_jᵀ)w, with e_0 the difference of the
         means of labelled and unlabelled rows, which the statistics hold (transfer components; see `JDA`).

@@ -69,7 +69,7 @@ def check_positive_definite(
     ----------
     kernel : Kernel, name, or a function of (X, X) that returns the matrix (n, n)
     X : (n, d), some thousands of rows at most: the time grows as n³
-    tolerance : share of the largest |eigenvalue| that counts as zero; max(n, d)·eps by default
+    tolerance : share of the largest magnitude of an eigenvalue that counts as zero; max(n, d)·eps by default
 
     Raises
     ------

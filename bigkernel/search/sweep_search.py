@@ -79,7 +79,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv": generalised
         cross-validation of the rows that were trained on. Scores are weighted where rows are.
     refit : bool or str
-        Whether best_estimator_ is made (no sweep, where its moments were kept), and by which of several scores.
+        Whether `best_estimator_` is made (no sweep, where its moments were kept), and by which of several scores.
     one_standard_error : bool
         Take the simplest candidate within one standard error of the best: of largest α, then of fewest components,
         then of widest kernel.

@@ -1,0 +1,72 @@
+"""Sphinx settings: `python -m sphinx -W --keep-going -b html docs out/docs` builds the documentation."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import bigkernel
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "bigkernel"
+author = "the bigkernel developers"
+release = version = bigkernel.__version__
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "myst_parser",
+    "command_pages",
+]
+templates_path = ["_templates"]
+nitpicky = True
+language = "en"
+pygments_style = "friendly"
+
+# Markdown
+myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence", "attrs_block"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+suppress_warnings = ["myst.header"]  # an included README begins at the level that suits it alone
+
+# the API reference
+autosummary_generate = True
+autodoc_typehints = "none"  # types and shapes stand in the text
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False  # the class template lists methods
+numpydoc_attributes_as_param_list = True
+numpydoc_validation_checks = {"GL06", "GL07", "GL09", "PR05"}  # unknown sections, their order, deprecations, types
+
+# the page
+html_theme = "pydata_sphinx_theme"
+html_title = "bigkernel"
+html_static_path = ["_static"]
+html_css_files = ["bigkernel.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_sidebars = {"index": [], "gallery": [], "changelog": []}
+copyright = "the bigkernel developers, BSD-3 licence"
+
+
+def _is_foreign(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the methods that scikit-learn documents: `get_params`, `set_fit_request` and their like."""
+    function = inspect.unwrap(member.fget if isinstance(member, property) else member) if callable(member) else member
+    module = getattr(function, "__module__", None) or "bigkernel"
+    return True if what == "class" and not module.startswith("bigkernel") else None
+
+
+def setup(app: Any) -> None:
+    """Register what autodoc asks."""
+    app.connect("autodoc-skip-member", _is_foreign)
