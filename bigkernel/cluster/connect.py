@@ -51,7 +51,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.tasks import Undisturbed
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.monitor.transport.plugin import install
+from bigkernel.monitor.sinks import install_monitor
 
 _log = logging.getLogger(__name__)
 
@@ -110,14 +110,14 @@ def connect(
             yield client
     else:
         with slurm_cluster(found) as running, Client(running) as client:
-            install(client, shown=settings().monitor)
+            install_monitor(client, shown=settings().monitor)
             yield client
 
 
 @contextmanager
 def _attached(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
     with attach(address, tls, insecure=insecure) as client:
-        install(client, shown=settings().monitor)
+        install_monitor(client, shown=settings().monitor)
         yield client
 
 
@@ -184,7 +184,7 @@ def _local(file: LocalFile) -> Iterator[Client]:
             ) from error
         with cluster, Client(cluster) as client:
             client.register_plugin(Undisturbed())
-            install(client, shown=settings().monitor)
+            install_monitor(client, shown=settings().monitor)
             yield client
 
 

@@ -24,7 +24,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, job
-from bigkernel.monitor.transport.sinks import tell_journal, tell_scheduler
+from bigkernel.monitor.sinks import send_to_scheduler, write_journal
 from bigkernel.storage.run_directory import make_directory, write_json
 from bigkernel.storage.run_lock import locked
 
@@ -85,9 +85,9 @@ def executing(
         if run is not None:
             stack.callback(report, run)
         scope = stack.enter_context(job(_title(command), "" if run is None else os.fspath(Path(run).absolute())))
-        tell_scheduler(scope, client, wanted=settings().monitor)
+        send_to_scheduler(scope, client, wanted=settings().monitor)
         if run is not None and settings().monitor:
-            tell_journal(scope, run)
+            write_journal(scope, run)
         if run is not None and lock.left_by:
             emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
         token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))

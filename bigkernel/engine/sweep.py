@@ -53,7 +53,7 @@ from bigkernel.monitor.scope import (
     observe,
     part_of_job,
 )
-from bigkernel.monitor.transport.sinks import tell_journal, tell_scheduler
+from bigkernel.monitor.sinks import send_to_scheduler, write_journal
 from bigkernel.statistics.moments import Accumulator, Statistic
 from bigkernel.storage.fingerprint import described, fingerprint
 from bigkernel.storage.run_directory import Receipt, Run, detach
@@ -172,7 +172,7 @@ def sweep(
     with ExitStack() as stack:
         stack.enter_context(observe(keep))
         scope, token = stack.enter_context(part_of_job(what)), uuid.uuid4().hex[:12]
-        tell_scheduler(scope, executor, wanted=wanted.monitor)
+        send_to_scheduler(scope, executor, wanted=wanted.monitor)
         job, alive = Job(statistic, wanted.block_rows, None, wanted.retries), _nothing
         if run is not None:
             store = Run(str(Path(run).absolute()))
@@ -181,7 +181,7 @@ def sweep(
             lock = stack.enter_context(store.held(identity, resume=resume, plan=size))
             if inherited.run is None and wanted.monitor:
                 stack.callback(report, run)
-                stack.push(functools.partial(_end_journal, scope, tell_journal(scope, store.path)))
+                stack.push(functools.partial(_end_journal, scope, write_journal(scope, store.path)))
             require_disk(store, steps, processors() if isinstance(executor, str) else len(executor.ncores()))
             job, alive = Job(detach(statistic, store), wanted.block_rows, store, wanted.retries), lock.require
         if not isinstance(executor, str):

@@ -31,9 +31,10 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
+from bigkernel.monitor.sinks import install_monitor
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport import journal
-from bigkernel.monitor.transport.plugin import board_of, install
+from bigkernel.monitor.transport.plugin import board_of
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.storage import run_lock
 from bigkernel.storage.run_directory import write_sealed
@@ -454,7 +455,7 @@ def test_a_job_on_a_cluster_is_watched_from_its_scheduler(cluster, client, make_
 
 @pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("lost", 6), ("interrupted", 75)])
 def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, how, code):
-    assert install(client)
+    assert install_monitor(client)
     board, name = board_of(cluster.scheduler), f"followed-{how}"
     for message, _ in simulated.messages(40, 3, job=name):
         client.sync(_apply, board, message)
@@ -488,7 +489,7 @@ def test_an_address_that_does_not_answer_is_refused():
 
 
 def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refused(tmp_path, cluster, client):
-    assert install(client)
+    assert install_monitor(client)
     file = tmp_path / "c.yaml"
     file.write_text(f"bigkernel: {{cluster: {{kind: address, address: '{cluster.scheduler_address}'}}}}")
     board = board_of(cluster.scheduler)

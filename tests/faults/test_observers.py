@@ -25,8 +25,9 @@ from bigkernel import connect, executing, sweep
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.monitor.events import Incident, Merged, Pulse, SegmentDone
 from bigkernel.monitor.scope import observe
+from bigkernel.monitor.sinks import install_monitor
 from bigkernel.monitor.transport.messages import TOPIC
-from bigkernel.monitor.transport.plugin import NAME, install, state_of
+from bigkernel.monitor.transport.plugin import NAME, state_of
 from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.merge_tree import leaf, merge_tree
 
@@ -131,7 +132,7 @@ def test_somebody_replicating_meanwhile_breaks_no_connection(rows, clean, client
 
 
 def test_strange_messages_are_logged_once_and_the_job_goes_on(rows, clean, client):
-    install(client)
+    install_monitor(client)
     for message in ({"messages": [{"kind": "segment", "job": "?", "sweep": "?"}, 7]}, {"no": "messages"}, "text"):
         client.log_event(TOPIC, message)
     assert zarr_arrays.digest(sweep(rows, SLEEPY, client=client).total) == clean

@@ -28,7 +28,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.monitor.dashboard import page_figures
 from bigkernel.monitor.dashboard.page import Page
-from bigkernel.monitor.transport.plugin import board_of, install
+from bigkernel.monitor.sinks import install_monitor
+from bigkernel.monitor.transport.plugin import board_of
 from bigkernel.storage.run_status import survey
 
 pytestmark = [
@@ -67,7 +68,7 @@ def scheduler() -> Iterator[LocalCluster]:
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        assert install(client)
+        assert install_monitor(client)
         yield cluster
 
 
@@ -115,7 +116,7 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
     hold = Hold(n - ROWS_A_SEGMENT, str(tmp_path / "killed"))  # it does not end before the page has shown it
     swept: list[Any] = []
     with dask.config.set(smaller), connect("local", workers=2, dashboard=0) as client:
-        install(client)
+        install_monitor(client)
         victim = min(client.run(os.getpid).values())
         place = client.dashboard_link.rsplit("/", 1)[0]
         tab.open(f"{place}/bigkernel")
@@ -246,7 +247,7 @@ def test_a_page_that_nobody_looks_at_costs_nothing(browser, scheduler, monkeypat
 def test_a_cut_connection_is_told(tab):
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         with Client(cluster, set_as_default=False) as client:
-            assert install(client)
+            assert install_monitor(client)
         tab.open(page_of(cluster))
         tab.until("!document.getElementById('bk-empty').hidden")
         assert tab.evaluate("document.getElementById('bk-cut').hidden")

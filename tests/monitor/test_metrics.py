@@ -13,18 +13,17 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
 
 import dask
 import pytest
 import simulated
 import yaml
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 
 from bigkernel.monitor.dashboard import metrics
+from bigkernel.monitor.sinks import install_monitor
 from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.transport.plugin import board_of as plugin_board_of
-from bigkernel.monitor.transport.plugin import install
+from bigkernel.monitor.transport.plugin import NAME, Monitor, board_of
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -34,14 +33,18 @@ CLUSTER = Path(__file__).parents[2] / "cluster"
 
 
 class Scheduler:
-    """Stands for one: something with a board that can be referred to weakly."""
+    """What the metrics use of a scheduler: its books and its status."""
+
+    status = Status.running
 
     def __init__(self, board=None):
         self.board = board or Board()
 
-
-def board_of(scheduler):
-    return scheduler.board
+    @property
+    def plugins(self):
+        monitor = Monitor()
+        monitor.board = self.board
+        return {NAME: monitor}
 
 
 def fed(segments=40, workers=3, **options):
@@ -69,7 +72,7 @@ def scrape(collector):
 def collected(*schedulers):
     collector = metrics.Collector()
     for scheduler in schedulers:
-        collector.add(scheduler, board_of)
+        collector.add(scheduler)
     return collector
 
 
@@ -174,10 +177,9 @@ def test_a_scheduler_that_is_gone_is_not_kept_alive():
 
 def test_a_scheduler_that_is_closed_but_not_yet_collected_shows_no_job_and_keeps_its_counts():
     scheduler = Scheduler(fed())
-    scheduler.status = SimpleNamespace(name="running")
     collector = collected(scheduler)
     before = scrape(collector)
-    scheduler.status.name = "closed"
+    scheduler.status = Status.closed
     after = scrape(collector)
     assert (value(before, "bigkernel_running_jobs"), value(after, "bigkernel_running_jobs")) == (1, 0)
     assert value(after, "bigkernel_computed_rows_total") == value(before, "bigkernel_computed_rows_total") > 0
@@ -197,7 +199,7 @@ def test_dask_shows_the_metrics_of_a_scheduler_that_a_job_ran_on():
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        assert install(client)
+        assert install_monitor(client)
         for message, _ in simulated.messages(40, 3, job="shown"):
             client.run_on_scheduler(_apply, message)
         port = cluster.scheduler.http_server.port
@@ -210,7 +212,7 @@ def test_dask_shows_the_metrics_of_a_scheduler_that_a_job_ran_on():
 
 
 def _apply(message, dask_scheduler):
-    plugin_board_of(dask_scheduler).apply(message, time.time())
+    board_of(dask_scheduler).apply(message, time.time())
 
 
 def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
@@ -269,7 +271,6 @@ def test_a_board_that_fails_is_logged_once_and_leaves_the_metrics_of_others_alon
 def test_installing_twice_registers_one_collector(monkeypatch):
     registry = prometheus_client.CollectorRegistry()
     monkeypatch.setattr(metrics, "_collector", None)
-    monkeypatch.setattr("bigkernel.monitor.transport.plugin.board_of", board_of)
     schedulers = [Scheduler(fed()), Scheduler(fed(job="other"))]
     assert [metrics.install(scheduler, registry=registry) for scheduler in schedulers] == [True, True]
     assert b"bigkernel_running_jobs 2.0" in prometheus_client.generate_latest(registry)

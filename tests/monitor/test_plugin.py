@@ -19,7 +19,6 @@ from bigkernel.monitor.events import (
     SweepStarted,
 )
 from bigkernel.monitor.scope import Scope
-from bigkernel.monitor.transport import plugin as plugins
 from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.monitor.transport.plugin import Monitor
 from bigkernel.monitor.transport.relay import Relay, listen
@@ -43,7 +42,7 @@ def key(node, kind="segment"):
 @pytest.fixture
 def monitor():
     """Four segments of ten rows, all running."""
-    found = Monitor(shown=False)
+    found = Monitor()
     asyncio.run(found.start(FakeScheduler()))
     about = {"job": "j", "sweep": "tok"}
     started = {"what": "x", "executor": "dask", "run": "", "announced_bytes": 0, "calibrated": 0.0}
@@ -159,14 +158,6 @@ def test_a_driver_that_is_gone_has_lost_its_job(monitor):
     assert not monitor._drivers
 
 
-def test_books_are_shown_once_even_if_the_first_driver_wanted_nothing_shown(monitor, monkeypatch):
-    shown = []
-    monkeypatch.setattr(plugins.importlib, "import_module", lambda name: SimpleNamespace(install=shown.append))
-    for _ in range(2):
-        monitor.show()
-    assert shown == [monitor._scheduler] * 2  # the page and the metrics
-
-
 # ---------------------------------------------------------------- the driver's post
 
 
@@ -273,7 +264,7 @@ def test_figures_stay_off_the_scheduler_and_merges_travel_only_where_it_does_not
 
 
 def test_a_page_may_be_polled_while_a_long_search_runs():
-    board = Monitor(shown=False).board
+    board = Monitor().board
     told = list(messages(20, 2, job="j", finished=True))
     start, *middle = [(message, now) for message, now in told if message["kind"] != "job_ended"]
     board.apply(*start)

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -18,7 +19,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HT
 from tornado.websocket import websocket_connect
 
 from bigkernel.monitor.dashboard import server
-from bigkernel.monitor.transport.plugin import Monitor, board_of
+from bigkernel.monitor.transport.plugin import NAME, Monitor, board_of
 
 CLUSTER = Path(__file__).parents[2] / "cluster" / "dask.yaml"
 
@@ -30,9 +31,7 @@ def on_scheduler(check: Callable[[Scheduler], Coroutine[Any, Any, None]], *, mon
         options.setdefault("dashboard", True)
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0", **options) as scheduler:
             if monitored:
-                monitor = Monitor()
-                await monitor.start(scheduler)
-                scheduler.add_plugin(monitor, name="bigkernel")
+                await server.dask_setup(scheduler)
             await check(scheduler)
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -100,6 +99,19 @@ def test_installing_again_adds_nothing():
         assert (await get(scheduler, "/status")).body.count(b'href="bigkernel"') == 1
 
     on_scheduler(check)
+
+
+def test_books_are_shown_once_and_only_where_there_are_any(monkeypatch):
+    shown = []
+    monkeypatch.setattr(server, "install", shown.append)
+    monkeypatch.setattr(server.metrics, "install", shown.append)
+    scheduler = SimpleNamespace(plugins={})
+    server.show(scheduler)
+    assert shown == []
+    scheduler.plugins[NAME] = Monitor()
+    for _ in range(2):
+        server.show(scheduler)
+    assert shown == [scheduler] * 2  # the page and the metrics
 
 
 def test_without_a_dashboard_there_is_the_json_alone_and_a_line_in_the_log(caplog):

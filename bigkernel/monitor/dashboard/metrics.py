@@ -14,9 +14,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distributed import Status
+
 from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.transport.plugin import board_of
 
 if TYPE_CHECKING:
+    from distributed import Scheduler
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
@@ -180,7 +184,7 @@ class Collector:
         self._left: Totals = totals_of(())
         self._failed = False
 
-    def add(self, scheduler: object, board_of: Callable[[Any], Board | None]) -> None:
+    def add(self, scheduler: Scheduler) -> None:
         """Collect from the board of a scheduler as long as there is one."""
         key, reference = id(scheduler), weakref.ref(scheduler)
         with self._lock:
@@ -188,8 +192,7 @@ class Collector:
 
             def board() -> Board | None:
                 alive = reference()
-                closed = alive is None or getattr(getattr(alive, "status", None), "name", "") == "closed"
-                return None if closed else board_of(alive)
+                return None if alive is None or alive.status is Status.closed else board_of(alive)
 
             self._boards[key] = reference, board
 
@@ -217,8 +220,8 @@ class Collector:
             with self._lock:
                 self._drop()
                 jobs: list[Mapping[str, Any]] = []
-                for key, (_, board_of) in self._boards.items():
-                    board = board_of()
+                for key, (_, find) in self._boards.items():
+                    board = find()
                     if board is not None:
                         self._count(key, board)
                         jobs.extend(board.snapshot(time.time())["jobs"])
@@ -234,15 +237,13 @@ _collector: Collector | None = None
 _registering = threading.Lock()
 
 
-def install(scheduler: Any, *, registry: CollectorRegistry | None = None) -> bool:
+def install(scheduler: Scheduler, *, registry: CollectorRegistry | None = None) -> bool:
     """Let Prometheus see the board of a scheduler; whether prometheus_client is there.
 
     Registered once a process, however many schedulers come; `registry` (default: that of the process, which Dask's
     route writes) is taken at the first call.
     """
     global _collector
-    from bigkernel.monitor.transport.plugin import board_of
-
     try:
         from prometheus_client import REGISTRY
     except ImportError:
@@ -253,5 +254,5 @@ def install(scheduler: Any, *, registry: CollectorRegistry | None = None) -> boo
             made = Collector()
             (registry or REGISTRY).register(made)
             _collector = made
-    _collector.add(scheduler, board_of)
+    _collector.add(scheduler)
     return True

@@ -1,6 +1,6 @@
 """Routes on the scheduler's HTTP server: the page `/bigkernel` among those of Dask, and `/bigkernel/state.json`.
 
-They are added while the scheduler runs, by its plugin (`monitor.transport.plugin`) or by Dask's configuration:
+They are added while the scheduler runs, by a driver (`monitor.sinks`) or by Dask's configuration:
 
     distributed.scheduler.preload: [bigkernel.monitor.dashboard.server]
 
@@ -20,6 +20,7 @@ from distributed.http.utils import RequestHandler
 from tornado.ioloop import IOLoop
 from tornado.web import Application
 
+from bigkernel.monitor.dashboard import metrics
 from bigkernel.monitor.transport.plugin import NAME, Monitor, state_of
 
 PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
@@ -33,8 +34,25 @@ async def dask_setup(scheduler: Scheduler) -> None:
     """Keep the books of jobs on this scheduler from its start; called by Dask for a preloaded module."""
     if NAME not in scheduler.plugins:
         monitor = Monitor()
-        await monitor.start(scheduler)  # calls install
+        await monitor.start(scheduler)
         scheduler.add_plugin(monitor, name=NAME)
+    show(scheduler)
+
+
+def show(dask_scheduler: Scheduler) -> None:
+    """Show the books of a scheduler on its dashboard and among its metrics, once, as far as that works.
+
+    For `Client.run_on_scheduler`; a scheduler that keeps no books shows none.
+    """
+    plugin = dask_scheduler.plugins.get(NAME)
+    if not isinstance(plugin, Monitor) or plugin.shown:
+        return
+    plugin.shown = True
+    for module, add in ((__name__, install), (metrics.__name__, metrics.install)):
+        try:
+            add(dask_scheduler)
+        except Exception as error:
+            _log.warning("%s: not shown (%s: %s)", module, type(error).__name__, error)
 
 
 def install(scheduler: Scheduler) -> None:

@@ -6,14 +6,12 @@ are done, and which were on a worker that is gone. The dashboard page, the JSON,
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from distributed import Client, Scheduler
+from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from bigkernel.monitor.state.board import Board
@@ -21,44 +19,30 @@ from bigkernel.monitor.transport.messages import TOPIC
 
 NAME = "bigkernel"
 _PREFIX = "bigkernel-"
-_SHOWN = ("bigkernel.monitor.dashboard.server", "bigkernel.monitor.dashboard.metrics")  # each has install(scheduler)
 _log = logging.getLogger(__name__)
 
 
 class Monitor(SchedulerPlugin):
-    """Keeps a `Board` on the scheduler; `install` puts it there.
+    """Keeps a `Board` on the scheduler; `sinks.install_monitor` puts it there.
 
     Attributes
     ----------
     board : Board
+    shown : the dashboard and the metrics show it
     """
 
     name = NAME
     idempotent = True
 
-    def __init__(self, *, shown: bool = True) -> None:
+    def __init__(self) -> None:
         self.board = Board()
-        self._shown = shown
+        self.shown = False
         self._drivers: dict[str, str] = {}  # token of a running sweep → Dask's name of its driver's client
         self._failed = False
 
     async def start(self, scheduler: Scheduler) -> None:
         """Begin."""
         self._scheduler = scheduler
-        if self._shown:
-            self._shown = False
-            self.show()
-
-    def show(self) -> None:
-        """Show the books on the dashboard and among the metrics, once, as far as that works."""
-        if self._shown:
-            return
-        self._shown = True
-        for module in _SHOWN:
-            try:
-                importlib.import_module(module).install(self._scheduler)
-            except Exception as error:
-                _log.warning("%s: not shown (%s: %s)", module, type(error).__name__, error)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Hear a message of a driver or worker, or of Dask about a worker."""
@@ -163,13 +147,6 @@ def _parts(key: str) -> tuple[str, str, str]:
     return kind, token, node
 
 
-def show(dask_scheduler: Scheduler) -> None:
-    """Show the books of a scheduler that keeps any; for `Client.run_on_scheduler`."""
-    plugin = dask_scheduler.plugins.get(NAME)
-    if isinstance(plugin, Monitor):
-        plugin.show()
-
-
 def board_of(scheduler: Scheduler) -> Board | None:
     """The books of a scheduler, if it keeps any."""
     plugin = scheduler.plugins.get(NAME)
@@ -194,24 +171,3 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
         for address, worker in dask_scheduler.workers.items()
     }
     return {**board.snapshot(time.time()), "workers": workers}
-
-
-_installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
-
-
-def install(client: Client, *, shown: bool = True) -> bool:
-    """Put a `Monitor` on the scheduler of a client, if none is there; whether that went well.
-
-    `shown`: with the dashboard page, the JSON route and the metrics. What fails is logged once: the job goes on, but
-    hears of no lost worker.
-    """
-    if client not in _installed:
-        try:
-            client.register_plugin(Monitor(shown=shown))
-            if shown:
-                client.run_on_scheduler(show)  # a driver that wanted nothing shown may have been the first
-            _installed[client] = True
-        except Exception as error:
-            _log.warning("no monitoring: the scheduler refuses its plugin (%s: %s)", type(error).__name__, error)
-            _installed[client] = False
-    return _installed[client]
