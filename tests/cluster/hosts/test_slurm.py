@@ -230,7 +230,8 @@ def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, describe
             pass
 
 
-def test_without_certificates_jobs_do_not_start(described):
+def test_without_certificates_jobs_do_not_start(described, monkeypatch):
+    monkeypatch.setattr("bigkernel.cluster.slurm.shutil.which", lambda name: name)
     file = described()
     with pytest.raises(ConfigError, match=r"kind: slurm: jobs run on other machines.*make certificates"):  # noqa: SIM117
         with connect(type(file)(**{**vars(file), "tls": None})):
