@@ -26,7 +26,7 @@ from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report, digit_pair, options, timed
+from pipelines.shared.experiments import Report, digit_pair, mean_and_error, options, plus_minus, timed
 
 Array = NDArray[Any]
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky", "orthogonal-fourier")
@@ -120,8 +120,8 @@ def record(choice: str, count: int, trials: Sequence[Trial]) -> dict[str, Any]:
     """Means over the draws with their standard errors, and the median of the seconds."""
 
     def mean(key: str, values: Sequence[float]) -> dict[str, float | None]:
-        error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-        return {key: statistics.fmean(values), f"{key}_se": error}
+        middle, error = mean_and_error(values)
+        return {key: middle, f"{key}_se": error}
 
     errors = [one.trace_error for one in trials if one.trace_error is not None]
     return {
@@ -145,19 +145,11 @@ def compared(problem: Problem, draws: Sequence[int]) -> Iterator[dict[str, Any]]
 
 def summary(records: Sequence[dict[str, Any]], few: int, many: int) -> Table:
     """A line a choice: few landmarks, and many."""
-
-    def plus_minus(key: str, spec: str) -> Any:
-        def show(line: dict[str, Any]) -> str:
-            value, error = line[key], line[f"{key}_se"]
-            return "–" if value is None else f"{value:{spec}}" + ("" if error is None else f" ± {error:{spec}}")
-
-        return show
-
     columns = [Column("choice", "choice", left=True)]
     for count, key in ((few, "few"), (many, "many")):
         columns += [
-            Column(f"{key}_trace_error", f"error % m={count}", plus_minus(f"{key}_trace_error", ".2f")),
-            Column(f"{key}_accuracy", "accuracy %", plus_minus(f"{key}_accuracy", ".1f")),
+            Column(f"{key}_trace_error", f"error % m={count}", plus_minus(f"{key}_trace_error", ".2f", "_se")),
+            Column(f"{key}_accuracy", "accuracy %", plus_minus(f"{key}_accuracy", ".1f", "_se")),
         ]
     lines = []
     for choice in CHOICES:

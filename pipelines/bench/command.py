@@ -1,14 +1,16 @@
 """`python -m pipelines bench …`: figures of this machine, ratios in one run.
 
-Rows are digits or random pixels (`jobs`).
+Rows are digits or random pixels (`shared.timed_sweeps`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,24 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor.terminal.bar import bar, progress
-from pipelines.bench.jobs import FEATURES, SIGMA, digits_corpus, moments_job, shared, table
+from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, moments_job, table
+
+
+def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--data, --out, --json."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--out", default="out/bench", show_default=True, type=click.Path(path_type=Path)),
+        click.option(
+            "--data",
+            default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
+            show_default="$BIGKERNEL_DATA or ../shared/data",
+            type=click.Path(path_type=Path),
+            help="Directory with MNIST's idx files.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @click.group()
@@ -31,7 +50,7 @@ def bench() -> None:
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=200_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
 @click.option("--repeats", default=5, show_default=True, help="Pairs of GEMM and sweep, alternated.")
@@ -91,7 +110,7 @@ def gram(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeat
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--small", default=60_000, show_default=True)
 @click.option("--large", default=1_400_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
@@ -140,7 +159,7 @@ def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmar
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=500, show_default=True)
 def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
@@ -178,7 +197,7 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--alpha", default=10.0, show_default=True)
@@ -226,7 +245,7 @@ def peers(
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--sigmas", default=10, show_default=True, help="Bandwidths, from 0.3 to 3.")
@@ -288,7 +307,7 @@ def tune(
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
 @click.option("--repeats", default=3, show_default=True, help="Fits of each, alternated; their median counts.")
@@ -325,7 +344,7 @@ def plan(
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=1_000_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True, help="Of every method; XNV has two views of half.")
 @click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
@@ -335,19 +354,19 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
 
     Seconds, their ratio, and the memory of the largest worker against what the plan announced.
     """
-    from pipelines.bench import domains as bench_domains
+    from pipelines.shared import domain_sweeps
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     with bar("sweeps", enabled=not as_json, unit="sweeps") as update:
-        result = bench_domains.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
+        result = domain_sweeps.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        bench_domains.show(result, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
+        domain_sweeps.show(result, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
 
 
 @bench.command()
-@shared
+@bench_options
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
 @click.option("--pairs", default=10, show_default=True, help="Of fits with and without, the order swapped every time.")

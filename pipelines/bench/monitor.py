@@ -29,7 +29,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.monitor.dashboard.server import STATE
 from bigkernel.monitor.transport.journal import NAME as JOURNAL
 from bigkernel.storage.corpus import Corpus
-from pipelines.bench.jobs import SIGMA, table
+from pipelines.shared.timed_sweeps import SIGMA, table
 
 LIMIT_PERCENT = 2.0
 _ASK_SECONDS, _FIRST_SECONDS = 1.0, 0.1  # between two questions; until a job is told

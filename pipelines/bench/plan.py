@@ -23,7 +23,7 @@ from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor.events import Event, Spent
 from bigkernel.monitor.scope import observe
 from bigkernel.storage.corpus import Corpus
-from pipelines.bench.jobs import SIGMA, table
+from pipelines.shared.timed_sweeps import SIGMA, table
 
 _DRIVER = ("landmarks", "solve")  # stages of the driver, which events tell
 _TASKS = ("read", "convert", "block", "exp", "gram", "add", "merge")

@@ -37,7 +37,6 @@ from bigkernel.monitor.terminal.bar import bar
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.corpus import chunk_rows_for
 from bigkernel.streaming.plan import Plan
-from pipelines.digits.command import choose_labelled
 from pipelines.shared import digit_corpora
 
 Array = NDArray[Any]
@@ -244,7 +243,9 @@ def _few_labels(rows: Rows, first: int, job: Settings) -> Array:
     y, group = start.column("y"), start.column("group")
     assert y is not None
     few = np.full(len(rows), -1)
-    chosen = choose_labelled(y, np.arange(first) if group is None else group, job.labelled_per_class, job.seed)
+    chosen = digit_corpora.choose_labelled(
+        y, np.arange(first) if group is None else group, job.labelled_per_class, job.seed
+    )
     few[chosen] = y[chosen]
     return few
 

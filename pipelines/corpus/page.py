@@ -13,14 +13,13 @@ from bigkernel.monitor.report.page import Column, Table
 from pipelines.corpus.job import Outcome, Record, Settings, median_rate, steps_of
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report
+from pipelines.shared.experiments import Report, spread_columns
 from pipelines.shared.pictures import LIGHT, Paper
-from pipelines.tune.page import plus_minus, tell
 
 FITS = [
     Column("rows", "rows", ","),
     Column("alpha", "α", ".3g"),
-    *plus_minus("error", "error %"),
+    *spread_columns("error", "error %", ".2f", suffix="_se"),
     Column("fit_seconds", "fit s", ",.1f"),
     Column("gflops_per_second", "GFLOP/s", lambda r: f"{r['gflops_per_second']:.0f}" if r["share"] else MISSING),
     Column("share", "of GEMM", lambda r: f"{r['share']:.2f}" if r["share"] else MISSING),
@@ -89,13 +88,13 @@ def fill(made: Report, outcome: Outcome) -> None:
         if (sweep := fit["sweep_seconds"] or 1e-9)
     ]
     last, ends = fits[-1], fits[:: max(1, len(fits) - 1)]
-    tell(
-        made,
-        f"Corpus: {train.info.name}, {len(train):,} rows, {'found whole' if material.kept else 'made'} in",
-        f"{duration(material.seconds)}. A Gaussian kernel of width {outcome.sigma:g}, rows of unit norm, the",
-        f"penalty {'by generalised cross-validation' if job.alpha == 'gcv' else 'given'}.",
-        f"Error on {len(test):,} test digits",
-        " and ".join(f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends) + ".",
+    made.tell(
+        f"Corpus: {train.info.name}, {len(train):,} rows, {'found whole' if material.kept else 'made'} in "
+        f"{duration(material.seconds)}. A Gaussian kernel of width {outcome.sigma:g}, rows of unit norm, the "
+        f"penalty {'by generalised cross-validation' if job.alpha == 'gcv' else 'given'}. "
+        f"Error on {len(test):,} test digits "
+        + " and ".join(f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends)
+        + "."
     )
     made.table(
         "fits",

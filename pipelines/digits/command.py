@@ -56,25 +56,6 @@ BUNDLED = Setting(sigma=0.2, components=80, alpha=1e-4, krr_sigma=0.35, krr_alph
 MNIST = Setting(sigma=0.4, components=80, alpha=2e-4, krr_sigma=0.5, krr_alpha=0.1)
 
 
-def choose_labelled(y: Array, group: Array, per_class: int, seed: int) -> Array:
-    """Row ids, sorted: `per_class` of each class, drawn at random, no two from one group.
-
-    Raises
-    ------
-    DataError
-        A class with fewer groups than that.
-    """
-    order = np.random.RandomState(seed).permutation(len(y))
-    chosen = []
-    for label in np.unique(y[y != -1]):
-        ids = order[y[order] == label]
-        _, first = np.unique(group[ids], return_index=True)
-        if len(first) < per_class:
-            raise DataError(f"class {label}: {len(first)} different digits, fewer than the {per_class} to be labelled")
-        chosen.append(ids[np.sort(first)[:per_class]])
-    return np.sort(np.concatenate(chosen))
-
-
 def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, landmarks: int, seed: int) -> list[Fit]:
     """Fit the three methods with the cluster in force and predict the test corpus with each."""
     y, truth = train.column("y"), test.column("y")
@@ -219,7 +200,7 @@ def digits(
         )
         y = train.column("y")
         group = train.column("group") if "group" in train.columns else np.arange(len(train))
-        labelled = choose_labelled(y, group, labelled_per_class, seed)
+        labelled = digit_corpora.choose_labelled(y, group, labelled_per_class, seed)
         fits = fit_all(train, test, labelled, setting, landmarks, seed)
     facts = {
         "data": train.info.source,

@@ -2,7 +2,7 @@
 
 Four parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
 the published figures (`pair`), the same on fresh images, domain generalization over rotated and restyled digits
-(`rotated`), and the sweeps of these methods at 1,000,000 rows (`bench.domains`).
+(`rotated`), and the sweeps of these methods at 1,000,000 rows (`shared.domain_sweeps`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 import click
 
-from pipelines.bench import domains as bench_domains
-from pipelines.bench.jobs import digits_corpus
 from pipelines.domains import looks, page, rotated
 from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, Fresh, mnist_digits, the_pair
 from pipelines.domains.features import BARE, TABLES, restyled, tasks_of
 from pipelines.domains.methods import METHODS
-from pipelines.domains.pair import Chosen, Fits, Sets, choose, fit_all, grid_size, steps
-from pipelines.shared.experiments import Report, options
+from pipelines.domains.pair import Chosen, Fits, Sets, choose, fit_all, grid_size
+from pipelines.shared import domain_sweeps
+from pipelines.shared.experiments import Report, options, steps
+from pipelines.shared.timed_sweeps import digits_corpus
 
 SCALE_ROUNDS = 2
 PARTS = ("pair", "fresh", "rotated", "scale")
@@ -139,7 +139,7 @@ def at_scale(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
     corpus = digits_corpus(report.out, data, size.scale_rows, quiet=quiet)
     m = max(size.m, 1_000) if size.scale_rows > 100_000 else size.m
     with steps("sweeps", 5 * SCALE_ROUNDS, quiet=quiet) as after:
-        found = bench_domains.measure(corpus, m, repeats=SCALE_ROUNDS, workers=2, update=lambda done, total: after())
+        found = domain_sweeps.measure(corpus, m, repeats=SCALE_ROUNDS, workers=2, update=lambda done, total: after())
     page.scale(report, found, size.scale_rows, m)
 
 

@@ -18,19 +18,12 @@ from pipelines.domains.methods import METHODS, SOURCE, TARGET, Fit
 from pipelines.domains.pair import Chosen, Fits
 from pipelines.domains.pictures import Bar, accuracy_panels
 from pipelines.shared import pictures
-from pipelines.shared.experiments import Report
-from pipelines.usps_mnist.page import show_seconds, tell
+from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
 
 Array = NDArray[Any]
 KINDS = ("no target images", "target images, no labels", "the same, exact (N×N)")
 PUBLISHED_BEST = ("MEDA", 72.1, 89.5)
 EXACT, ANSWER = "sssl-exact", "artl"  # the two sides of the open problem
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error; none of a single figure, or of one that no draw changes."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(set(values)) > 1 else None
-    return statistics.fmean(values), error
 
 
 def record(key: str, fits: Sequence[Sequence[Fit]]) -> dict[str, Any]:
@@ -50,14 +43,6 @@ def kind_of(key: str) -> str:
     return KINDS[0] if method.knows == SOURCE else KINDS[1 if method.most_rows is None else 2]
 
 
-def _accuracy(name: str) -> Any:
-    def show(line: Mapping[str, Any]) -> str:
-        error = line[f"{name}_error"]
-        return f"{line[name]:.1f}" + (f" ± {error:.1f}" if error is not None else "")
-
-    return show
-
-
 def _pair(name: str, show: Any) -> Any:
     def text(line: Mapping[str, Any]) -> str:
         values = line[f"forth_{name}"], line[f"back_{name}"]
@@ -72,8 +57,8 @@ def columns(directions: tuple[str, str], *, published: bool, chosen: bool) -> li
     shown = [
         Column("method", "method", left=True),
         Column("knows", "sees", lambda line: "target" if line["knows"] == TARGET else "source", left=True),
-        Column("forth", f"{forth} %", _accuracy("forth")),
-        Column("back", f"{back} %", _accuracy("back")),
+        Column("forth", f"{forth} %", plus_minus("forth", ".1f", "_error")),
+        Column("back", f"{back} %", plus_minus("back", ".1f", "_error")),
         Column("seconds", "fit s", _pair("seconds", show_seconds)),
     ]
     if published:
@@ -223,7 +208,7 @@ def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int
         f"has {m} landmarks. Gain: points of accuracy on the target; its standard error over the draws of landmarks, "
         "and, paired, over the images of the target. Seconds are medians of a fit, landmarks included.",
     )
-    tell(report, *(sentence(found, m) for found in verdicts))
+    report.tell(*(sentence(found, m) for found in verdicts))
 
 
 def sentence(found: Verdict, m: int) -> str:

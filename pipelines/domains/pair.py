@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -11,10 +10,10 @@ import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 from threadpoolctl import threadpool_limits
 
-from bigkernel.monitor.terminal.bar import bar
 from pipelines.domains.data import Digits, Task
 from pipelines.domains.features import COPIES, tasks_of
 from pipelines.domains.methods import METHODS, Draws, Fit, Method, Setting, guarded
+from pipelines.shared.experiments import steps
 
 N_FOLDS = 3
 TIMED = 3  # fits of what no draw changes
@@ -41,20 +40,6 @@ class Chosen:
 
     setting: Setting
     accuracy: float
-
-
-@contextmanager
-def steps(what: str, count: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar over `count` steps; yields what is to be called after each."""
-    done = 0
-
-    def after() -> None:
-        nonlocal done
-        done += 1
-        update(done, count)
-
-    with bar(what, enabled=not quiet, unit="steps") as update:
-        yield after
 
 
 def fit_all(

@@ -25,12 +25,9 @@ from pipelines.domains.data import Digits
 from pipelines.domains.features import grey
 from pipelines.domains.looks import bright, one_of_each
 from pipelines.domains.methods import Predict, Setting, kernel_of
-from pipelines.domains.page import mean_and_error
-from pipelines.domains.pair import steps
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report, timed
-from pipelines.usps_mnist.page import show_seconds, tell
+from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds, steps, timed
 
 Array = NDArray[Any]
 STYLES = {
@@ -224,8 +221,7 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
         def text(line: Mapping[str, Any]) -> str:
             if line["left_out"] == "fit s":
                 return show_seconds(line[name])
-            error = line[f"{name}_error"]
-            return f"{line[name]:.1f}" + (f" ± {error:.1f}" if error is not None else "")
+            return plus_minus(name, ".1f", "_error")(line)
 
         return text
 
@@ -240,7 +236,7 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
         "error over draws of digits and landmarks. Hyper-parameters by leaving out one source domain in turn. Fit s: "
         "median seconds with landmarks and the prediction.",
     )
-    tell(report, sentence(over_domains))
+    report.tell(sentence(over_domains))
     shown = np.stack([bright(digits.images[one_of_each(digits.labels)]) for digits in sets])
     report.figure(
         "domains",

@@ -1,7 +1,7 @@
 """`python -m pipelines scaling`: how fits scale with workers, measured on this machine and told beyond it by a model.
 
 Strong and weak scaling over one and two workers (`workers`), what the scheduler spends on a segment
-(`bench.scheduler`), and from both, with a calibration, the hours and the largest m of large clusters (`model`).
+(`scheduler`), and from both, with a calibration, the hours and the largest m of large clusters (`model`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bigkernel.forecast.calibration import look as look_up
 from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.storage.corpus import Corpus
-from pipelines.bench import scheduler as bench_scheduler
-from pipelines.bench.jobs import FEATURES, digits_corpus
 from pipelines.scaling import page as scaling_page
+from pipelines.scaling import scheduler
 from pipelines.scaling import workers as scaling_workers
 from pipelines.scaling.model import CHUNK_ROWS, Cluster, Fit, corrected
 from pipelines.shared.experiments import Report
+from pipelines.shared.timed_sweeps import FEATURES, digits_corpus
 
 # of --quick, where they are not given
 QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20, 60)}
@@ -184,7 +184,7 @@ def scaling(
         found = scaling_workers.compare(timings)
         scaling_page.measured(report, found, landmarks=effort.landmarks)
         with bar("segments", enabled=not as_json, unit="sweeps") as update:
-            costs, bare = bench_scheduler.measure(effort.crowd, effort.segments, out=out, update=update)
+            costs, bare = scheduler.measure(effort.crowd, effort.segments, out=out, update=update)
         scaling_page.segments(report, costs, bare, workers=effort.crowd)
         calibration, made = _calibration(effort, whole, quick=quick)
     watched = next(cost for cost in costs if cost["monitor"] and not cost["run"])

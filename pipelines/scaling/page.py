@@ -6,7 +6,6 @@ digits (784 features of 8 bits, ten classes).
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,12 +25,6 @@ LANDMARKS = (500, 1000, 2000, 4000, 8000)
 TARGET = 1.85  # strong speed-up of two workers on a machine that does nothing else
 SEGMENT_TARGET = 1e-3  # seconds of a segment whose rows cost nothing, with the monitor on
 _LETTERS = {"memory": "M", "time": "T", "rows": "R"}
-
-
-def tell(report: Report, *sentences: str) -> None:
-    """Print a paragraph and put it on the page."""
-    report.say("\n" + textwrap.fill(" ".join(sentences), 79))
-    report.page.text(" ".join(sentences))
 
 
 def measured(report: Report, found: Mapping[str, Any], *, landmarks: int) -> None:
@@ -75,11 +68,10 @@ def measured(report: Report, found: Mapping[str, Any], *, landmarks: int) -> Non
     )
     speed = found["strong"]["speed_up"]
     verdict = "reached" if speed >= TARGET else "NOT reached"
-    tell(
-        report,
-        f"Two workers are {speed:.2f} times as fast as one on the same rows (target {TARGET}: {verdict}).",
-        f"The matrix products of two processes together are {gemm['speed_up']:.2f} times those of one, so that the",
-        f"sweep has {100 * found['explained']:.0f} % of the speed-up that the processors had to give.",
+    report.tell(
+        f"Two workers are {speed:.2f} times as fast as one on the same rows (target {TARGET}: {verdict}). "
+        f"The matrix products of two processes together are {gemm['speed_up']:.2f} times those of one, so that the "
+        f"sweep has {100 * found['explained']:.0f} % of the speed-up that the processors had to give."
     )
     columns = [Column(key, key) for key in timings[0]]
     Table(columns, timings).write_csv(report.out / "timings.csv")
@@ -116,12 +108,11 @@ def segments(report: Report, records: Sequence[Record], bare: Mapping[str, float
     report.results["bare_task"] = dict(bare)
     main = next(record for record in records if record["monitor"] and not record["run"])
     verdict = "reached" if main["seconds"] <= SEGMENT_TARGET else "NOT reached"
-    tell(
-        report,
-        f"With the monitor on a segment takes {1e3 * main['seconds']:.2f} ms by the clock (target",
-        f"{1e3 * SEGMENT_TARGET:.0f} ms: {verdict}) and {1e3 * main['scheduler']:.2f} ms of the scheduler, which is",
-        f"the serial part on a cluster. A bare task of Dask costs its scheduler {1e3 * bare['scheduler']:.2f} ms here;",
-        "a segment is three tasks (rows, receipt, merge), with a run directory two.",
+    report.tell(
+        f"With the monitor on a segment takes {1e3 * main['seconds']:.2f} ms by the clock (target "
+        f"{1e3 * SEGMENT_TARGET:.0f} ms: {verdict}) and {1e3 * main['scheduler']:.2f} ms of the scheduler, which is "
+        f"the serial part on a cluster. A bare task of Dask costs its scheduler {1e3 * bare['scheduler']:.2f} ms here; "
+        "a segment is three tasks (rows, receipt, merge), with a run directory two."
     )
 
 

@@ -20,7 +20,7 @@ from bigkernel import connect
 from bigkernel.engine.sweep import sweep
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.storage.corpus import Corpus
-from pipelines.bench.jobs import moments_job
+from pipelines.shared.timed_sweeps import moments_job
 
 GEMM_SIZE, GEMM_SECONDS = 2048, 0.5  # of the matrices, and of one timing
 _WARM_LANDMARKS = 64

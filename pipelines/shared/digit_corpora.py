@@ -109,6 +109,25 @@ def mnist(out: Path, data: Path, *, keep: bool, progress: Progress) -> Digits:
     return Digits(train, test, kept is not None)
 
 
+def choose_labelled(y: Array, group: Array, per_class: int, seed: int) -> Array:
+    """Row ids, sorted: `per_class` of each class, drawn at random, no two from one group.
+
+    Raises
+    ------
+    DataError
+        A class with fewer groups than that.
+    """
+    order = np.random.RandomState(seed).permutation(len(y))
+    chosen = []
+    for label in np.unique(y[y != -1]):
+        ids = order[y[order] == label]
+        _, first = np.unique(group[ids], return_index=True)
+        if len(first) < per_class:
+            raise DataError(f"class {label}: {len(first)} different digits, fewer than the {per_class} to be labelled")
+        chosen.append(ids[np.sort(first)[:per_class]])
+    return np.sort(np.concatenate(chosen))
+
+
 def _kept(path: Path, source: str, n_rows: int | None, *, keep: bool) -> Corpus | None:
     """The corpus at `path` if it is whole and of the same source and rows, and may be kept."""
     try:

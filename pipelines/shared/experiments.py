@@ -1,4 +1,4 @@
-"""What the experiments on the seed documents share: options, data files, timing, and where the results go.
+"""What the experiments share: options, data files, timing, and where the results go.
 
 An experiment is a click command under `options`. It hands its tables and pictures to a `Report`, which prints the
 tables and leaves CSV, PNG, JSON and one self-contained page in the output directory.
@@ -6,11 +6,15 @@ tables and leaves CSV, PNG, JSON and one self-contained page in the output direc
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import statistics
+import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +29,7 @@ import bigkernel
 from bigkernel.engine.context import processors
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.terminal.bar import bar
 from bigkernel.storage.run_directory import write_json
 from pipelines.shared import pictures
 
@@ -99,11 +104,25 @@ def digit_pair(data: Path) -> tuple[Array, Array, Array, Array]:
     return found[0], found[1], found[2], found[3]
 
 
+@contextmanager
+def steps(what: str, count: int, *, quiet: bool, rows: int = 0) -> Iterator[Callable[[], None]]:
+    """A bar over `count` steps, or over as many fits of `rows` rows; yields what is to be called after each."""
+    done = itertools.count(1)
+    with bar(what, enabled=not quiet, unit="rows" if rows else "steps") as update:
+        yield lambda: update(next(done) * (rows or 1), count * (rows or 1))
+
+
 def timed(function: Callable[..., Value], *args: Any, **options: Any) -> tuple[Value, float]:
     """What the call returns, and its seconds."""
     start = time.perf_counter()
     value = function(*args, **options)
     return value, time.perf_counter() - start
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard error; none of a single figure, or of one that no draw changes."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(set(values)) > 1 else None
+    return statistics.fmean(values), error
 
 
 def spread(key: str, values: Sequence[float] | Array) -> dict[str, float | None]:
@@ -112,16 +131,26 @@ def spread(key: str, values: Sequence[float] | Array) -> dict[str, float | None]
     return {key: float(values.mean()), f"{key}_std": float(values.std(ddof=1)) if len(values) > 1 else None}
 
 
-def spread_columns(key: str, header: str, spec: str) -> list[Column]:
-    """`mean ± std` as one shown column, and the deviation by itself in the CSV."""
+def plus_minus(key: str, spec: str, suffix: str) -> Callable[[Mapping[str, Any]], str]:
+    """The text of a record's `mean ± spread`; of the mean alone where it has no spread."""
 
     def show(record: Mapping[str, Any]) -> str:
         if record.get(key) is None:
             return MISSING
-        deviation = record.get(f"{key}_std")
-        return f"{record[key]:{spec}}" + (f" ± {deviation:{spec}}" if deviation is not None else "")
+        spread = record.get(f"{key}{suffix}")
+        return f"{record[key]:{spec}}" + (f" ± {spread:{spec}}" if spread is not None else "")
 
-    return [Column(key, header, show), Column(f"{key}_std", f"{header} ±", hidden=True)]
+    return show
+
+
+def spread_columns(key: str, header: str, spec: str, *, suffix: str = "_std") -> list[Column]:
+    """`mean ± spread` as one shown column, and the spread, under the key with its suffix, by itself in the CSV."""
+    return [Column(key, header, plus_minus(key, spec, suffix)), Column(f"{key}{suffix}", f"{header} ±", hidden=True)]
+
+
+def show_seconds(value: float) -> str:
+    """Three digits of what may be a millisecond or a minute."""
+    return f"{value:.{4 if value < 0.1 else 3 if value < 1 else 2 if value < 10 else 1}f}"
 
 
 @dataclass
@@ -154,6 +183,12 @@ class Report:
         """Print a line, unless quiet."""
         if not self.quiet:
             click.echo(text)
+
+    def tell(self, *paragraphs: str) -> None:
+        """Print paragraphs, wrapped, and put them on the page; a number stays with its %."""
+        self.page.text(*paragraphs)
+        for paragraph in paragraphs:
+            self.say("\n" + textwrap.fill(paragraph.replace(" %", "\u00a0%"), 79))
 
     def table(self, name: str, heading: str, table: Table, *, caption: str = "") -> None:
         """Print a table under its heading, write NAME.csv, and begin a section of the page with it."""

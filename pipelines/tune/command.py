@@ -202,10 +202,9 @@ def tune(
         require_count(len(train), max(landmarks, final_landmarks))
         name = train.info.name if mnist else f"{train.info.name}, as --data has no MNIST"
         folded = "the row's number" if mnist else "the original's number, so that copies of a digit share a fold"
-        tune_page.tell(
-            report,
-            f"{len(train):,} training digits ({name}). Kernel ridge regression with a Gaussian kernel of width σ on",
-            f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}.",
+        report.tell(
+            f"{len(train):,} training digits ({name}). Kernel ridge regression with a Gaussian kernel of width σ on "
+            f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}."
         )
         first = search(train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
         sweeps = len(first.plan_.sweeps)

@@ -5,39 +5,26 @@ A record is a candidate: `sigma`, `alpha`, and figures in % each with its standa
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import numpy as np
 
 from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report
+from pipelines.shared.experiments import Report, spread_columns
 from pipelines.shared.pictures import LIGHT, Paper
 
 Record = dict[str, Any]
 
 
-def plus_minus(key: str, header: str) -> list[Column]:
-    """`error ± standard error` as one shown column, and the standard error by itself in the CSV."""
-    show = lambda record: f"{record[key]:.2f} ± {record[f'{key}_se']:.2f}"  # noqa: E731
-    return [Column(key, header, show), Column(f"{key}_se", f"{header} standard error", hidden=True)]
-
-
 GRID = [Column("sigma", "σ", ".3g"), Column("alpha", "α", ".3g")]
 CHOSEN = Column("chosen", "", lambda record: "chosen" if record["chosen"] else "", left=True)
-CANDIDATES = [Column("rank", "rank"), *GRID, *plus_minus("error", "error %"), CHOSEN]
+CANDIDATES = [Column("rank", "rank"), *GRID, *spread_columns("error", "error %", ".2f", suffix="_se"), CHOSEN]
 
 
 def named(record: Record) -> str:
     """A candidate in words."""
     return f"σ = {record['sigma']:.3g}, α = {record['alpha']:.3g}"
-
-
-def tell(report: Report, *sentences: str) -> None:
-    """Print a paragraph and put it on the page."""
-    report.say("\n" + textwrap.fill(" ".join(sentences), 79))
-    report.page.text(" ".join(sentences))
 
 
 def score_picture(records: list[Record], *, paper: Paper = LIGHT) -> bytes:
@@ -66,10 +53,9 @@ def grid(report: Report, records: list[Record], *, folds: int, sweeps: int, seco
     )
     Table(CANDIDATES, records).write_csv(report.out / "grid.csv")
     fits = len(records) * folds
-    tell(
-        report,
-        f"{len(records)} candidates on {folds} folds took {sweeps} sweeps of the rows and {seconds:.0f} s.",
-        f"One by one, as a grid search does it, they are {fits:,} fits.",
+    report.tell(
+        f"{len(records)} candidates on {folds} folds took {sweeps} sweeps of the rows and {seconds:.0f} s. "
+        f"One by one, as a grid search does it, they are {fits:,} fits."
     )
     if min(len({record[key] for record in records}) for key in ("sigma", "alpha")) > 1:
         caption = "Accuracy over the folds. The star is the best candidate, the line is around all within one standard "
@@ -88,11 +74,10 @@ def final(report: Report, records: list[Record], error: Record, *, held_out: str
         caption=f"Candidates around the choice above, with {landmarks:,} landmarks: error on {held_out}, held out "
         "once, ± its standard error. Differences of candidates are surer than that: all are judged on the same digits.",
     )
-    tell(
-        report,
-        f"The final model, {named(ranked[0])}, fitted to all training digits: {error['error']:.2f} ±",
-        f"{error['error_se']:.2f} % error on the {error['digits']:,} {tested}, which were looked at once, after all",
-        "this was chosen.",
+    report.tell(
+        f"The final model, {named(ranked[0])}, fitted to all training digits: {error['error']:.2f} ± "
+        f"{error['error_se']:.2f} % error on the {error['digits']:,} {tested}, which were looked at once, after all "
+        "this was chosen."
     )
     chosen = {key: ranked[0][key] for key in ("sigma", "alpha")}
     report.results["test"] = {**error, "landmarks": landmarks, **chosen}
@@ -113,7 +98,11 @@ def promise(records: list[Record], way: str, what: str) -> tuple[Record, str]:
 
 def copies(report: Report, records: list[Record], *, rows: int, originals: int, folds: int, repeats: int) -> None:
     """Folds of rows and of groups: table, what either chooses and promises, picture."""
-    judged = [column for way in ("ungrouped", "grouped", "true") for column in plus_minus(way, f"{way} %")]
+    judged = [
+        column
+        for way in ("ungrouped", "grouped", "true")
+        for column in spread_columns(way, f"{way} %", ".2f", suffix="_se")
+    ]
     report.table(
         "copies",
         "Copies share a fold",
@@ -126,13 +115,10 @@ def copies(report: Report, records: list[Record], *, rows: int, originals: int, 
     )
     ungrouped, first = promise(records, "ungrouped", "rows")
     grouped, second = promise(records, "grouped", "digits")
-    tell(
-        report,
-        first,
-        second,
-        f"Over the whole grid folds of rows promise {ungrouped['share']:.2f} of the true error on average, folds of",
-        f"digits {grouped['share']:.2f}. A fold of rows tests on copies of digits that were trained on, and a new",
-        "digit has none there; SweepSearchCV keeps groups together where a corpus has them.",
+    report.tell(
+        f"{first} {second} Over the whole grid folds of rows promise {ungrouped['share']:.2f} of the true error on "
+        f"average, folds of digits {grouped['share']:.2f}. A fold of rows tests on copies of digits that were trained "
+        "on, and a new digit has none there; SweepSearchCV keeps groups together where a corpus has them."
     )
     line = [record for record in records if record["alpha"] == grouped["alpha"]]
     sigmas = [record["sigma"] for record in line]

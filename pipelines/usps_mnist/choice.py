@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Ridge, SweepSearchCV
 from bigkernel.solvers.ridge import exact_krr
-from pipelines.usps_mnist.fits import Setting, one_hot, sssl, steps, with_ones
+from pipelines.shared.experiments import steps
+from pipelines.usps_mnist.fits import Setting, one_hot, sssl, with_ones
 
 Array = NDArray[Any]
 Folds = Sequence[tuple[Array, Array]]
@@ -123,7 +124,7 @@ def whole_grid(
     """
     parts = folds(labels, seed)
     count = len(KRR_SIGMAS) * len(KRR_ALPHAS) + len(landmarks)
-    with steps("cross-validation", count, len(source) + len(target), quiet=quiet) as after:
+    with steps("cross-validation", count, rows=len(source) + len(target), quiet=quiet) as after:
         found = cross_validate_rr(source, labels, parts) + cross_validate_krr(source, labels, parts, after)
         for kind, chosen in landmarks.items():
             found += cross_validate_sssl(source, labels, target, parts, Setting("all", kind, m), chosen, seed)

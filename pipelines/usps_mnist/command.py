@@ -28,7 +28,7 @@ from scipy.sparse.linalg import eigsh
 
 from bigkernel import Gaussian
 from bigkernel.kernels.uniform_landmarks import require_count
-from pipelines.shared.experiments import Report, options
+from pipelines.shared.experiments import Report, options, steps
 from pipelines.usps_mnist import page
 from pipelines.usps_mnist.choice import best, whole_grid
 from pipelines.usps_mnist.fits import (
@@ -50,7 +50,6 @@ from pipelines.usps_mnist.fits import (
     lr,
     rr,
     sssl_exact,
-    steps,
     table_settings,
 )
 
@@ -82,7 +81,7 @@ def as_the_seed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: bo
     fits: Fits = {name: [judge(pair, fit) for _ in range(min(3, repeats))] for name, fit in plain.items()}
     exact: list[Fit] = []
     settings = table_settings(m)
-    with steps("SSSL", 3 + len(settings) * repeats, len(pair.rows), quiet=quiet) as after:
+    with steps("SSSL", 3 + len(settings) * repeats, rows=len(pair.rows), quiet=quiet) as after:
         for some in np.array_split(draws.draws, 3):
             exact.append(judge(pair, lambda: sssl_exact(pair)))
             after()
@@ -103,7 +102,7 @@ def without_target_labels(report: Report, draws: Draws, m: int, seed: int, fits:
     found = whole_grid(X, y, pair.target, kinds, m, seed, quiet=quiet)
     of_rr, of_krr, of_sssl = (best(found, method) for method in ("RR", "KRR", "SSSL_m"))
     setting = Setting("all", of_sssl.landmarks, m, of_sssl.s, of_sssl.sigma, of_sssl.alpha)
-    with steps("SSSL as chosen", len(draws.draws), len(pair.rows), quiet=quiet) as after:
+    with steps("SSSL as chosen", len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
         approximate = draws.fits([setting], after)[setting]
     results = [
         (of_rr, [judge(pair, lambda: rr(X, y, of_rr.alpha))]),
@@ -123,7 +122,7 @@ def against_landmarks(report: Report, draws: Draws, m: int, fits: Fits, *, quiet
     most = 2 * min(len(pair.source), len(pair.target))
     counts = sorted({count for count in COUNTS if count <= most} | {m})
     settings = [replace(setting, m=count) for count in counts for setting in curve_settings(m)]
-    with steps("50 to 800 landmarks", len(settings) * len(draws.draws), len(pair.rows), quiet=quiet) as after:
+    with steps("50 to 800 landmarks", len(settings) * len(draws.draws), rows=len(pair.rows), quiet=quiet) as after:
         found = draws.fits(settings, after)
     page.against_landmarks(report, found, fits["SSSL_N"], counts)
 

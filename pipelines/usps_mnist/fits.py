@@ -5,10 +5,8 @@ Shapes: n_l labelled rows of the source, n_u rows of the target, N = n_l + n_u, 
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +17,6 @@ from numpy.typing import NDArray
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.landmark_choice import choose
-from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import digit_pair, timed
 
 Array = NDArray[Any]
@@ -174,14 +171,6 @@ def choose_landmarks(source: Array, target: Array, kind: str, m: int, draw: int)
     domain = np.repeat([0, 1], [len(source), len(target)])
     rows, method = as_rows(np.concatenate([source, target]), domain=domain), "k-means" if kind == KMEANS else HALVES_OF
     return choose(rows, method, m, kernel=Gaussian(SIGMA), rng=np.random.RandomState(draw)).landmarks
-
-
-@contextmanager
-def steps(what: str, count: int, rows: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar over `count` fits of `rows` rows each; yields what is to be called after a fit."""
-    done = itertools.count(1)
-    with bar(what, enabled=not quiet) as update:
-        yield lambda: update(next(done) * rows, count * rows)
 
 
 class Draws:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report, spread, spread_columns
+from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
 from pipelines.usps_mnist.choice import Chosen
 from pipelines.usps_mnist.fits import (
     ALPHA,
@@ -46,18 +45,6 @@ SEED: dict[str, tuple[float, float, float, float | None, float | None]] = {
 def mean(fits: Sequence[Fit], key: str) -> float:
     """Of "source" or "target"."""
     return statistics.fmean(getattr(fit, key) for fit in fits)
-
-
-def show_seconds(value: float) -> str:
-    """Three digits."""
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
-
-
-def tell(report: Report, *paragraphs: str) -> None:
-    """Put sentences on the page and on the terminal; no line begins with %."""
-    report.page.text(*paragraphs)
-    for paragraph in paragraphs:
-        report.say(textwrap.fill(paragraph.replace(" %", "\u00a0%"), 79))
 
 
 def images(rows: Array) -> Array:
@@ -202,8 +189,7 @@ def as_the_seed(report: Report, fits: Fits, m: int) -> None:
         f"{np.floor(10 * found['speedup'][form]) / 10:.1f} (“{name}”)" for form, name in FORMS.items()
     )
     short = " and ".join(f"“{FORMS[form]}”" for form, ratio in found["speedup"].items() if ratio < REQUIRED_RATIO)
-    tell(
-        report,
+    report.tell(
         f"{first} With uniform landmarks the target accuracy is at most {uniform:.1f} %.",
         "The last row was looked for: forms, kinds of landmarks and s were tried on these very accuracies, target "
         "labels included, as all values of this table were by the seed's grid search. It was found on draws 0 to 9 "
@@ -256,8 +242,7 @@ def without_target_labels(
     approximate, krr = by_method["SSSL_m"], by_method["KRR"]
     change = approximate["target"] - approximate["table_target"]
     lead = approximate["target"] - krr["target"]
-    tell(
-        report,
+    report.tell(
         f"Chosen this way, SSSL_m recognises {approximate['target']:.1f} % of the target, {abs(change):.1f} points "
         f"{'more' if change > 0 else 'less'} than with the settings above, and is {abs(lead):.1f} points "
         f"{'ahead of' if lead > 0 else 'behind'} KRR chosen in the same way. On held-out source digits it is right on "

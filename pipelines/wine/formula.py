@@ -18,7 +18,6 @@ from bigkernel import KernelRidge
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, timed
-from pipelines.wine.page import tell
 
 Array = NDArray[Any]
 REQUIRED_RATIO = 8.0
@@ -110,8 +109,7 @@ def compare(report: Report, pairs: Sequence[Pair]) -> None:
         "Cholesky factor. The last line has medians, and the largest difference of all predictions.",
     )
     reached = "which is reached" if middle["ratio"] >= REQUIRED_RATIO else "which is missed"
-    tell(
-        report,
+    report.tell(
         f"KernelRidge takes {middle['seconds']:.2f} s, the seed's formula {middle['seed_seconds']:.2f} s: "
         f"{middle['ratio']:.1f} times as long (required: {REQUIRED_RATIO:g}, {reached}). No prediction differs by more "
         f"than {largest:.1e}.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report, spread, spread_columns
+from pipelines.shared.experiments import Report, show_seconds, spread, spread_columns
 
 Array = NDArray[Any]
 
@@ -71,18 +70,6 @@ def seconds(runs: Sequence[Run], method: str) -> float:
     return statistics.median(run.seconds for run in of(runs, method))
 
 
-def show_seconds(value: float) -> str:
-    """Three figures of what may be a millisecond or a minute."""
-    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 1 else f"{value:.1f}"
-
-
-def tell(report: Report, *paragraphs: str) -> None:
-    """Put sentences on the page and on the terminal; no line begins with %."""
-    report.page.text(*paragraphs)
-    for paragraph in paragraphs:
-        report.say(textwrap.fill(paragraph.replace(" %", "\u00a0%"), 79))
-
-
 SECONDS = Column("seconds", "s", lambda record: show_seconds(record["seconds"]))
 
 
@@ -128,8 +115,7 @@ def as_the_seed(report: Report, runs: Sequence[Run]) -> None:
         "deviations. The seed's seconds are of MATLAB on its author's computer.",
     )
     outside = [f"{r['method']} on {r['rows']} rows" for r in records if not r["within"]]
-    tell(
-        report,
+    report.tell(
         f"{len(records) - len(outside)} of {len(records)} errors lie within one of the seed's standard deviations"
         + (f"; these do not: {', '.join(outside)}." if outside else "."),
         "Before LR and RR the seed prepends a column of ones to X and RR penalises its weight like any other: here "
@@ -229,8 +215,7 @@ def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_qua
         caption="MSE of the quality standardised by the training rows; RMSE in points of the quality, which goes from "
         f"0 to 10. A constant prediction, the mean of the training rows, has an RMSE of {constant:.3f} points.",
     )
-    tell(
-        report,
+    report.tell(
         f"{repeated:,} rows repeat an earlier row in all attributes, {repeated_with_quality:,} of them in the quality "
         "too. Rows of the same attributes, whatever their quality, are on one side of each of these splits (on average "
         f"{np.mean([run.n_test for run in of(runs, 'LR')]):,.0f} test rows), and X and y of both sides are "
@@ -291,8 +276,7 @@ def advantage(report: Report, random: Sequence[Run], cleared: Sequence[Run], gro
         share = f" ({100 * found['mean'] / whole:+z.0f} %)" if whole > 0 else ""
         return f"{found['mean']:+z.3f}{deviation}{share}"
 
-    tell(
-        report,
+    report.tell(
         f"Tested as the seed does it, KRR is better than RR by {whole:.3f} in MSE. Of this, {part(apart - test)} comes "
         f"from standardising the test rows apart and {part(test - clear)} from copies of test rows among the training "
         f"rows; {part(clear)} is left.",

@@ -15,7 +15,7 @@ from bigkernel.engine.tasks import Job, merge
 from bigkernel.monitor.events import Incident
 from bigkernel.monitor.scope import observe
 from bigkernel.storage.run_directory import ArrayRef
-from pipelines.bench.scheduler import Blank, Count
+from pipelines.scaling.scheduler import Blank, Count
 
 SEGMENTS = 40
 

@@ -20,9 +20,8 @@ from bigkernel import executing, open_corpus
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import Column, Page, Table
 from pipelines.__main__ import main
-from pipelines.digits.command import choose_labelled
 from pipelines.digits.page import COLUMNS
-from pipelines.shared.digit_corpora import bundled, bundled_originals, deformation, originals
+from pipelines.shared.digit_corpora import bundled, bundled_originals, choose_labelled, deformation, originals
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,8 +20,6 @@ from sklearn.preprocessing import normalize
 
 from bigkernel.errors import DataError, PseudoLabelsCollapsed
 from pipelines.__main__ import main
-from pipelines.bench import domains as bench_domains
-from pipelines.bench.jobs import digits_corpus
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import page as domains_page
@@ -30,8 +28,9 @@ from pipelines.domains import rotated as domains_rotated
 from pipelines.domains.data import Digits, Fresh
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
 from pipelines.domains.methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
-from pipelines.shared import pictures
-from pipelines.shared.experiments import Report
+from pipelines.shared import domain_sweeps, pictures
+from pipelines.shared.experiments import Report, mean_and_error
+from pipelines.shared.timed_sweeps import digits_corpus
 
 N_SOURCE, N_TARGET = 70, 60
 
@@ -308,8 +307,8 @@ def test_the_sentence_says_less_and_slower_where_that_is_so() -> None:
 
 
 def test_a_figure_that_no_draw_changes_has_no_error() -> None:
-    assert domains_page.mean_and_error([40.0, 40.0, 40.0]) == (40.0, None)
-    assert domains_page.mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
+    assert mean_and_error([40.0, 40.0, 40.0]) == (40.0, None)
+    assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
 
 
 @pytest.mark.usefixtures("few")
@@ -421,8 +420,8 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = digits_corpus(tmp_path, tmp_path, 1_200, quiet=True, chunk_rows=400)
-    jobs = bench_domains.jobs(corpus, 16)
-    assert list(jobs) == [bench_domains.GRAM, "XNV", "DICA", "JDA", "ARTL"]
+    jobs = domain_sweeps.jobs(corpus, 16)
+    assert list(jobs) == [domain_sweeps.GRAM, "XNV", "DICA", "JDA", "ARTL"]
     result = {}
     for name, job in jobs.items():
         seconds, peak = job.run()
@@ -434,7 +433,7 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
             "peak_bytes": peak,
             "announced_bytes": job.announced_bytes(),
         }
-    bench_domains.show(result, "1,200 rows")
+    domain_sweeps.show(result, "1,200 rows")
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("1.25×") == 5
@@ -445,7 +444,7 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
 
 def test_the_last_domain_has_no_labels_at_scale(tmp_path: Path) -> None:
     corpus = digits_corpus(tmp_path, tmp_path, 400, quiet=True, chunk_rows=100)
-    rows = bench_domains.domained(corpus)
+    rows = domain_sweeps.domained(corpus)
     domain, y = rows.column("domain"), rows.column("y")
     assert np.bincount(domain).tolist() == [100] * 4
     assert (y[domain == 3] == -1).all()

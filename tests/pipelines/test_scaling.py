@@ -15,9 +15,8 @@ from bigkernel.errors import ConfigError
 from bigkernel.forecast.time_model import Curve, Rates, Stages
 from bigkernel.streaming.plan import plan
 from pipelines.__main__ import main
-from pipelines.bench import scheduler as bench_scheduler
-from pipelines.bench.scheduler import Cost
 from pipelines.scaling import page as scaling_page
+from pipelines.scaling import scheduler
 from pipelines.scaling import workers as scaling_workers
 from pipelines.scaling.model import (
     BASE_BYTES,
@@ -33,6 +32,7 @@ from pipelines.scaling.model import (
     solve_seconds,
     times,
 )
+from pipelines.scaling.scheduler import Cost
 from pipelines.scaling.workers import Timing
 
 GIGA = 1e9
@@ -209,12 +209,12 @@ def test_what_a_segment_costs_is_the_slope_over_their_numbers():
     costs = [
         Cost(n, 1.5 + 0.01 * n, {"driver": 0.002 * n, "scheduler": 1 + 0.003 * n, "workers": 0.0}) for n in (10, 20, 70)
     ]
-    found = bench_scheduler.line(costs)
+    found = scheduler.line(costs)
     assert found["seconds"] == pytest.approx(0.01)
     assert found["fixed"] == pytest.approx(1.5)
     assert (found["driver"], found["scheduler"]) == (pytest.approx(0.002), pytest.approx(0.003))
     with pytest.raises(ValueError, match="at least two"):
-        bench_scheduler.line(costs[:1])
+        scheduler.line(costs[:1])
 
 
 def scaling(*arguments):
@@ -241,7 +241,7 @@ def test_a_quick_run_measures_and_leaves_page_tables_and_pictures(tmp_path, monk
     cluster_seconds = results["model"]["scheduler_seconds"]
     watched = next(r for r in results["segments"] if r["monitor"] and not r["run"])
     assert cluster_seconds == max(watched["scheduler"], 1e-6)
-    assert results["bare_task"].keys() == {"seconds", "fixed", *bench_scheduler.ROLES}
+    assert results["bare_task"].keys() == {"seconds", "fixed", *scheduler.ROLES}
     page = (out / "report.html").read_text()
     assert "assumed, not measured" in page
     assert page.count("data:image/png") == 4  # two pictures, each for light and dark

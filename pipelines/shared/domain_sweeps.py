@@ -33,7 +33,7 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.chunk import UnitNorm
-from pipelines.bench.jobs import SIGMA, moments_job, table
+from pipelines.shared.timed_sweeps import SIGMA, moments_job, table
 
 Array = NDArray[Any]
 N_DOMAINS = 4

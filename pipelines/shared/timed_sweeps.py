@@ -1,4 +1,4 @@
-"""What the benches share: their options, corpora and jobs of digits, and how their tables are printed.
+"""Sweeps that are timed: corpora of digits, moments over them, and tables of the figures.
 
 Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two), where `--data` has them; random
 8-bit pixels otherwise. Corpora are kept in `--out` and used again.
@@ -6,12 +6,8 @@ Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two)
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -30,23 +26,6 @@ from bigkernel.streaming.chunk import UnitNorm
 
 FEATURES = 784
 SIGMA = 0.7071  # of unit-norm digits
-
-
-def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of every benchmark."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--out", default="out/bench", show_default=True, type=click.Path(path_type=Path)),
-        click.option(
-            "--data",
-            default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
-            show_default="$BIGKERNEL_DATA or ../shared/data",
-            type=click.Path(path_type=Path),
-            help="Directory with MNIST's idx files.",
-        ),
-    ):
-        function = option(function)
-    return function
 
 
 def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows: int = 10_000) -> Corpus:

@@ -1,0 +1,61 @@
+"""The layout of `pipelines/`: experiments stand beside one another, on `pipelines.shared` and on bigkernel alone."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from pipelines.__main__ import PIPELINES
+
+ROOT = Path(__file__).parents[2]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "pipelines").rglob("*.py"))
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything that a module imports, wherever in its text; of `from a import b` both a and a.b."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def module_of(name: str) -> str:
+    """The module that holds a dotted name below `pipelines`."""
+    return name if name in MODULES else name.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_an_experiment_imports_nothing_of_another(module: str) -> None:
+    home = module.split(".")[:2]
+    others = {module_of(name) for name in imports(MODULES[module]) if name.startswith("pipelines.")}
+    assert [name for name in others if name.split(".")[:2] not in (home, ["pipelines", "shared"])] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_of_bigkernel_only_what_is_public_and_of_the_command_line_only_its_options(module: str) -> None:
+    names = {name for name in imports(MODULES[module]) if name.startswith("bigkernel.")}
+    assert [name for name in names if any(part.startswith("_") for part in name.split("."))] == []
+    assert [name for name in names if name.startswith("bigkernel.cli") and ".options." not in name] == []
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    graph = {
+        module: {module_of(name) for name in imports(path) if name.startswith("pipelines.")}
+        for module, path in MODULES.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) >= len(MODULES)
+
+
+def test_every_experiment_is_in_the_table() -> None:
+    packages = {module.split(".")[1] for module in MODULES if module.count(".")} - {"__main__", "shared"}
+    assert {module.split(".")[0] for module, _ in PIPELINES.values()} == packages
