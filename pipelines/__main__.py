@@ -44,7 +44,7 @@ class _Table(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in PIPELINES.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        from bigkernel.cli.interrupts import terminable
+        from bigkernel.engine.interrupts import terminable
 
         try:
             with terminable():

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import bigkernel
-from bigkernel.cli.interrupts import terminable
+from bigkernel.engine.interrupts import terminable
 from bigkernel.errors import BigKernelError
 
 INTERRUPTED = 75

@@ -6,8 +6,9 @@ import os
 
 import click
 
-from bigkernel.cli.options import json_option, show
+from bigkernel.cli.options import json_option
 from bigkernel.cluster.tls_authority import CA_DAYS, make_certificates, renew_certificates
+from bigkernel.monitor.terminal.figures import show
 
 
 @click.command()

@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from bigkernel.cli.options import json_option, show
+from bigkernel.cli.options import json_option
 from bigkernel.errors import DataError, ModelRejected
 from bigkernel.estimators.persistence import load_model
 from bigkernel.monitor.terminal.bar import bar
+from bigkernel.monitor.terminal.figures import show
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.check import STORES, kind_at, protections, walk
 from bigkernel.storage.corpus import Corpus, open_corpus

@@ -12,13 +12,14 @@ import zarr
 from zarr.storage import MemoryStore
 
 from bigkernel.cli.contact_sheet import contact_sheet
-from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options, show
+from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
 from bigkernel.images.elastic import Deformation
 from bigkernel.images.image_sources import DeformedSource
 from bigkernel.images.restyle import Restyling
+from bigkernel.monitor.terminal.figures import show
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import free_bytes, require_free
 from bigkernel.storage.corpus import open_corpus

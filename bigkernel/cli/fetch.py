@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from bigkernel.cli.options import json_option, show
+from bigkernel.cli.options import json_option
 from bigkernel.ingest.download import DATASETS, fetch_file, is_there
 from bigkernel.monitor.terminal.bar import bar
+from bigkernel.monitor.terminal.figures import show
 
 _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for name, one in DATASETS.items())
 

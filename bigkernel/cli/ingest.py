@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import json_option, overwrite_option, run_options, show
+from bigkernel.cli.options import json_option, overwrite_option, run_options
 from bigkernel.errors import ConfigError
 from bigkernel.ingest.convert import ingest as ingest_sources
 from bigkernel.ingest.labels import label_map as read_label_map
@@ -17,6 +17,7 @@ from bigkernel.ingest.labels import relabelled
 from bigkernel.ingest.readers import FORMATS, Source, open_source
 from bigkernel.ingest.split import Split, split_path
 from bigkernel.monitor.terminal.bar import bar
+from bigkernel.monitor.terminal.figures import show
 from bigkernel.storage.corpus import open_corpus
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}

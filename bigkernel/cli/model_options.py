@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import numpy as np
 
+from bigkernel.cli.options import Numbers
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.landmark_choice import CHOICES
 from bigkernel.kernels.functions import KERNELS
@@ -28,41 +28,6 @@ PROJECTIONS = {
     "udica": "the same without labels",
     "jda": "for rows of a domain without labels, which it sees: means of domains and classes together",
 }
-
-
-class Numbers(click.ParamType):
-    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple."""
-
-    name = "numbers"
-
-    def __init__(self, *, whole: bool = False) -> None:
-        self.whole = whole
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        """See `click.ParamType`."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            parts = str(value).split(":")
-            if len(parts) == 1:
-                numbers = [float(part) for part in value.split(",")]
-            else:
-                first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-                if len(parts) > 3 or not (0 < first < np.inf and 0 < last < np.inf) or not 2 <= count <= 10_000:
-                    raise ValueError
-                numbers = np.geomspace(first, last, count).tolist()
-        except (ValueError, IndexError):
-            self.fail(
-                f"{value!r}: expected a number, numbers with commas between, or FIRST:LAST:COUNT (in equal ratios, "
-                "both above 0)",
-                param,
-                ctx,
-            )
-        if self.whole:
-            numbers = sorted({round(number) for number in numbers})
-            if numbers[0] < 1:
-                self.fail(f"{value!r}: expected whole numbers of at least 1", param, ctx)
-        return tuple(numbers)
 
 
 class Penalty(click.ParamType):

@@ -20,7 +20,6 @@ from bigkernel.cli.options import (
     json_option,
     overwrite_option,
     run_options,
-    show,
 )
 from bigkernel.config import settings
 from bigkernel.engine.context import forget, processors
@@ -34,6 +33,7 @@ from bigkernel.monitor.events import Figures
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.bar import progress
+from bigkernel.monitor.terminal.figures import show
 from bigkernel.storage.corpus import Corpus, open_corpus
 
 

@@ -1,33 +1,63 @@
-"""Options that several commands share, and how results are printed."""
+"""Options that several commands share, and the execution that they describe."""
 
 from __future__ import annotations
 
 import functools
-import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from distributed import Client
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bigkernel.cluster.connect import connect
 from bigkernel.engine.context import executing
 from bigkernel.errors import BigKernelError
-from bigkernel.monitor.format import duration, flops, printable, size
 from bigkernel.monitor.terminal.bar import progress
-from bigkernel.monitor.transport.messages import plain
 from bigkernel.storage.run_status import survey
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Numbers(click.ParamType):
+    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple."""
+
+    name = "numbers"
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.whole = whole
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """See `click.ParamType`."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            parts = str(value).split(":")
+            if len(parts) == 1:
+                numbers = [float(part) for part in value.split(",")]
+            else:
+                first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
+                if len(parts) > 3 or not (0 < first < np.inf and 0 < last < np.inf) or not 2 <= count <= 10_000:
+                    raise ValueError
+                numbers = np.geomspace(first, last, count).tolist()
+        except (ValueError, IndexError):
+            self.fail(
+                f"{value!r}: expected a number, numbers with commas between, or FIRST:LAST:COUNT (in equal ratios, "
+                "both above 0)",
+                param,
+                ctx,
+            )
+        if self.whole:
+            numbers = sorted({round(number) for number in numbers})
+            if numbers[0] < 1:
+                self.fail(f"{value!r}: expected whole numbers of at least 1", param, ctx)
+        return tuple(numbers)
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,37 +200,3 @@ def _kept(run: str) -> str:
         return f"nothing was finished in {run} yet"
     done, total = sum(s.segments_done for s in states), sum(s.segments for s in states)
     return f"{run} keeps {done} of {total} segments; the same command with --resume goes on with the rest"
-
-
-def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
-    """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
-    if as_json:
-        click.echo(json.dumps(plain(figures), allow_nan=False))
-        return
-    table = Table(
-        title=Text(title) if title else None, title_justify="left", show_header=False, box=None, pad_edge=False
-    )
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, value in figures.items():
-        table.add_row(Text(name.replace("_", " ")), Text(printable(readable(name, value))))
-    Console(soft_wrap=False).print(table)
-
-
-def readable(name: str, value: Any) -> str:
-    """A figure for people, with the unit that its name ends in."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {readable(name, item)}" for key, item in value.items()) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value) or "none"
-    if "bytes" in name and isinstance(value, int):
-        return size(value)
-    if isinstance(value, float) and "seconds" in name:
-        return duration(value)
-    if name == "flops":
-        return flops(value)
-    if isinstance(value, float):
-        return f"{value:,.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

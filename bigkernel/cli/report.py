@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from bigkernel.cli.options import json_option, show
+from bigkernel.cli.options import json_option
 from bigkernel.monitor import report as reports
+from bigkernel.monitor.terminal.figures import show
 
 
 @click.command()

@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bigkernel.cli.options import Where, cluster_options, json_option, show
+from bigkernel.cli.options import Where, cluster_options, json_option
 from bigkernel.config import settings
 from bigkernel.engine.preflight import ask, stored, versions, wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.monitor.terminal.figures import show
 from bigkernel.storage.corpus import open_corpus
 from bigkernel.storage.run_directory import Run, make_directory
 from bigkernel.storage.run_status import RunState, command_of, survey

@@ -19,12 +19,13 @@ from rich.table import Table
 
 from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, show
+from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option
 from bigkernel.errors import DataError
 from bigkernel.estimators.persistence import save_model
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.events import Figures
 from bigkernel.monitor.scope import emit
+from bigkernel.monitor.terminal.figures import show
 from bigkernel.monitor.transport.messages import plain
 from bigkernel.search.scoring import SCORES
 from bigkernel.search.sweep_search import SweepSearchCV
@@ -206,7 +207,7 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
 def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     """score.png: the score over widths and penalties, where both have several values; its path."""
     try:
-        from bigkernel.cli.pictures import score_map
+        from bigkernel.search.score_map import score_map
     except ImportError:
         return None
     cells: dict[tuple[float, float], tuple[float, float]] = {}

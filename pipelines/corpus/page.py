@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bigkernel.cli.options import show
 from bigkernel.config import settings
 from bigkernel.monitor.format import MISSING, duration, flops_rate, size
 from bigkernel.monitor.report.page import Column, Table
+from bigkernel.monitor.terminal.figures import show
 from pipelines.corpus.job import Outcome, Record, Settings, median_rate, steps_of
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from dask.utils import parse_bytes
 
-from bigkernel.cli.model_options import Numbers
+from bigkernel.cli.options import Numbers
 from bigkernel.errors import ConfigError
 from bigkernel.forecast.calibration import Calibration
 from bigkernel.forecast.calibration import look as look_up

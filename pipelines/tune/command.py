@@ -18,7 +18,7 @@ from sklearn.model_selection import GroupShuffleSplit, StratifiedShuffleSplit
 from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
-from bigkernel.cli.model_options import Numbers
+from bigkernel.cli.options import Numbers
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.events import Step
 from bigkernel.monitor.scope import emit

@@ -29,7 +29,7 @@ def named(record: Record) -> str:
 
 def score_picture(records: list[Record], *, paper: Paper = LIGHT) -> bytes:
     """The heat map of accuracy over widths and penalties."""
-    from bigkernel.cli.pictures import score_map
+    from bigkernel.search.score_map import score_map
 
     sigmas, alphas = (sorted({record[key] for record in records}) for key in ("sigma", "alpha"))
     mean, error = np.empty((2, len(sigmas), len(alphas)))
