@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dask
-import dask.array as da
 import numpy as np
 import zarr
 from distributed import futures_of
@@ -18,6 +17,9 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 Array = NDArray[Any]
 
@@ -197,9 +199,18 @@ def origin(source: Source) -> Source:
     return source if inner is None else origin(inner)
 
 
+def _is_dask_array(values: Any) -> bool:
+    """Whether this is a Dask array; its module, with numba and more, loads where there is one, not in every worker."""
+    if not dask.is_dask_collection(values):
+        return False
+    import dask.array as da
+
+    return isinstance(values, da.Array)
+
+
 def source_of(values: Any, name: str) -> Source:
     """A NumPy, Dask or zarr array as a source; a `DataError` that names it where it holds no numbers."""
-    if isinstance(values, da.Array):
+    if _is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
             raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
         if values.ndim == 2 and values.numblocks[1] > 1:

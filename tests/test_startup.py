@@ -1,0 +1,66 @@
+"""What is loaded when: the package and its command line at once, heavy libraries where they are needed alone."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import bigkernel
+from bigkernel.engine.rows import as_rows
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian
+from bigkernel.statistics.moments import MomentStatistic, Targets
+
+HEAVY = ("dask.array", "dask_ml", "numba", "pandas", "pyarrow", "sklearn", "sparse")
+LOADED = f"print(*sorted({{*sys.modules}} & {{*{HEAVY}}}))"
+
+
+def loaded_by(*lines: str) -> set[str]:
+    """The heavy libraries that a fresh interpreter holds after some lines of Python."""
+    code = "\n".join(["import sys", *lines, LOADED])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_public_names_are_listed_and_nothing_else():
+    assert dir(bigkernel) == sorted(bigkernel.__all__)
+    assert {name for name in dir(bigkernel) if not hasattr(bigkernel, name)} == set()
+    assert dir(bigkernel) == sorted(bigkernel.__all__)  # now that modules of it are loaded
+
+
+def test_importing_the_package_loads_nothing_but_itself():
+    code = "import sys; known = {*sys.modules}; import bigkernel; print(*({*sys.modules} - known))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert loaded - set(sys.stdlib_module_names) == {"bigkernel", "lazy_loader"}
+
+
+@pytest.mark.parametrize("package", ["streaming", "kernels", "statistics", "storage", "engine", "images"])
+def test_what_a_worker_unpickles_loads_no_heavy_library(package):
+    lines = (
+        "import importlib, pkgutil",
+        f"import bigkernel.{package} as package",
+        "for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):",
+        "    importlib.import_module(module.name)",
+    )
+    assert loaded_by(*lines) == set()
+
+
+def test_a_sweep_of_a_kernel_model_as_a_worker_gets_it_loads_no_heavy_library(tmp_path, make_corpus, rng):
+    X = rng.normal(size=(90, 3))
+    rows = as_rows(make_corpus(X, y=np.arange(90) % 2, classes=(0, 1)))
+    statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), X[:4], np.dtype("f4")), Targets(2, np.arange(2)))
+    (tmp_path / "task").write_bytes(pickle.dumps((statistic, rows)))
+    lines = (
+        "import pickle",
+        f"statistic, rows = pickle.loads(open({str(tmp_path / 'task')!r}, 'rb').read())",
+        "from bigkernel import sweep",
+        "swept = sweep(rows, statistic, client='serial')",
+        "assert swept.total['rows'].sum() == 90",
+    )
+    assert loaded_by(*lines) == set()
