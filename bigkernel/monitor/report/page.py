@@ -7,9 +7,7 @@ text is escaped, and a Content-Security-Policy forbids whatever is not in the fi
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from markupsafe import Markup
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from bigkernel.monitor.format import MISSING as MISSING
+from bigkernel.monitor.report.rendering import render_page
 from bigkernel.storage.atomic_write import writing
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-_STYLE = Path(__file__).with_name("page.css")
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,11 @@ class Column:
     left: bool = False
     hidden: bool = False
     long: bool = False
+
+    @property
+    def html_class(self) -> str:
+        """The class of its cells on a page."""
+        return ("text" if self.left else "number") + " long" * self.long
 
     def text(self, record: Mapping[str, Any]) -> str:
         """The cell of a record."""
@@ -81,24 +83,6 @@ class Table:
             writer.writeheader()
             writer.writerows(self.records)
 
-    def html(self) -> str:
-        """An HTML table in a box that scrolls sideways where the screen is narrow."""
-        kinds = [("text" if column.left else "number") + " long" * column.long for column in self.shown]
-        head = "".join(
-            f'<th scope="col" class="{kind}">{html.escape(column.header)}</th>'
-            for kind, column in zip(kinds, self.shown, strict=True)
-        )
-        rows = "".join(
-            "<tr>"
-            + "".join(
-                f'<td class="{kind}">{html.escape(column.text(record))}</td>'
-                for kind, column in zip(kinds, self.shown, strict=True)
-            )
-            + "</tr>\n"
-            for record in self.records
-        )
-        return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>'
-
 
 @dataclass
 class Page:
@@ -113,21 +97,24 @@ class Page:
 
     title: str
     subtitle: str = ""
-    _parts: list[str] = field(default_factory=list)
+    _parts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # macros of `parts.html`, their values
+
+    def _add(self, macro: str, /, **values: Any) -> Self:
+        self._parts.append((macro, values))
+        return self
 
     def heading(self, text: str) -> Self:
         """Begin a section."""
-        self._parts.append(f"<h2>{html.escape(text)}</h2>")
-        return self
+        return self._add("heading", text=text)
 
     def subheading(self, text: str) -> Self:
         """Begin a part of a section."""
-        self._parts.append(f"<h3>{html.escape(text)}</h3>")
-        return self
+        return self._add("subheading", text=text)
 
     def text(self, *paragraphs: str) -> Self:
         """Add paragraphs."""
-        self._parts.extend(f"<p>{_escape(paragraph)}</p>" for paragraph in paragraphs if paragraph)
+        for paragraph in filter(None, paragraphs):
+            self._add("text", text=paragraph)
         return self
 
     def add(self, other: Page) -> Self:
@@ -137,70 +124,40 @@ class Page:
 
     def state(self, kind: str, text: str, detail: str = "") -> Self:
         """Add what became of the work: `kind` is "good", "open" or "bad"; `detail` (an error) keeps its lines."""
-        more = f"<pre>{html.escape(detail)}</pre>" if detail else ""
-        self._parts.append(f'<div class="state {html.escape(kind)}"><p>{_escape(text)}</p>{more}</div>')
-        return self
+        return self._add("state", kind=kind, text=text, detail=detail)
 
     def command(self, line: str) -> Self:
         """Add a line for a shell."""
-        self._parts.append(f'<pre class="command">{html.escape(line)}</pre>')
-        return self
+        return self._add("command", line=line)
 
     def tiles(self, tiles: Sequence[tuple[str, str]]) -> Self:
         """Add a few figures, each large above what it is: (value, meaning)."""
-        if tiles:
-            shown = "".join(f"<div><b>{_escape(value)}</b><span>{_escape(what)}</span></div>" for value, what in tiles)
-            self._parts.append(f'<div class="tiles">{shown}</div>')
-        return self
+        return self._add("tiles", tiles=tiles) if tiles else self
 
     def facts(self, values: Mapping[str, Any]) -> Self:
         """Add names and values, a line each."""
-        rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(v))}</dd>\n" for name, v in values.items())
-        self._parts.append(f"<dl>\n{rows}</dl>")
-        return self
+        return self._add("facts", values=values)
 
     def folded(self, summary: str, values: Mapping[str, Any]) -> Self:
         """Add names and values that are shown when the reader opens them, and on paper."""
-        self.facts(values)
-        self._parts[-1] = f"<details><summary>{_escape(summary)}</summary>\n{self._parts[-1]}</details>"
-        return self
+        return self._add("folded", summary=summary, values=values)
 
     def table(self, table: Table, *, caption: str = "") -> Self:
-        """Add a table."""
-        below = f"<figcaption>{_escape(caption)}</figcaption>" if caption else ""
-        self._parts.append(f"<figure>{table.html()}{below}</figure>")
-        return self
+        """Add a table, in a box that scrolls sideways where the screen is narrow."""
+        return self._add("table", table=table, caption=caption)
 
     def figure(self, light: bytes, dark: bytes | None = None, *, caption: str, alt: str = "") -> Self:
         """Add a picture (PNG), with another one for dark screens if there is one."""
-        other = f'<source media="(prefers-color-scheme: dark)" srcset="{data_url(dark)}">' if dark else ""
-        # pictures are drawn at two pixels a CSS pixel
-        width = int.from_bytes(light[16:20], "big") // 2
-        image = f'<img src="{data_url(light)}" width="{width}" alt="{html.escape(alt or caption)}">'
-        self._parts.append(
-            f'<figure class="{"drawn" if dark else "paper"}"><picture>{other}{image}</picture>'
-            f"<figcaption>{_escape(caption)}</figcaption></figure>"
-        )
-        return self
+        width = int.from_bytes(light[16:20], "big") // 2  # pictures are drawn at two pixels a CSS pixel
+        return self._add("figure", light=light, dark=dark, width=width, caption=caption, alt=alt)
 
-    def svg(self, drawing: str, *, caption: str = "") -> Self:
-        """Add a drawing of `bigkernel.monitor.report.drawings`: markup, taken as it is."""
-        below = f"<figcaption>{_escape(caption)}</figcaption>" if caption else ""
-        self._parts.append(f"<figure>{drawing}{below}</figure>")
-        return self
+    def svg(self, drawing: Markup, *, caption: str = "") -> Self:
+        """Add a drawing of `bigkernel.monitor.report.drawings`."""
+        return self._add("svg", drawing=drawing, caption=caption)
 
     def html(self) -> str:
-        """The whole page."""
-        title, subtitle = html.escape(self.title), html.escape(self.subtitle)
-        body = "\n".join(self._parts)
-        return (
-            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta name="color-scheme" content="light dark">\n'
-            f"<style>{_STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n<main>\n"
-            f"<header><h1>{title}</h1><p>{subtitle}</p></header>\n{body}\n</main>\n</body>\n</html>\n"
-        )
+        """Render the whole page."""
+        return render_page(title=self.title, subtitle=self.subtitle, parts=self._parts)
 
     def write(self, path: Path) -> Path:
         """Write the page, whole or not at all, and return its path.
@@ -220,13 +177,3 @@ class Page:
             scratch.unlink(missing_ok=True)
             raise
         return path
-
-
-def data_url(png: bytes | None) -> str:
-    """A picture as an address."""
-    return f"data:image/png;base64,{base64.b64encode(png or b'').decode()}"
-
-
-def _escape(text: str) -> str:
-    """Text as HTML; a number stays with its %."""
-    return html.escape(text).replace(" %", "\u00a0%")

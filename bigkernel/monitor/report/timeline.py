@@ -5,12 +5,13 @@ Places along the axis are percentages of the width, so that a drawing fits every
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bigkernel.monitor.format import duration
+from markupsafe import Markup
+
+from bigkernel.monitor.report.rendering import draw
 
 COLOURS = 10
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short
@@ -136,57 +137,40 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return {name: text if len(text) <= 22 else f"…{text[-21:]}" for name, text in plain.items()}
 
 
-def timeline(bars: Sequence[Bar], axis: Axis) -> str:
-    """Segments and merges (thinner) by worker as inline SVG, coloured by attempt."""
+def timeline(bars: Sequence[Bar], axis: Axis) -> Markup:
+    """Draw segments and merges (thinner) by worker, coloured by attempt."""
     lanes = lanes_of(bars)
     everything = sum(len(each) for _, each in lanes)
     most_of_one = max(1, _MOST_LANES // max(1, len(lanes))) if everything > _MOST_LANES else everything
     lanes = [(worker, each[:most_of_one]) for worker, each in lanes[:_MOST_LANES]]
     rows = sum(len(each) for _, each in lanes)
     pitch = 22 if rows <= 12 else 17 if rows <= 24 else 9 if rows <= 60 else 6 if rows <= 120 else 4
-    titled = len(bars) <= _TITLED
-    parts, labels, top = [], [], 4
     names = short_names([worker for worker, _ in lanes])
+    shown: list[_Rectangle] = []
+    labels, top = [], 4
     for worker, each in lanes:
         if pitch >= _LABEL_PIXELS:
-            labels.append(f'<text x="0" y="{top + pitch * len(each) / 2 + 4:.0f}">{html.escape(names[worker])}</text>')
+            labels.append((top + pitch * len(each) / 2 + 4, names[worker]))
         for row in each:
-            parts.append(_row(row, axis, top, pitch - max(1, pitch // 5), titled=titled))
+            shown += _rectangles(row, axis, top, pitch - max(1, pitch // 5), titled=len(bars) <= _TITLED)
             top += pitch
-    height = top + 4
-    grid = frame(axis, height)
-    more = f"<p>{rows:,} of {everything:,} rows of the timeline are drawn.</p>" if rows < everything else ""
-    drawing = (
-        f'<svg width="100%" height="{height + 20}" role="img" aria-label="segments by worker over time">'
-        f"{grid}{''.join(parts)}</svg>"
+    return draw(
+        "timeline",
+        axis=axis,
+        height=top + 4,
+        bars=shown,
+        names=labels,
+        name_width=f"{7.2 * max(map(len, names.values()), default=0):.0f}",
+        more=f"{rows:,} of {everything:,} rows of the timeline are drawn." if rows < everything else "",
     )
-    if labels:
-        width = 7.2 * max(len(name) for name in names.values())
-        beside = f'<svg width="{width:.0f}" height="{height + 20}" aria-hidden="true">{"".join(labels)}</svg>'
-        drawing = f'<div class="chart">{beside}{drawing}</div>'
-    return drawing + more
 
 
-def frame(axis: Axis, height: float) -> str:
-    """Grid lines with their times below, and pauses with their length above."""
-    parts = []
-    for place, text in axis.ticks():
-        anchor = "start" if place < 2 else "middle"
-        parts.append(
-            f'<line class="grid" x1="{place:.2f}%" x2="{place:.2f}%" y1="0" y2="{height}"/>'
-            f'<text x="{place:.2f}%" y="{height + 15}" text-anchor="{anchor}">{text}</text>'
-        )
-    for left, right, seconds in axis.pauses():
-        parts.append(
-            f'<rect class="pause" x="{left:.2f}%" width="{right - left:.2f}%" y="0" height="{height}">'
-            f"<title>pause of {duration(seconds)}</title></rect>"
-        )
-    return "".join(parts)
+_Rectangle = tuple[str, float, float, str, str, str]  # class; left and width in percent; top and height; its text
 
 
-def _row(row: list[Bar], axis: Axis, top: float, height: float, *, titled: bool) -> str:
+def _rectangles(row: list[Bar], axis: Axis, top: float, height: float, *, titled: bool) -> list[_Rectangle]:
     """The rectangles of one row; beyond a few thousand in the drawing, without texts and joined where they touch."""
-    parts: list[str] = []
+    found: list[_Rectangle] = []
     last: tuple[float, float, str] | None = None
     for bar in row:
         left = axis.at(bar.start)
@@ -194,12 +178,9 @@ def _row(row: list[Bar], axis: Axis, top: float, height: float, *, titled: bool)
         kind = f"c{bar.attempt % COLOURS}" + (" again" if bar.again else "")
         y, thick = (top + height * 0.34, height * 0.32) if bar.thin else (top, height)
         if not titled and last is not None and last[2] == kind and left - last[1] < 0.06:
-            parts.pop()
+            found.pop()
             left, width = last[0], max(last[1], left + width) - last[0]
         last = left, left + width, kind
-        inside = f"<title>{html.escape(bar.text)}</title></rect>" if titled and bar.text else "</rect>"
         gap = 0.04 if width > 0.3 else 0.0
-        parts.append(
-            f'<rect class="{kind}" x="{left:.2f}%" y="{y:.4g}" width="{width - gap:.2f}%" height="{thick:.3g}">{inside}'
-        )
-    return "".join(parts)
+        found.append((kind, left, width - gap, f"{y:.4g}", f"{thick:.3g}", bar.text if titled else ""))
+    return found

@@ -175,3 +175,9 @@ def test_every_part_of_a_page_is_well_formed_and_escaped():
     reader = read(page.html())
     assert reader.tags.count("script") == 0
     assert reader.text.count("<script>1</script>") == 24
+
+
+def test_a_drawing_that_no_template_made_is_shown_as_text():
+    reader = read(Page("").svg("<svg onload='x()'><script>1</script></svg>").html())
+    assert "svg" not in reader.tags
+    assert "<script>1</script>" in reader.text

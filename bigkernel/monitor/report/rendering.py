@@ -1,0 +1,55 @@
+"""The templates of a page: Jinja2 files in `templates`, all text escaped."""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bigkernel.monitor.format import duration
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"unbroken": _unbroken, "data_url": _data_url, "duration": duration, "places": _places}
+    return environment
+
+
+def render_page(**values: Any) -> str:
+    """Render `page.html`."""
+    return _environment().get_template("page.html").render(**values)
+
+
+def draw(name: str, **values: Any) -> Markup:
+    """Render a macro of `drawings.html`."""
+    return Markup(getattr(_drawings(), name)(**values))
+
+
+@cache
+def _drawings() -> Any:
+    return _environment().get_template("drawings.html").module
+
+
+def _unbroken(text: str) -> str:
+    """A text in which a number stays with its %."""
+    return str(text).replace(" %", "\u00a0%")
+
+
+def _data_url(png: bytes) -> str:
+    """A picture as an address."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _places(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}"
