@@ -21,9 +21,8 @@ import bigkernel
 from bigkernel.engine.context import processors
 from bigkernel.engine.dask_executor import spread
 from bigkernel.errors import DataError
-from bigkernel.forecast.time_model import Curve, Forecast, Rates, Stages, Work, flops_per_second, row_seconds
+from bigkernel.forecast.time_model import Curve, Forecast, Rates, Stages, Work, flops_per_second
 from bigkernel.forecast.time_model import forecast as forecast_of
-from bigkernel.statistics.moments import GRAM_ROWS
 from bigkernel.storage.run_directory import make_directory, read_sealed, write_sealed
 from bigkernel.streaming.plan import Plan
 
@@ -80,18 +79,6 @@ class Calibration:
     date: str
     seconds: float = 0.0
     share: float = 1.0
-
-    def gram_flops_per_second(self, width: int, n_features: int, dtype: str) -> float:
-        """Of one process, all processors busy, on a sweep of Gaussian blocks: 2pd + p² flops a row over all its stages.
-
-        0.0 for a dtype that was not measured.
-        """
-        stages = self.rates.stages.get(dtype)
-        seconds = None if stages is None else row_seconds(stages, width, n_features, "gaussian")
-        if stages is None or seconds is None:
-            return 0.0
-        flush = width**2 / stages.flush(width) / GRAM_ROWS
-        return (2.0 * width * n_features + width**2) / (sum(seconds.values()) + flush)
 
     def forecast(self, plan: Plan, work: Work, *, workers: int, run: bool = False) -> Forecast:
         """Seconds of a fit on workers of this machine; see `bigkernel.forecast.time_model`."""

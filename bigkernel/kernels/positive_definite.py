@@ -7,7 +7,6 @@ but not prove it: what is found here holds for the rows that were given. Shapes:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.spatial.distance import cdist
 
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.kernels.functions import Kernel, Laplacian, as_kernel
 
 Array = NDArray[Any]
@@ -144,17 +143,3 @@ def negative_note(values: Array, kernel: str, *, tolerance: float | None = None)
         f"{kernel} kernel: the kernel matrix is not positive semi-definite; its negative part, {mass:.1%} of the "
         f"absolute eigenvalue mass, is dropped, and {kept} of {len(values)} directions are kept"
     )
-
-
-def warn_negative(values: Array, kernel: str, *, tolerance: float | None = None) -> bool:
-    """Whether these eigenvalues of a kernel matrix have a negative part; if so, warns that it is dropped.
-
-    Warns
-    -----
-    RankDeficient
-        Names the kernel, the share of the eigenvalue mass that is negative, and how many directions are kept.
-    """
-    note = negative_note(values, kernel, tolerance=tolerance)
-    if note:
-        warnings.warn(note, RankDeficient, 3)
-    return bool(note)
