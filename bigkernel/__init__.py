@@ -11,3 +11,10 @@ import lazy_loader
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 del lazy_loader
+
+
+def _expected_rate(plan):  # type: ignore[no-untyped-def]
+    """Flops a second that a processor of this machine was measured to do: the engine asks, the forecast answers."""
+    from bigkernel.forecast.calibration import rate_of
+
+    return rate_of(plan)

@@ -36,3 +36,5 @@ from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus
 from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan
+
+def _expected_rate(steps: object) -> float: ...

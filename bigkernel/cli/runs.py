@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bigkernel.cli.options import Where, cluster_options, json_option
 from bigkernel.config import settings
-from bigkernel.engine.preflight import ask, stored, versions, wait_for_workers
+from bigkernel.engine.preflight import ask, versions, wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.monitor.terminal.figures import show
@@ -98,7 +98,7 @@ def worker_check(
         answers = ask(client, rows, store, settings())
         limits = {address: worker["memory_limit"] for address, worker in _workers(client).items()}
     mine, wrong = versions(), []
-    prints = [source.fingerprint() for source in stored(rows)] if rows is not None else []
+    prints = [source.fingerprint() for source in rows.stored] if rows is not None else []
     checked: list[dict[str, Any]] = []
     for address, answer in sorted(answers.items()):
         found = list(answer["wrong"])

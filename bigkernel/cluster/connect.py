@@ -49,7 +49,7 @@ from bigkernel.cluster.ssh import ssh_cluster
 from bigkernel.cluster.tls_files import ROLES
 from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback, processors
-from bigkernel.engine.tasks import Undisturbed
+from bigkernel.engine.worker_plugins import Undisturbed
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.monitor.sinks import install_monitor
 

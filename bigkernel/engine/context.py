@@ -1,4 +1,4 @@
-"""Who runs the sweeps of a block of code, and in which run directory: `executing(client, run=…)` around any fit."""
+"""The execution of a block of code: its client and its run directory; `executing(client, run=…)` around any fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -30,24 +30,44 @@ from bigkernel.storage.run_lock import locked
 
 _LONGEST_TITLE = 200
 _log = logging.getLogger(__name__)
-Executor: TypeAlias = Client | Literal["serial", "threads"] | None
+ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what users pass as `client`
+
+
+class JobDirectory:
+    """The run directory of a job, and below it those of its sweeps: "moments", "moments-2", … in order.
+
+    Parameters
+    ----------
+    path : of the directory
+    resume : sweeps that are there are gone on with
+    """
+
+    def __init__(self, path: str, *, resume: bool) -> None:
+        self.path, self.resume = path, resume
+        self._begun: Counter[str] = Counter()  # sweeps by what they are for
+
+    def next(self, what: str) -> Path:
+        """The directory of the next sweep for `what`, which begins now."""
+        self._begun[what] += 1
+        return self._place(what)
+
+    def forget(self, what: str) -> None:
+        """Remove what the last sweep for `what` left; the next one for it starts anew in its place."""
+        if self._begun[what]:
+            shutil.rmtree(self._place(what), ignore_errors=True)
+            self._begun[what] -= 1
+
+    def _place(self, what: str) -> Path:
+        count = self._begun[what]
+        return Path(self.path) / (what if count == 1 else f"{what}-{count}")
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Who runs the sweeps of a block of code, and where they may be resumed; see `executing`."""
+    """The client of the sweeps of a block of code, and the directory where they can be resumed; see `executing`."""
 
-    client: Executor = None
-    run: str | None = None
-    resume: bool = False
-    sweeps: Counter[str] = field(default_factory=Counter)
-
-    def directory(self, what: str) -> Path:
-        """Where the next sweep for `what` publishes: "moments", "moments-2", … below the run."""
-        assert self.run is not None
-        self.sweeps[what] += 1
-        count = self.sweeps[what]
-        return Path(self.run) / (what if count == 1 else f"{what}-{count}")
+    client: ExecutorChoice = None
+    job: JobDirectory | None = None
 
 
 _DEFAULT = Execution()
@@ -56,7 +76,7 @@ _execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=_D
 
 @contextmanager
 def executing(
-    client: Executor = None,
+    client: ExecutorChoice = None,
     *,
     run: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -76,37 +96,38 @@ def executing(
     DataError
         `run` cannot be written.
     """
+    wanted, directory = settings(), None if run is None else os.fspath(run)
     with ExitStack() as stack:
-        if run is not None:
-            make_directory(run)
-            lock = stack.enter_context(locked(run))
+        left_by = ""
+        if directory is not None:
+            make_directory(directory)
+            left_by = stack.enter_context(locked(directory)).left_by
             if command:
-                write_json(Path(run) / "command.json", {"command": list(command)})
-        if run is not None:
-            stack.callback(report, run)
-        scope = stack.enter_context(job(_title(command), "" if run is None else os.fspath(Path(run).absolute())))
-        send_to_scheduler(scope, client, wanted=settings().monitor)
-        if run is not None and settings().monitor:
-            write_journal(scope, run)
-        if run is not None and lock.left_by:
-            emit(Note(f"{os.fspath(run)}: {lock.left_by} died and left its lock, which is taken"))
-        token = _execution.set(Execution(client, None if run is None else os.fspath(run), resume))
+                write_json(Path(directory) / "command.json", {"command": list(command)})
+            if wanted.monitor:
+                stack.callback(leave_report, directory)
+        scope = stack.enter_context(job(_title(command), "" if directory is None else str(Path(directory).absolute())))
+        send_to_scheduler(scope, client, wanted=wanted.monitor)
+        if directory is not None and wanted.monitor:
+            write_journal(scope, directory)
+        if left_by:
+            emit(Note(f"{directory}: {left_by} died and left its lock, which is taken"))
+        place = None if directory is None else JobDirectory(directory, resume=resume)
+        token = _execution.set(Execution(client, place))
         stack.callback(_execution.reset, token)
         yield
 
 
 def _title(command: Sequence[str]) -> str:
-    """What the job is, for people: the command without its path, or the name of the script."""
+    """The title of the job for people: the command without its path, or the name of the script."""
     words = list(command or sys.argv[:1])
     if words:
         words[0] = Path(words[0]).name
     return shlex.join(words)[:_LONGEST_TITLE] or "python"
 
 
-def report(run: str | os.PathLike[str]) -> None:
-    """Leave the report of a run, however the job ended; that it cannot be written is told, and ends nothing."""
-    if not settings().monitor:
-        return
+def leave_report(run: str | os.PathLike[str]) -> None:
+    """Write the report of a run; that it cannot be written is logged, and ends nothing."""
     try:
         from bigkernel.monitor.report import write  # late: a worker does without it
 
@@ -115,8 +136,8 @@ def report(run: str | os.PathLike[str]) -> None:
         _log.warning("%s: no report is written (%s: %s)", os.fspath(run), type(error).__name__, error)
 
 
-def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"]:
-    """Who runs the tasks; see `sweep`."""
+def choose(rows: Rows, client: ExecutorChoice) -> Client | Literal["serial", "threads"]:
+    """The client or the name of the executor that runs the tasks; see `sweep`."""
     if isinstance(client, Client):
         return "threads" if rows.in_memory else client
     if client in ("serial", "threads"):
@@ -132,28 +153,20 @@ def choose(rows: Rows, client: Executor) -> Client | Literal["serial", "threads"
 
 
 def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:
-    """Who would run a sweep of these rows now."""
+    """The client or the name of the executor that would run a sweep of these rows now."""
     return choose(rows, _execution.get().client)
 
 
 def in_force() -> Execution:
-    """What the surrounding `executing` says."""
+    """The execution of the surrounding `executing`."""
     return _execution.get()
-
-
-def run_in_force() -> tuple[str | None, bool]:
-    """The run directory of the surrounding `executing`, and whether it is gone on with."""
-    execution = _execution.get()
-    return execution.run, execution.resume
 
 
 def forget(what: str) -> None:
     """Remove what the last sweep for `what` left in the run in force; the next one for it starts anew in its place."""
-    execution = _execution.get()
-    if execution.run is not None and execution.sweeps[what]:
-        execution.sweeps[what] -= 1
-        shutil.rmtree(execution.directory(what), ignore_errors=True)  # counts it once more
-        execution.sweeps[what] -= 1
+    job = in_force().job
+    if job is not None:
+        job.forget(what)
 
 
 def processors() -> int:
@@ -162,7 +175,7 @@ def processors() -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
+    """Tell if only this machine is meant: "localhost" or an address such as 127.0.0.1 or ::1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

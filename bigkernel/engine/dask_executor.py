@@ -7,33 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
 import numpy as np
 from distributed import Client, Future
+from distributed.comm import get_address_host
 from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
+from bigkernel.engine.context import is_loopback, processors
+from bigkernel.engine.executor import Slots, Work
+from bigkernel.engine.preflight import check_cluster
+from bigkernel.engine.process_probes import at_work
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.schedule import spread
 from bigkernel.engine.sources import DaskSource, NumpySource
-from bigkernel.engine.tasks import (
-    Job,
-    Partial,
-    at_work,
-    merge,
-    receipt_of,
-    recover,
-    run_held,
-    run_segment,
-)
+from bigkernel.engine.tasks import Job, Partial, merge, receipt_of, run_held, run_segment
+from bigkernel.engine.telemetry import ToScheduler
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
-from bigkernel.monitor.events import Incident, Receipted, SegmentDone
-from bigkernel.monitor.scope import emit
+from bigkernel.monitor.events import Receipted
+from bigkernel.monitor.scope import Scope, emit
+from bigkernel.monitor.sinks import send_to_scheduler
 from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
-from bigkernel.streaming.merge_tree import ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.merge_tree import Merge, leaf
 from bigkernel.streaming.plan import Plan, Segment
 
 BATCH = 512  # most tasks of one message to the scheduler
@@ -41,53 +40,59 @@ MERGER_BYTES = 2**16  # most of a job that every merge brings along
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 
 
-def on_cluster(
-    job: Job, rows: Rows, steps: Plan, client: Client, wanted: Settings, alive: Callable[[], None], token: str
-) -> tuple[Partial, list[Receipt]]:
-    """Run all segments and merges of the plan; the merged partial and the receipts of the segments.
+@dataclass(frozen=True)
+class DaskExecutor:
+    """Runs the tasks of a sweep on the workers of a client."""
 
-    `alive` is called now and then and raises where the job must not go on; `token` is part of the keys of all tasks.
-    """
-    sweep = _Sweep(job, steps, client, token)
-    try:
-        sweep.share()
-        with Watch(client, sweep.token, wanted, alive, sweep.name_of) as watch:
-            sweep.begin(rows, watch)
-            return sweep.finish(watch)
-    except BaseException:
-        sweep.let_go()
-        with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
-            if job.run:
-                _settle(client, sweep.token, wanted.grace_seconds)
-        raise
-    finally:
-        sweep.let_go()
+    client: Client
+    name: str = "dask"
+
+    def slots(self) -> Slots:
+        """See `Executor`."""
+        threads = self.client.ncores()
+        here = all(is_loopback(get_address_host(address)) for address in threads)
+        local = min(sum(threads.values()), processors()) if here else 0
+        return Slots(len(threads), max(threads.values(), default=1), local)
+
+    def listen(self, scope: Scope, wanted: Settings) -> None:
+        """See `Executor`."""
+        send_to_scheduler(scope, self.client, wanted=wanted.monitor)
+
+    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> None:
+        """See `Executor`."""
+        check_cluster(self.client, rows, steps, wanted, run)
+
+    def run(self, work: Work) -> Partial:
+        """See `Executor`."""
+        tasks = _Tasks(self.client, work)
+        try:
+            tasks.share()
+            name_of = work.schedule.name_of
+            with Watch(self.client, work.token, work.wanted, work.require_lock, name_of) as watch:
+                tasks.begin(watch)
+                return tasks.finish(watch)
+        except BaseException:
+            tasks.let_go()
+            with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
+                if work.job.run:
+                    _settle(self.client, work.token, work.wanted.grace_seconds)
+            raise
+        finally:
+            tasks.let_go()
 
 
-class _Sweep:
+class _Tasks:
     """The tasks of one sweep on a cluster: segments, merges and, without a run, receipts."""
 
-    def __init__(self, job: Job, steps: Plan, client: Client, token: str) -> None:
-        self.token = token
-        self._job, self._steps, self._client = job, steps, client
-        self._merges = merge_tree(len(steps.segments))
-        self._span = {leaf(segment.index): (segment.start, segment.stop) for segment in steps.segments}
-        for node, left, right in self._merges:
-            self._span[node] = self._span[left][0], self._span[right][1]
+    def __init__(self, client: Client, work: Work) -> None:
+        self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.job.run
+        self._job = replace(work.job, heard=ToScheduler(work.token) if work.wanted.monitor else None)
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
         self._receipts: dict[Future, str] = {}
+        self._top = ""  # the node that all others are merged into
         self._last: Future | Partial | None = None
-        self._shared: Job | Future = job
-        self._merger: Job | Future = job
-        self._collected: list[Receipt] = []
-        self._done = 0
-
-    def name_of(self, node: str) -> str:
-        """What a node is, for people."""
-        if node not in self._span:
-            return "the job itself"
-        start, stop = self._span[node]
-        return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
+        self._shared: Job | Future = self._job
+        self._merger: Job | Future = self._job
 
     def share(self) -> None:
         """Bring the statistic, with its landmarks, to every worker; with a run, tasks load them from its store.
@@ -95,7 +100,7 @@ class _Sweep:
         As a task, which unlike scattered data is done again when all who hold its result die. Before anybody listens
         to the scheduler: what it tells of a replication cannot be sent.
         """
-        if self._job.run:
+        if self._run:
             return
         (shared,) = self._submit(_given, "job", ["all"], [self._job], priority=3)
         self._shared = shared
@@ -103,101 +108,73 @@ class _Sweep:
         with contextlib.suppress(Exception):  # without it the first tasks all go to the one worker that has it
             self._client.replicate([shared], callback_timeout=REPLICATE_SECONDS)
 
-    def begin(self, rows: Rows, watch: Watch) -> None:
-        """Submit whatever the run does not hold yet."""
-        job, above = self._job, ancestors_of(self._merges)
-        finished, self._collected, damaged = recover(job, self._steps)
-        for node, wrong in damaged.items():
-            what = f"{self.name_of(node)}: what the run holds is damaged and is computed again ({wrong})"
-            emit(Incident("damage", what))
-        for receipt in self._collected:
-            self._tell_done(receipt)
-        nodes: dict[str, Future | Partial] = {node: (None, receipt) for node, receipt in finished.items()}
-        left = [
-            segment
-            for segment in spread(self._steps.segments, len(self._client.ncores()))
-            if not covered(leaf(segment.index), finished, above)
-        ]
-        names = [leaf(segment.index) for segment in left]
-        tasks = self._begin_segments(rows, left, [above.get(node, ()) for node in names])
+    def begin(self, watch: Watch) -> None:
+        """Submit all that the schedule waits for."""
+        nodes: dict[str, Future | Partial] = {
+            node: (None, receipt) for node, receipt in self._schedule.finished.items()
+        }
+        segments = spread(self._schedule.waiting(), len(self._client.ncores()))
+        names = [leaf(segment.index) for segment in segments]
+        tasks = self._begin_segments(segments, names)
         nodes.update(zip(names, tasks, strict=True))
         self._segments = dict(zip(tasks, names, strict=True))
         for task in tasks:
             watch.expect(task)
-        if not job.run:  # with a run the result is the receipt
-            self._receipts = dict(
-                zip(self._submit(receipt_of, "receipt", names, tasks, priority=2), names, strict=True)
-            )
-        level: list[tuple[str, str, str]] = []
-        for node, first, second in self._merges:
-            if covered(node, finished, above):
-                continue
-            if first not in nodes or second not in nodes:  # it waits for a merge of the level below
-                self._begin_merges(level, nodes, above)
-                level = []
-            level.append((node, first, second))
-        self._begin_merges(level, nodes, above)
+        if not self._run:  # with a run the result is the receipt
+            receipts = self._submit(receipt_of, "receipt", names, tasks, priority=2)
+            self._receipts = dict(zip(receipts, names, strict=True))
+        for batch in self._schedule.merge_batches():
+            self._begin_merges(batch, nodes)
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):
             if isinstance(future, Future) and future not in self._segments:
                 watch.expect(future)
 
-    def _begin_segments(
-        self, rows: Rows, segments: Sequence[Segment], ancestors: list[tuple[str, ...]]
-    ) -> list[Future]:
-        names = [leaf(segment.index) for segment in segments]
+    def _begin_segments(self, segments: Sequence[Segment], names: Sequence[str]) -> list[Future]:
+        rows = self._work.rows
         pieces = [rows.part(segment.start, segment.stop) for segment in segments]
-        shared = [self._shared] * len(segments)
+        shared, ancestors = [self._shared] * len(segments), [self._schedule.ancestors(node) for node in names]
         if not rows.persisted or not segments:
             return self._submit(run_segment, "segment", names, shared, pieces, segments, ancestors)
-        plain, lazy, held = zip(*(_held(piece, self._client) for piece in pieces), strict=True)
+        plain, lazy, held = zip(*(_split_dask_arrays(piece, self._client) for piece in pieces), strict=True)
         columns = shared, plain, segments, ancestors, lazy, *zip(*held, strict=True)
         return self._submit(run_held, "segment", names, *columns)
 
-    def _begin_merges(
-        self,
-        merges: list[tuple[str, str, str]],
-        nodes: dict[str, Future | Partial],
-        above: Mapping[str, tuple[str, ...]],
-    ) -> None:
+    def _begin_merges(self, merges: Sequence[Merge], nodes: dict[str, Future | Partial]) -> None:
         """Submit merges none of which waits for another; the inputs leave `nodes`, and so are forgotten when merged."""
         names = [node for node, _, _ in merges]
         left, right = [nodes.pop(left) for _, left, _ in merges], [nodes.pop(right) for _, _, right in merges]
-        columns = [self._merger] * len(names), names, left, right, [above.get(node, ()) for node in names]
+        ancestors = [self._schedule.ancestors(node) for node in names]
+        columns = [self._merger] * len(names), names, left, right, ancestors
         # before other segments, so that few partials wait
         nodes.update(zip(names, self._submit(merge, "merge", names, *columns, priority=1), strict=True))
 
-    def finish(self, watch: Watch) -> tuple[Partial, list[Receipt]]:
+    def finish(self, watch: Watch) -> Partial:
         """Wait for all of it; the last merge, which ends early where any task has failed, is waited for meanwhile."""
         top = self._last if isinstance(self._last, Future) else None
         partial = None if isinstance(self._last, Future) else self._last
         while self._segments or self._receipts or top is not None:
-            what = "a segment" if self._segments else self.name_of(self._top) if top is not None else "a receipt"
-            done = watch.first_done(what)
+            last = self._schedule.name_of(self._top) if top is not None else "a receipt"
+            done = watch.first_done("a segment" if self._segments else last)
             come = watch.results({future: self._receipts[future] for future in done if future in self._receipts})
             for future in done:
                 node = self._segments.get(future) or self._receipts.get(future, self._top)
                 if future.status in ("error", "cancelled"):
-                    watch.result(future, node, self._job.run)
+                    watch.result(future, node, self._run)
                 if future in self._segments:
-                    del self._segments[future]
-                    segment = Receipt(node, *self._span[node])
-                    if self._job.run:
-                        segment = self._published(node, future, watch)[1]
-                        self._collect(segment)
-                    self._tell_done(segment)
+                    self._finish_segment(node, future, watch)
                 elif future in self._receipts:
                     # it comes when its worker has a moment
                     del self._receipts[future]
-                    self._collect(come[future])
+                    self._work.receipts.add(come[future])
                     emit(Receipted(come[future]))
                 if future is top:
                     partial, top = self._published(node, future, watch), None
         assert partial is not None
-        return partial, self._collected
+        return partial
 
     def let_go(self) -> None:
-        """Nobody wants the tasks any more: what has not begun never will.
+        """Release all futures: what has not begun never will.
 
         (To cancel them would break the connection where a task inside the tree is wanted by no client.)
         """
@@ -211,54 +188,36 @@ class _Sweep:
         """A task a node, with its values of the columns; many in one message, for each message costs the scheduler."""
         if not nodes:
             return []
-        keys = [f"bigkernel-{kind}-{self.token}-{node}" for node in nodes]
+        keys = [f"bigkernel-{kind}-{self._work.token}-{node}" for node in nodes]
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
             futures: list[Future] = self._client.map(
                 function, *columns, key=keys, pure=False, priority=priority, batch_size=BATCH
             )
         return futures
 
+    def _finish_segment(self, node: str, future: Future, watch: Watch) -> None:
+        del self._segments[future]
+        receipt = Receipt(node, *self._schedule.rows_of(node))
+        if self._run:
+            receipt = self._published(node, future, watch)[1]
+            self._work.receipts.add(receipt)
+        self._work.receipts.tell_done(receipt)
+
     def _published(self, node: str, future: Future, watch: Watch) -> Partial:
         # a run knows it, even when the worker that did it has died since
-        receipt = self._job.run.receipt(node) if self._job.run else None
+        receipt = self._run.receipt(node) if self._run else None
         if receipt:
             return None, replace(receipt, resumed=False)
-        partial: Partial = watch.result(future, node, self._job.run)
+        partial: Partial = watch.result(future, node, self._run)
         return partial
-
-    def _collect(self, receipt: Receipt) -> None:
-        self._collected.append(receipt)
-        tell_of(receipt, self.name_of(receipt.node))
-
-    def _tell_done(self, receipt: Receipt) -> None:
-        self._done += 1
-        emit(SegmentDone(receipt, self._done, len(self._steps.segments)))
-
-
-def spread(segments: Sequence[Segment], workers: int) -> list[Segment]:
-    """The order in which segments are begun: each worker mostly meets neighbours, so that most merges move nothing.
-
-    An order binds nobody to a task. (Dask's `workers=` does, `allow_other_workers` or not, once all of them have died.)
-    """
-    share = -(-len(segments) // max(1, workers))
-    order = (first + i for i in range(share) for first in range(0, len(segments), share))
-    return [segments[i] for i in order if i < len(segments)]
-
-
-def tell_of(receipt: Receipt, what: str) -> None:
-    """Tell observers what a receipt says of attempts that failed."""
-    for reason in receipt.retries:
-        emit(Incident("retry", f"{what}: tried again after {reason}"))
-    if receipt.starts > 1 and not receipt.resumed:
-        emit(Incident("repeat", f"{what}: begun {receipt.starts} times"))
 
 
 def _given(job: Job) -> Job:
     return job
 
 
-class _Nowhere(Run):
-    """A store that keeps nothing."""
+class _NoStore:
+    """An array store that keeps nothing."""
 
     def keep(self, values: np.ndarray[Any, Any]) -> ArrayRef:
         """A reference that nobody follows."""
@@ -271,7 +230,7 @@ def _without_arrays(job: Job) -> Job | None:
     A merge that needs the shared job could run wherever that is: the scheduler would weigh all workers against one
     another for each merge, and send both of its inputs to one that is idle.
     """
-    light = replace(job, statistic=detach(job.statistic, _Nowhere("")), heard=None)
+    light = replace(job, statistic=detach(job.statistic, _NoStore()), heard=None)
     return light if len(dumps(light)) <= MERGER_BYTES else None
 
 
@@ -285,7 +244,7 @@ def _settle(client: Client, token: str, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _held(piece: Rows, client: Client) -> tuple[Rows, tuple[str, ...], list[Future]]:
+def _split_dask_arrays(piece: Rows, client: Client) -> tuple[Rows, tuple[str, ...], list[Future]]:
     """Rows without their Dask arrays, and the names ("x" or of a column) and futures of these."""
     sources = {"x": piece.x, **piece.columns}
     lazy = {name: source for name, source in sources.items() if isinstance(source, DaskSource)}

@@ -23,14 +23,15 @@ from threadpoolctl import threadpool_info
 import bigkernel
 from bigkernel.config import Settings
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import Source, ZarrSource, origin
-from bigkernel.engine.tasks import OneBlasThread
+from bigkernel.engine.sources import Source, ZarrSource
+from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.retry import retry
 from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.plan import Plan
 
-_ATTEMPTS = 3  # to read the first row: a store that stumbles now and then is not refused
+_RETRIES = 2  # to read the first row: a store that stumbles now and then is not refused
 
 
 def versions() -> dict[str, str]:
@@ -51,8 +52,8 @@ def processor() -> str:
     return f"{platform.machine()} {' '.join(sorted(kinds))}"
 
 
-def examine(sources: tuple[Source, ...], run: str | None, token: str) -> dict[str, Any]:
-    """What one worker finds: versions, processor, free disk of the run, and what is wrong; runs on the worker."""
+def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> dict[str, Any]:
+    """Look at one worker: versions, processor, free disk of the run, and what is wrong; runs on the worker."""
     wrong = []
     prints = []
     for source in sources:
@@ -73,14 +74,11 @@ def examine(sources: tuple[Source, ...], run: str | None, token: str) -> dict[st
 
 
 def _sound(source: Source) -> str:
-    for attempt in range(_ATTEMPTS):
-        try:
-            source.read(0, min(1, source.shape[0]))
-            return source.fingerprint()
-        except OSError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError
+    def look() -> str:
+        source.read(0, min(1, source.shape[0]))
+        return source.fingerprint()
+
+    return retry(look, times=_RETRIES, passing=lambda error: isinstance(error, OSError))
 
 
 def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> None:
@@ -116,7 +114,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
                 stacklevel=2,
             )
     prints = {tuple(answer["fingerprints"]) for answer in found.values()} | {
-        tuple(source.fingerprint() for source in stored(rows))
+        tuple(source.fingerprint() for source in rows.stored)
     }
     if len(prints) > 1:
         raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
@@ -140,9 +138,9 @@ def wait_for_workers(client: Client, wanted: Settings) -> None:
 
 
 def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, dict[str, Any]]:
-    """What every worker that is still there finds, by its address; see `examine`."""
+    """Examine every worker that is still there; the findings by its address, see `examine`."""
     token = uuid.uuid4().hex
-    sources = stored(rows) if rows is not None else ()
+    sources = rows.stored if rows is not None else ()
     try:
         if run is not None:
             (run.root / f".preflight.{token}").write_text(token)
@@ -177,11 +175,6 @@ def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) ->
         if isinstance(answer, BaseException):
             raise Stalled(f"worker {address} failed before the first task: {answer!r}")
     return {address: answer for address, answer in answers.items() if isinstance(answer, dict)}
-
-
-def stored(rows: Rows) -> tuple[Source, ...]:
-    """The sources of rows that workers open themselves."""
-    return tuple(s for s in map(origin, (rows.x, *rows.columns.values())) if isinstance(s, ZarrSource))
 
 
 def require_disk(run: Run, steps: Plan, workers: int) -> None:

@@ -18,14 +18,16 @@ import numpy as np
 from distributed import futures_of
 from numpy.typing import NDArray
 
-from bigkernel.config import settings
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, ZarrSource, origin, source_of, window
+from bigkernel.config import Settings
+from bigkernel.engine.sources import DaskSource, NumpySource, Source, ZarrSource, source_of, window
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import COLUMNS, Corpus
-from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 
 Array = NDArray[Any]
+_PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ class Rows:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the rows are in this process already, so that no cluster helps."""
+        """True where the rows are in this process already, so that no cluster helps."""
         return isinstance(self.x, NumpySource)
 
     def map(self, row_map: RowMap) -> Rows:
@@ -119,14 +121,20 @@ class Rows:
 
     @property
     def persisted(self) -> bool:
-        """Whether some of the rows or columns are Dask arrays whose values are held by a cluster."""
+        """True where some of the rows or columns are Dask arrays whose values a cluster holds."""
         sources = (self.x, *self.columns.values())
         return any(isinstance(source, DaskSource) and futures_of(source.array) for source in sources)
 
+    @property
+    def stored(self) -> tuple[ZarrSource, ...]:
+        """The zarr arrays that the rows and columns are made of, which every task opens itself."""
+        origins = (source.origin for source in (self.x, *self.columns.values()))
+        return tuple(source for source in origins if isinstance(source, ZarrSource))
+
     def require_chunks(self) -> None:
         """Raise `ChunkMissing` where an array of ours has lost a chunk: it would be read as zeros."""
-        for source in map(origin, (self.x, *self.columns.values())):
-            if isinstance(source, ZarrSource) and source.path:
+        for source in self.stored:
+            if source.path:
                 zarr_arrays.require_chunks(source.array)
 
     def part(self, start: int, stop: int) -> Rows:
@@ -134,21 +142,28 @@ class Rows:
         columns = {name: source.part(start, stop) for name, source in self.columns.items()}
         return replace(self, x=self.x.part(start, stop), columns=columns)
 
-    def bounds(self) -> tuple[int, ...]:
+    def bounds(self, wanted: Settings) -> tuple[int, ...]:
         """Row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
-        n, d = len(self), self.stored_width
-        target = max(1, settings().chunk_bytes // max(1, d * self.dtype.itemsize))
+        n, target = len(self), self._rows_within(wanted.chunk_bytes)
+        if n and not self.x.steps:
+            # in memory: as many steps as give every segment one, of at least a quarter of a block
+            return _equal_parts(n, max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1))
+        # never so far that a segment would be too long, or segments too few
+        return self._pieces(min(target, wanted.segment_rows, max(1, n // wanted.min_segments)))
+
+    def _rows_within(self, size_bytes: int) -> int:
+        """Rows that fit in so many bytes, at least one."""
+        return max(1, size_bytes // max(1, self.stored_width * self.dtype.itemsize))
+
+    def _pieces(self, target: int) -> tuple[int, ...]:
+        """Row ids where pieces of about `target` rows begin, whole chunks of the input where it has any."""
+        n, steps = len(self), self.x.steps
         if not n:
             return (0,)
-        wanted, steps = settings(), self.x.steps
-        if not steps:
-            # in memory: as many steps as give every segment one, of at least a quarter of a block
-            parts = max(-(-n // target), min(wanted.min_segments, 4 * n // wanted.block_rows), 1)
-            return tuple(n * i // parts for i in range(parts + 1))
-        # never so far that a segment would be too long, or segments too few
-        target = min(target, wanted.segment_rows, max(1, n // wanted.min_segments))
         if n <= target:
             return (0, n)
+        if not steps:
+            return _equal_parts(n, -(-n // target))
         step = steps[1] - steps[0]
         equal = all(b - a == step for a, b in pairwise(steps[:-1])) and n - steps[-2] <= step
         if equal:  # equal steps then, for which predictions can be written chunk by chunk
@@ -180,8 +195,8 @@ class Rows:
                 coming = reader.submit(self.read, *after) if after else None
                 yield replace(chunk, block_rows=block_rows, work=work)
 
-    def admit(self, chunk: Chunk) -> tuple[Chunk, int]:
-        """A chunk as a statistic may see it, and how many of its rows are left out (blanked, with weight 0).
+    def validate_or_mask(self, chunk: Chunk) -> tuple[Chunk, int]:
+        """A chunk as a statistic may see it, and the number of its rows that are left out (blanked, with weight 0).
 
         Raises
         ------
@@ -191,7 +206,7 @@ class Rows:
         if self.bad_rows == "refuse":
             chunk.require_sound(self.name)
             return chunk, 0
-        bad, fresh = chunk.faults(), isinstance(origin(self.x), ZarrSource)  # what a store gives was decoded for us
+        bad, fresh = chunk.faults(), isinstance(self.x.origin, ZarrSource)  # what a store gives was decoded for us
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
@@ -215,7 +230,7 @@ class Rows:
         return apply_maps(self.row_maps, taken)
 
     def sound(self, index: Array) -> Array:
-        """Which of sorted row ids are not bad rows, (k,) bool."""
+        """Tell of sorted row ids which are not bad rows, (k,) bool."""
 
         def read(start: int, stop: int, ids: Array) -> Array:
             faults: Array = self.read(start, stop).faults()[ids - start]
@@ -234,10 +249,10 @@ class Rows:
         return np.concatenate([source.read(0, 0), *self._gather(index, read)])
 
     def _gather(self, index: Array, read: Callable[[int, int, Array], Array]) -> list[Array]:
-        """read(start, stop, ids) of every step of the rows that holds some of the sorted ids, in order."""
+        """read(start, stop, ids) of every piece of the rows that holds some of the sorted ids, in order."""
         if not len(index):
             return []
-        bounds = np.asarray(self.bounds())
+        bounds = np.asarray(self._pieces(self._rows_within(_PICKED_BYTES)))
         pieces = np.split(index, np.searchsorted(index, bounds[1:-1]))
         wanted = [(int(a), int(b), piece) for a, b, piece in zip(bounds[:-1], bounds[1:], pieces, strict=True)]
         wanted = [item for item in wanted if len(item[2])]
@@ -250,6 +265,10 @@ class Rows:
         """A whole column, or None where there is none."""
         source = self.columns.get(name)
         return None if source is None else source.read(0, len(self))
+
+
+def _equal_parts(n: int, parts: int) -> tuple[int, ...]:
+    return tuple(n * i // parts for i in range(parts + 1))
 
 
 def as_rows(

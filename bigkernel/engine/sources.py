@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
+from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -48,6 +49,13 @@ class Source(Protocol):
     def fingerprint(self) -> str:
         """A digest that differs where the values differ, as far as can be told without reading them all."""
 
+    @property
+    def origin(self) -> Source:
+        """The stored source that the rows are made of; the source itself where they are stored."""
+
+    def cost(self) -> MapCost:
+        """Flops to make a row when it is asked for, and bytes of buffers in a task; nothing where rows are stored."""
+
 
 @dataclass(frozen=True, eq=False)
 class NumpySource:
@@ -76,6 +84,13 @@ class NumpySource:
 
     def fingerprint(self) -> str:
         return zarr_arrays.digest({"values": self.values})
+
+    @property
+    def origin(self) -> Source:
+        return self
+
+    def cost(self) -> MapCost:
+        return MapCost()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +134,13 @@ class ZarrSource:
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
 
+    @property
+    def origin(self) -> Source:
+        return self
+
+    def cost(self) -> MapCost:
+        return MapCost()
+
 
 @dataclass(frozen=True, eq=False)
 class DaskSource:
@@ -152,6 +174,13 @@ class DaskSource:
     def fingerprint(self) -> str:
         return f"dask {self.array.name}"
 
+    @property
+    def origin(self) -> Source:
+        return self
+
+    def cost(self) -> MapCost:
+        return MapCost()
+
 
 @dataclass(frozen=True, eq=False)
 class Window:
@@ -183,6 +212,13 @@ class Window:
     def fingerprint(self) -> str:
         return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
 
+    @property
+    def origin(self) -> Source:
+        return self.source.origin
+
+    def cost(self) -> MapCost:
+        return self.source.cost()
+
 
 def window(source: Source, start: int, stop: int) -> Source:
     """Rows start … stop of a source as a source of their own."""
@@ -193,14 +229,8 @@ def window(source: Source, start: int, stop: int) -> Source:
     return Window(source, start, stop - start)
 
 
-def origin(source: Source) -> Source:
-    """The source that a window, or any other source with a field `source`, is made of; any other source itself."""
-    inner: Source | None = getattr(source, "source", None)
-    return source if inner is None else origin(inner)
-
-
 def _is_dask_array(values: Any) -> bool:
-    """Whether this is a Dask array; its module, with numba and more, loads where there is one, not in every worker."""
+    """Tell a Dask array; its module, with numba and more, loads where there is one, not in every worker."""
     if not dask.is_dask_collection(values):
         return False
     import dask.array as da

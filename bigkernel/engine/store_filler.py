@@ -12,7 +12,7 @@ from typing import Protocol
 
 import zarr
 
-from bigkernel.engine.context import forget, run_in_force
+from bigkernel.engine.context import forget, in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError
@@ -44,10 +44,10 @@ def kept_for_run(what: str) -> tuple[str, bool]:
 
     Without a run: "" and False; nothing is kept.
     """
-    run, resume = run_in_force()
-    if run is None:
+    job = in_force().job
+    if job is None:
         return "", False
-    return token_of(run), resume and Path(run, what, "manifest.json").exists()
+    return token_of(job.path), job.resume and Path(job.path, what, "manifest.json").exists()
 
 
 def require_owned(bounds: Sequence[int], chunk_rows: int) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong while a cluster works on a sweep: lost workers, tasks begun again, waits that run out.
+"""The watch over a cluster that works on a sweep: lost workers, tasks begun again, waits that run out.
 
 The scheduler's monitor (`monitor.plugin`) tells the driver which workers it has lost and what they were at, and how far
 running segments are; a wait drains these reports into events while it waits, so that the terminal, the journal and the
@@ -20,7 +20,7 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker, NoWorkerError
 
 from bigkernel.config import Settings
-from bigkernel.engine.tasks import last_words, state_of
+from bigkernel.engine.process_probes import last_words, state_of
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.monitor.events import Incident, Merged, Pulse
 from bigkernel.monitor.scope import emit
@@ -149,7 +149,7 @@ class Watch:
             )
 
     def _fetch(self, future: Future, what: str) -> Any:
-        """What a finished task returned; asked again for longer and longer, as long as there is a scheduler."""
+        """The result of a finished task; asked for longer and longer, as long as there is a scheduler."""
         seconds, deadline = 2 * SLICE_SECONDS, time.monotonic() + self._wanted.stall_seconds
         while True:
             try:
@@ -166,7 +166,7 @@ class Watch:
                 seconds *= 1.5  # the next time it is fetched from the beginning
 
     def states(self) -> str:
-        """How the workers are, in a line: status, memory, free disk, tasks."""
+        """The state of the workers in a line: status, memory, free disk, tasks."""
         if self._client.status != "running":
             return "none, the scheduler is gone"
         known = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -188,7 +188,7 @@ class Watch:
         return "; ".join(texts) or "none"
 
     def result(self, future: Future, node: str, run: Run | None = None) -> Any:
-        """What the task of a node returned, or a named error."""
+        """The result of the task of a node, or a named error."""
         what = self._name_of(node)
         try:
             return self._fetch(future, what)
@@ -204,7 +204,7 @@ class Watch:
             raise DataError(f"{what}: a worker could not read or write: {error}") from error
 
     def results(self, nodes: Mapping[Future, str]) -> dict[Future, Any]:
-        """What the finished tasks of these nodes returned, brought in one message; or a named error."""
+        """The results of the finished tasks of these nodes, brought in one message; or a named error."""
         futures = list(nodes)
         if len(futures) > 1:
             with suppress(Exception):  # one by one then, which names the task and what is wrong

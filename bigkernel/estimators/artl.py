@@ -22,7 +22,8 @@ from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.moments import Accumulator, Targets
+from bigkernel.statistics.moments import Targets
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 

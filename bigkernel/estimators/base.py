@@ -32,11 +32,13 @@ from bigkernel.engine.sources import DaskSource
 from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.statistics.moments import Accumulator, Targets
+from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.storage.atomic_write import publishing
 from bigkernel.storage.corpus import Corpus
-from bigkernel.streaming.chunk import Chunk, RowMap
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.row_maps import RowMap
 
 Array = NDArray[Any]
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
@@ -89,7 +91,7 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     """A point near the mean of numeric targets, (c,): of the first labelled rows; zeros for classes."""
     shift = np.zeros(targets.width)
     if targets.classes is None and "y" in rows.columns and len(rows):
-        chunk, _ = rows.admit(rows.read(0, min(len(rows), 4096)))
+        chunk, _ = rows.validate_or_mask(rows.read(0, min(len(rows), 4096)))
         y = chunk.y
         assert y is not None
         admitted = np.ones(len(y), bool) if chunk.weight is None else chunk.weight > 0
@@ -268,7 +270,7 @@ class RowsEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
-        bounds = rows.bounds()
+        bounds = rows.bounds(settings())
         chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
         if any(start % chunk_rows for start in bounds[:-1]):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
@@ -352,7 +354,7 @@ def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
             chunks=(array.chunks[0], (c,)),
             meta=np.empty((0, c)),
         )
-    bounds = rows.bounds()
+    bounds = rows.bounds(settings())
     task = dask.delayed(_part_values, pure=False)
     plain = Rows(rows.x, {}, rows.row_maps, rows.name)
     parts = [

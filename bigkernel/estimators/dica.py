@@ -19,7 +19,8 @@ from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.domain_cells import Cells, CellSums
-from bigkernel.statistics.moments import Accumulator, require_weights
+from bigkernel.statistics.moments import require_weights
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -216,7 +217,7 @@ class DICA(DomainedTransformer):
         require_exact("DICA", n)
         given = rows.read(0, n)
         keep = np.flatnonzero(~given.faults())
-        chunk, self.skipped_rows_ = rows.admit(given)  # refuses rows that are not sound, or blanks them
+        chunk, self.skipped_rows_ = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
         require_some(rows, self.skipped_rows_)
         X, cell = chunk.load(keep, rows.shape[1], np.float64), cells.of(chunk, keep)
         weight = None

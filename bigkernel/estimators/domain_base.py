@@ -19,6 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, column_or_1d
 
+from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
@@ -26,10 +27,11 @@ from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_l
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
-from bigkernel.statistics.moments import Accumulator, MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -192,7 +194,7 @@ def distinct(rows: Rows, name: str) -> Array:
     """
     source = rows.columns[name]
     found = source.read(0, 0)
-    for start, stop in pairwise(rows.bounds()):
+    for start, stop in pairwise(rows.bounds(settings())):
         part = source.read(start, stop)
         found = np.union1d(found, _integers(part, start) if name == "domain" else part)
         if len(found) > MOST_CELLS:
@@ -211,7 +213,7 @@ def cell_counts(rows: Rows, cells: Cells) -> Array:
     """
     counts = np.zeros(cells.width, np.int64)
     columns = {name: source for name, source in rows.columns.items() if name in ("y", "domain")}
-    for start, stop in pairwise(rows.bounds()):
+    for start, stop in pairwise(rows.bounds(settings())):
         read: dict[str, Any] = {name: source.read(start, stop) for name, source in columns.items()}
         chunk = replace(Chunk(np.empty((stop - start, 0)), start), **read)
         counts += np.bincount(cells.of(chunk), minlength=cells.width)

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
+from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
-from bigkernel.statistics.moments import Accumulator
 from bigkernel.statistics.predictor import score as score_of
 from bigkernel.storage.corpus import Corpus
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 SAMPLE_ROWS = 10_000
@@ -152,7 +153,7 @@ def _worst(last: Any, totals: Accumulator, ids: Array, corpus: Corpus | None, ro
 
 def _sample(last: Any, rows: Rows) -> Array:
     """Row ids of labelled rows, evenly spaced, sorted."""
-    bounds = np.asarray(rows.bounds())
+    bounds = np.asarray(rows.bounds(settings()))
     steps = np.unique(np.linspace(0, len(bounds) - 2, min(_SAMPLE_STEPS, len(bounds) - 1)).round().astype(np.int64))
     found = []
     for start, stop in zip(bounds[steps], bounds[steps + 1], strict=True):

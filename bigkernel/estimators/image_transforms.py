@@ -17,7 +17,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.transforms import RowTransformer, SameWidthTransformer
 from bigkernel.images.pose_and_strokes import CELLS, DIRECTIONS, MomentNormalise, Orientations
 from bigkernel.images.virtual_copies import image_shape_of
-from bigkernel.streaming.chunk import RowMap
+from bigkernel.streaming.row_maps import RowMap
 
 _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}
 

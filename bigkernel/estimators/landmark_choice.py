@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
@@ -175,7 +176,7 @@ def _members(rows: Rows, most: int) -> list[Members]:
     """The rows of every domain, in the order of their numbers; `DataError` where there are more than `most`."""
     if "domain" not in rows.columns:
         raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass domains")
-    bounds = rows.bounds()
+    bounds = rows.bounds(settings())
     steps, counts = len(bounds) - 1, dict[Any, NDArray[np.int64]]()
     for step in range(steps):
         column = rows.columns["domain"].read(bounds[step], bounds[step + 1])

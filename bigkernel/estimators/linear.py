@@ -22,7 +22,8 @@ from bigkernel.solvers.gcv import best_alpha
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import identity, nystrom_ridge, require_alpha
-from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, add
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 

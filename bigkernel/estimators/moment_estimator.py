@@ -26,16 +26,8 @@ from bigkernel.solvers import residuals
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import require_alpha
-from bigkernel.statistics.moments import (
-    Accumulator,
-    Moments,
-    MomentStatistic,
-    Targets,
-    add,
-    require_weights,
-    selected,
-    uncentred,
-)
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, require_weights, selected, uncentred
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -258,7 +250,7 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         require_exact(type(self).__name__, n)
         given = rows.read(0, n)
         sound = ~given.faults()
-        chunk, self.skipped_rows_ = rows.admit(given)  # refuses rows that are not sound, or blanks them
+        chunk, self.skipped_rows_ = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
         y, weight = chunk.y, chunk.weight if "weight" in rows.columns else None
         assert y is not None
         labelled = targets.labelled(y, 0) & sound

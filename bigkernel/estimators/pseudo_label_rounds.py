@@ -26,8 +26,9 @@ from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.moments import Accumulator, Targets
+from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]

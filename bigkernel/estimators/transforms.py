@@ -23,7 +23,7 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.base import input_rows, is_lazy, near_mean
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import FeatureSums
-from bigkernel.streaming.chunk import RowMap, Scale, Standardize, UnitNorm, apply_maps
+from bigkernel.streaming.row_maps import RowMap, Scale, Standardize, UnitNorm, apply_maps
 
 Array = NDArray[Any]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import bigkernel
 from bigkernel.engine.context import processors
-from bigkernel.engine.dask_executor import spread
+from bigkernel.engine.schedule import spread
 from bigkernel.errors import DataError
 from bigkernel.forecast.time_model import Curve, Forecast, Rates, Stages, Work, flops_per_second
 from bigkernel.forecast.time_model import forecast as forecast_of

@@ -23,11 +23,12 @@ from bigkernel.images.elastic import REFERENCE_HEIGHT, REFERENCE_SMOOTHNESS, Def
 from bigkernel.images.image_sources import DeformedSource, Repeated, RowNumbers
 from bigkernel.images.restyle import Restyling
 from bigkernel.images.virtual_copies import pixel_range
-from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.statistics.moments import add
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 from bigkernel.storage.fingerprint import NOT_COMPARED, fingerprint
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]

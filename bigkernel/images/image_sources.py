@@ -17,7 +17,7 @@ from bigkernel.engine.sources import Source
 from bigkernel.images.restyle import Styling
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
-from bigkernel.streaming.chunk import MapCost
+from bigkernel.streaming.row_maps import MapCost
 
 Array = NDArray[Any]
 
@@ -39,15 +39,10 @@ class Copier(Protocol):
         """Copies number start, start + 1, … of rows (b, h·w), one each."""
 
 
-def making(source: Source) -> MapCost:
-    """What it costs to make rows of a source when they are asked for: flops a row, and bytes of buffers in a task."""
-    maker = getattr(source, "deformation", None) or getattr(source, "styling", None)
-    inner: Source | None = getattr(source, "source", None)
-    below = MapCost() if inner is None else making(inner)
-    if maker is None:
-        return below
+def _with_copier(cost: MapCost, copier: Copier | Styling) -> MapCost:
+    """The cost of rows that `copier` makes of rows at `cost`."""
     return MapCost(
-        below.flops_per_row + maker.flops_per_row, below.row_bytes, max(below.fixed_bytes, int(maker.work_bytes))
+        cost.flops_per_row + copier.flops_per_row, cost.row_bytes, max(cost.fixed_bytes, int(copier.work_bytes))
     )
 
 
@@ -120,6 +115,15 @@ class Repeated:
         """Of the values, which are copied, and the number of rows."""
         chosen = "" if self.chosen is None else f" {zarr_arrays.digest({'': self.chosen.ids})}"
         return f"repeated {self.n_rows}{chosen} {self.source.fingerprint()}"
+
+    @property
+    def origin(self) -> Source:
+        """That of the values."""
+        return self.source.origin
+
+    def cost(self) -> MapCost:
+        """That of the values."""
+        return self.source.cost()
 
     @property
     def _round_rows(self) -> int:
@@ -195,6 +199,11 @@ class DeformedSource(Repeated):
         assert self.deformation is not None
         return f"deformed {self.deformation.recipe} {fingerprint(self.deformation)} {super().fingerprint()}"
 
+    def cost(self) -> MapCost:
+        """Of the images, and of a copy."""
+        assert self.deformation is not None
+        return _with_copier(self.source.cost(), self.deformation)
+
 
 @dataclass(frozen=True, eq=False)
 class SharedWeight(Repeated):
@@ -261,6 +270,15 @@ class RowNumbers:
         """Of the number of rows."""
         return f"row numbers {self.n_rows}"
 
+    @property
+    def origin(self) -> Source:
+        """The source itself."""
+        return self
+
+    def cost(self) -> MapCost:
+        """Nothing."""
+        return MapCost()
+
 
 @dataclass(frozen=True)
 class Ones(RowNumbers):
@@ -313,6 +331,15 @@ class StyledSource:
     def fingerprint(self) -> str:
         """Of the images and their styles."""
         return f"styled {self.styling.recipe} {fingerprint(self.styling)} {self.source.fingerprint()}"
+
+    @property
+    def origin(self) -> Source:
+        """That of the images."""
+        return self.source.origin
+
+    def cost(self) -> MapCost:
+        """Of the images, and of their styles."""
+        return _with_copier(self.source.cost(), self.styling)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.resample import Resampler, require_image
-from bigkernel.streaming.chunk import MapCost
+from bigkernel.streaming.row_maps import MapCost
 
 Array = NDArray[Any]
 DIRECTIONS, CELLS = 8, 8

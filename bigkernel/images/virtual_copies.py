@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
@@ -68,7 +69,7 @@ def pixel_range(rows: Rows) -> tuple[float, float]:
         raise DataError(f"{rows.name}: expected pixels that are numbers, found dtype {source.dtype}")
     largest = _LARGEST_FLOAT if source.dtype.kind == "f" else _LARGEST_INTEGER
     low, high = np.inf, -np.inf
-    for start, stop in pairwise(rows.bounds()):
+    for start, stop in pairwise(rows.bounds(settings())):
         x = source.read(start, stop)
         # NaN makes the comparison false
         bad = np.flatnonzero(~((x >= -largest) & (x <= largest)).all(axis=1))

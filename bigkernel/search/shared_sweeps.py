@@ -40,7 +40,8 @@ from bigkernel.solvers.penalty_grid import (
     total_spread,
 )
 from bigkernel.statistics.grid_scores import GridScores
-from bigkernel.statistics.moments import Accumulator, Moments, MomentStatistic, Targets, uncentred, unshifted
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred, unshifted
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 

@@ -21,8 +21,8 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.jda import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
-from bigkernel.statistics.moments import Accumulator
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import Accumulator, add, require_weights
+from bigkernel.statistics.moments import add, require_weights
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]

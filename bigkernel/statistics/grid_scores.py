@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.statistics.moments import Accumulator, Targets, add
+from bigkernel.statistics.moments import Targets, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]

@@ -21,12 +21,12 @@ from bigkernel.kernels.blas import add_mirrored, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
 ALIGN = 16  # columns: 64 bytes of float32
-Accumulator = dict[str, NDArray[np.float64]]
 
 
 class Statistic(Protocol):

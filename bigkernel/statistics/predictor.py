@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.statistics.moments import Accumulator, Targets, add
+from bigkernel.statistics.moments import Targets, add
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.streaming.chunk import Chunk, MapCost
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.row_maps import MapCost
 
 Array = NDArray[Any]
 

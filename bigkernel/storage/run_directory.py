@@ -21,19 +21,19 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.statistics.moments import Accumulator
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import writing
 from bigkernel.storage.run_lock import Lock, locked
+from bigkernel.streaming.merge_tree import Accumulator, Merge
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
@@ -41,7 +41,7 @@ _DETACH_BYTES = 2**16
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """What a finished task leaves: who, what, how long.
+    """The record that a finished task leaves: who, what, how long.
 
     Attributes
     ----------
@@ -89,6 +89,13 @@ class ArrayRef:
     """Stands for an array kept in the run's store."""
 
     digest: str
+
+
+class ArrayStore(Protocol):
+    """Keeps large arrays of a job; see `detach`."""
+
+    def keep(self, values: NDArray[Any]) -> ArrayRef:
+        """Keep an array; the reference that stands for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +184,7 @@ class Run:
         return 1
 
     def starts(self, node: str) -> list[str]:
-        """Who began a node, in order."""
+        """The workers that began a node, in order."""
         try:
             return (self.root / "starts" / node).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
@@ -237,9 +244,7 @@ class Run:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def usable(
-        self, merges: list[tuple[str, str, str]], leaves: list[str]
-    ) -> tuple[dict[str, Receipt], dict[str, str]]:
+    def usable(self, merges: Sequence[Merge], leaves: Sequence[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
         """Finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
 
         `merges` lists (node, left, right), children first. Receipts that promise more than there is are removed.
@@ -308,12 +313,12 @@ def _load(path: str, digest: str) -> NDArray[Any]:
     return values["values"]
 
 
-def detach(value: Any, run: Run) -> Any:
-    """A copy of plain data with every large array replaced by a reference into the run."""
+def detach(value: Any, store: ArrayStore) -> Any:
+    """A copy of plain data with every large array replaced by a reference into the store."""
     if isinstance(value, np.ndarray):
-        return run.keep(value) if value.nbytes > _DETACH_BYTES else value
+        return store.keep(value) if value.nbytes > _DETACH_BYTES else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: detach(getattr(value, f.name), run) for f in dataclasses.fields(value) if f.init}
+        changed = {f.name: detach(getattr(value, f.name), store) for f in dataclasses.fields(value) if f.init}
         return dataclasses.replace(value, **changed)
     return value
 
@@ -348,7 +353,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What `write_sealed` wrote; a ValueError if it says anything else now."""
+    """Read back what `write_sealed` wrote; a ValueError if it says anything else now."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:

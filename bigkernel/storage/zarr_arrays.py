@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
 from pathlib import Path
@@ -29,6 +28,7 @@ from bigkernel.config import settings
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 from bigkernel.storage import seals
 from bigkernel.storage.atomic_write import publishing
+from bigkernel.storage.retry import retry
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
 _NUMERIC = "biuf"
@@ -218,7 +218,7 @@ def read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
 
 
 def _passing(error: Exception) -> bool:
-    """Whether a store may succeed when it is asked again; what a codec says of damaged bytes has no errno."""
+    """Tell if a store may succeed when it is asked again; what a codec says of damaged bytes has no errno."""
     return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
 
 
@@ -236,22 +236,21 @@ def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tup
 
 
 def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...]) -> NDArray[Any]:
-    what, attempt = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}", 0
-    while True:
-        try:
-            return np.asarray(array[piece])
-        except Exception as error:
-            if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
-                raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
-            if not _passing(error):
-                raise ChunkCorrupt(
-                    f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy"
-                ) from error
-            if attempt == settings().retries:
-                raise
-            _logger.warning("%s could not be read (%s): trying again", what, error)
-            time.sleep(_RETRY_SECONDS * 2**attempt)
-            attempt += 1
+    what = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}"
+    try:
+        return retry(
+            lambda: np.asarray(array[piece]),
+            times=settings().retries,
+            passing=_passing,
+            failed=lambda error: _logger.warning("%s could not be read (%s): trying again", what, error),
+            pause_seconds=_RETRY_SECONDS,
+        )
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
+            raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
+        if not _passing(error):
+            raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy") from error
+        raise
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:

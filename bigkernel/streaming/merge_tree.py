@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+Accumulator = dict[str, NDArray[np.float64]]  # a partial result: sums over rows, by name
+Merge = tuple[str, str, str]  # node, left, right
+
 
 def leaf(index: int) -> str:
     """Name of the node of a segment."""
     return f"0-{index}"
 
 
-def merge_tree(count: int) -> list[tuple[str, str, str]]:
+def merge_tree(count: int) -> list[Merge]:
     """The merges over `count` segments: (node, left, right), children before parents."""
     level, names, merges = 0, [leaf(i) for i in range(count)], []
     while len(names) > 1:
@@ -36,7 +42,7 @@ def spans(count: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def ancestors_of(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...]]:
+def ancestors_of(merges: list[Merge]) -> dict[str, tuple[str, ...]]:
     """For every node, the nodes that contain it, nearest first."""
     parent = {child: node for node, left, right in merges for child in (left, right)}
     above: dict[str, tuple[str, ...]] = {}
@@ -50,5 +56,5 @@ def ancestors_of(merges: list[tuple[str, str, str]]) -> dict[str, tuple[str, ...
 
 
 def covered(node: str, finished: Container[str], above: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether a node, or one that contains it, is finished."""
+    """True where a node, or one that contains it, is finished."""
     return node in finished or any(name in finished for name in above.get(node, ()))

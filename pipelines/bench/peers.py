@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import as_rows
-from bigkernel.streaming.chunk import UnitNorm
+from bigkernel.streaming.row_maps import UnitNorm
 
 SIGMA = 0.7071
 GAMMA = 1 / (2 * SIGMA**2)
@@ -159,7 +159,7 @@ CONTENDERS = {
 def main() -> None:
     """Run the contender that the command line names."""
     from bigkernel import open_corpus
-    from bigkernel.engine.tasks import peak_bytes
+    from bigkernel.engine.process_probes import peak_bytes
 
     name, path, landmarks, alpha, out = sys.argv[1:]
     figures = CONTENDERS[name](open_corpus(path), int(landmarks), float(alpha))

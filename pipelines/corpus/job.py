@@ -37,6 +37,7 @@ from bigkernel.monitor.terminal.bar import bar
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.corpus import chunk_rows_for
 from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.row_maps import MapCost
 from pipelines.shared import digit_corpora
 
 Array = NDArray[Any]
@@ -345,6 +346,13 @@ class _Blank:
 
     def fingerprint(self) -> str:
         return f"blank {self.shape}"
+
+    @property
+    def origin(self) -> _Blank:
+        return self
+
+    def cost(self) -> MapCost:
+        return MapCost()
 
 
 def planned(job: Settings, run: Path) -> Record:

@@ -29,9 +29,11 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows, Source
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
-from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.row_maps import MapCost
 
 START_SECONDS = 120.0  # most that processes may take to start
 CONNECTIONS = 24  # that a worker keeps open to others
@@ -77,6 +79,15 @@ class Blank:
     def fingerprint(self) -> str:
         """Its number of rows."""
         return f"blank {self.n_rows}"
+
+    @property
+    def origin(self) -> Source:
+        """Itself."""
+        return self
+
+    def cost(self) -> MapCost:
+        """Nothing."""
+        return MapCost()
 
 
 @dataclass(frozen=True)

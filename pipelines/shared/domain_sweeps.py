@@ -32,7 +32,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.storage.corpus import Corpus
-from bigkernel.streaming.chunk import UnitNorm
+from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.timed_sweeps import SIGMA, moments_job, table
 
 Array = NDArray[Any]

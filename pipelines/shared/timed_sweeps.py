@@ -22,7 +22,7 @@ from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.streaming.chunk import UnitNorm
+from bigkernel.streaming.row_maps import UnitNorm
 
 FEATURES = 784
 SIGMA = 0.7071  # of unit-norm digits

@@ -19,7 +19,8 @@ from drivers import wait_until
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.config import settings
-from bigkernel.engine.tasks import OneBlasThread, blas_threads
+from bigkernel.engine.process_probes import blas_threads
+from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, Stalled
 
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"

@@ -8,6 +8,7 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
+from bigkernel.config import settings
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -63,7 +64,7 @@ def test_one_column_of_numbers_is_stored_flat():
 def test_a_sweep_of_the_writer_fills_every_chunk(make_corpus, tmp_path, executor):
     corpus = make_corpus(X, chunk_rows=20)
     rows = as_rows(corpus)
-    step = rows.bounds()[1]
+    step = rows.bounds(settings())[1]
     create(tmp_path / "out", predictor([0, 1, 2]), N, step, decision=True, flat=False)
     with executing(executor):
         total = sweep(rows, PredictionWriter(predictor([0, 1, 2]), str(tmp_path / "out"), step, True, False)).total
@@ -84,7 +85,7 @@ def test_deviations_are_written_beside_what_is_predicted(make_corpus, tmp_path, 
     posterior = exact_posterior(kernel(X[:20]), 0.3, fit_intercept=True)
     model = SpreadPredictor(features, coef, INTERCEPT[:c], posterior=posterior)
     rows = as_rows(make_corpus(X, chunk_rows=20))
-    step = rows.bounds()[1]
+    step = rows.bounds(settings())[1]
     create(tmp_path / "out", model, N, step, decision=decision, flat=flat, std=True)
     total = sweep(rows, PredictionWriter(model, str(tmp_path / "out"), step, decision, flat, True)).total
     seals.write(tmp_path / "out")

@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ChunkMissing, DataError
-from bigkernel.streaming.chunk import Scale, Standardize, UnitNorm, Workspace
+from bigkernel.streaming.chunk import Workspace
+from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm
 
 N, D = 110, 4
 X = np.random.default_rng(3).normal(size=(N, D)).astype(np.float32)
@@ -56,7 +58,7 @@ def build(tmp_path, make_corpus):
 
 def read(rows, bounds=None):
     """All chunks joined: x, y, weight and the row ids."""
-    chunks = list(rows.chunks(rows.bounds() if bounds is None else bounds, 16, Workspace()))
+    chunks = list(rows.chunks(rows.bounds(settings()) if bounds is None else bounds, 16, Workspace()))
     ids = np.concatenate([chunk.start + np.arange(len(chunk)) for chunk in chunks])
     return *(np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("x", "y", "weight")), ids
 
@@ -87,7 +89,7 @@ def test_every_source_gives_the_same_chunks_between_any_bounds(build, kind, boun
 def test_steps_are_whole_chunks_of_the_input_joined_to_the_size_asked(build, kind):
     rows, step = build(kind), {"dask": 17, "zarr": 13, "zarr v2": 13, "sharded zarr": 20, "corpus": 25}.get(kind, 1)
     with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 1}):  # 64 rows of 16 bytes
-        bounds = rows.bounds()
+        bounds = rows.bounds(settings())
     assert bounds[0] == 0
     assert bounds[-1] == N
     assert all(a < b for a, b in itertools.pairwise(bounds))
@@ -95,14 +97,14 @@ def test_steps_are_whole_chunks_of_the_input_joined_to_the_size_asked(build, kin
     assert all(b - a <= 64 for a, b in itertools.pairwise(bounds))
     assert len(bounds) - 1 <= 3
     with dask.config.set({"bigkernel.chunk-bytes": 10**6, "bigkernel.min-segments": 1}):
-        assert rows.bounds() == (0, N)
+        assert rows.bounds(settings()) == (0, N)
 
 
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12), chunk_rows=st.integers(1, 100))
 def test_steps_of_any_dask_chunks_cover_the_rows_once(sizes, chunk_rows):
     n = sum(sizes)
     with dask.config.set({"bigkernel.chunk-bytes": 1024}):
-        bounds = as_rows(da.zeros((n, 1024 // (8 * chunk_rows) + 1), chunks=(tuple(sizes), -1))).bounds()
+        bounds = as_rows(da.zeros((n, 1024 // (8 * chunk_rows) + 1), chunks=(tuple(sizes), -1))).bounds(settings())
     assert bounds[0] == 0
     assert bounds[-1] == n
     assert list(bounds) == sorted(bounds)
@@ -129,7 +131,7 @@ def test_rows_are_mapped_in_order_and_never_stored(build, kind):
     expected = (2.0 * X.astype(float) - standard.mean) / standard.std
     expected /= np.linalg.norm(expected, axis=1)[:, None]
     assert_allclose(mapped.take(np.arange(3, N, 7)), expected[3::7], rtol=1e-12)
-    chunks = list(mapped.chunks(mapped.bounds(), 16, Workspace()))
+    chunks = list(mapped.chunks(mapped.bounds(settings()), 16, Workspace()))
     got = np.concatenate([c.load(block, D, np.float64).copy() for c in chunks for block in c.blocks()])
     assert_allclose(got, expected, rtol=1e-12)
     assert_array_equal(np.concatenate([chunk.x for chunk in chunks]), X)
@@ -254,7 +256,7 @@ def test_taking_a_row_that_is_not_finite_names_it(build, kind):
 def test_rows_of_no_length_have_no_steps(build, kind):
     rows = build(kind, X[:0], Y[:0], WEIGHT[:0])
     assert rows.shape == (0, D)
-    assert all(bound == 0 for bound in rows.bounds())
+    assert all(bound == 0 for bound in rows.bounds(settings()))
     assert rows.take(np.array([], int)).shape == (0, D)
 
 

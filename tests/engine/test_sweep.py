@@ -17,9 +17,12 @@ from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
 from bigkernel.engine.context import Execution, choose, executing, processors
+from bigkernel.engine.local_executor import PartialSums
+from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import _Tree, plan_sweep, sweep
-from bigkernel.engine.tasks import Job, blas_threads, merge
+from bigkernel.engine.schedule import schedule
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.tasks import Job, merge
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
@@ -37,8 +40,9 @@ from bigkernel.monitor.scope import observe
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.run_directory import Receipt
-from bigkernel.streaming.chunk import Scale, UnitNorm
 from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
+from bigkernel.streaming.plan import Footprint, plan
+from bigkernel.streaming.row_maps import Scale, UnitNorm
 
 N, D, M = 230, 4, 6
 rng = np.random.default_rng(21)
@@ -74,6 +78,11 @@ def build(tmp_path, make_corpus):
         return as_rows(zarr.open_array(tmp_path / "foreign", mode="r"), y, weight=weight)
 
     return make
+
+
+def scheduled(count):
+    """The schedule of so many segments of a row each, none of which is there yet."""
+    return schedule(plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1), None)
 
 
 def bits(swept):
@@ -310,11 +319,11 @@ def test_blas_has_one_thread_during_a_sweep_and_its_own_again_after_it():
 
 def test_threads_hold_few_partials_at_a_time():
     job, count = Job(Sums(1), 16), 64
-    tree, most = _Tree(job, merge_tree(count)), 0
+    tree, most = PartialSums(job, scheduled(count)), 0
 
     for i in range(count):
         tree.add(leaf(i), ({"sum": np.ones(1), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
-        most = max(most, len(tree._waiting))
+        most = max(most, len(tree.held))
     total, receipt = tree.root()
     assert total["rows"] == [count]
     assert (receipt.start, receipt.stop) == (0, count)
@@ -358,7 +367,7 @@ def test_partials_may_finish_in_any_order(count, data):
     values = 10.0 ** np.random.default_rng(count).integers(-12, 12, (count, 1))
 
     def merged(order):
-        tree = _Tree(Job(Sums(1), 16), merge_tree(count))
+        tree = PartialSums(Job(Sums(1), 16), scheduled(count))
         for i in order:
             tree.add(leaf(i), ({"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
         return tree.root()[0]

@@ -17,9 +17,10 @@ from drivers import wait_until
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
 from bigkernel.engine.context import choose
+from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.engine.tasks import OneBlasThread, blas_threads
+from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
 from bigkernel.storage import zarr_arrays
 
@@ -128,7 +129,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.statistics.moments import FeatureSums
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.engine.tasks import blas_threads
+from bigkernel.engine.process_probes import blas_threads
 import dask.array as da
 
 before = blas_threads()
@@ -149,8 +150,8 @@ def test_a_worker_whose_blas_cannot_be_pinned_is_refused(monkeypatch):
     class Worker:
         address = "tcp://127.0.0.1:1"
 
-    monkeypatch.setattr("bigkernel.engine.tasks.blas_threads", lambda: {"libblas.so": 64})
-    monkeypatch.setattr("bigkernel.engine.tasks.threadpool_limits", lambda **_: None)
+    monkeypatch.setattr("bigkernel.engine.worker_plugins.blas_threads", lambda: {"libblas.so": 64})
+    monkeypatch.setattr("bigkernel.engine.worker_plugins.threadpool_limits", lambda **_: None)
     with pytest.raises(
         ConfigError, match=r"tcp://127.0.0.1:1: BLAS keeps more than one thread: .*OPENBLAS_NUM_THREADS"
     ):

@@ -180,7 +180,7 @@ def test_bad_rows_that_are_skipped_are_no_landmarks(choice):
 
 @every_choice
 def test_row_maps_come_before_the_choice(choice):
-    from bigkernel.streaming.chunk import UnitNorm
+    from bigkernel.streaming.row_maps import UnitNorm
 
     rows = as_rows(X, y, domain=DOMAIN).map(UnitNorm())
     unit = X / np.linalg.norm(X, axis=1)[:, None]

@@ -107,7 +107,7 @@ def test_bad_rows_are_refused_with_array_first_rows_and_count(build, kind, array
     rows = build(kind, x, **columns)
     chunk = rows.read(50, 80)
     with pytest.raises(DataError, match=rf"{array}.* \[57, 58, 59\]; .*skip") as caught:
-        rows.admit(chunk)
+        rows.validate_or_mask(chunk)
     assert "3 of rows 50 to 79" in str(caught.value)
     with executing("serial"), pytest.raises(DataError, match=rf"{array}.*\[(3|3, 17)\]"):
         KernelRidge(Gaussian(1.5), landmarks=Z).fit(rows)
@@ -241,13 +241,13 @@ def test_bad_rows_at_the_start_cost_rows_far_from_zero_no_digits(make):
 
 def test_rows_keep_their_places_and_sound_chunks_stay_as_they_are():
     rows = as_rows(DIRTY, Y).skip_bad_rows()
-    chunk, skipped = rows.admit(rows.read(40, 80))
+    chunk, skipped = rows.validate_or_mask(rows.read(40, 80))
     assert (skipped, chunk.start, len(chunk)) == (3, 40, 40)
     assert_array_equal(np.flatnonzero(chunk.weight == 0) + 40, [57, 58, 59])
     assert_array_equal(chunk.x, np.where(np.isin(np.arange(40, 80), BAD)[:, None], 0, X[40:80]))
     assert_array_equal(chunk.y, Y[40:80])
     whole = rows.read(60, 100)
-    assert rows.admit(whole) == (whole, 0)
+    assert rows.validate_or_mask(whole) == (whole, 0)
     assert np.isnan(DIRTY[3, 0])  # what the caller holds is never written
 
 
@@ -263,8 +263,8 @@ def test_rows_of_whole_numbers_are_never_looked_at(dtype):
     x = np.zeros((5, 2), dtype).view(Untouched)
     rows = as_rows(np.zeros((5, 2), dtype), np.arange(5))
     chunk = Chunk(x, y=np.arange(5))
-    assert rows.admit(chunk) == (chunk, 0)
-    assert not rows.skip_bad_rows().admit(chunk)[1]
+    assert rows.validate_or_mask(chunk) == (chunk, 0)
+    assert not rows.skip_bad_rows().validate_or_mask(chunk)[1]
 
 
 # ---------------------------------------------------------------- landmarks

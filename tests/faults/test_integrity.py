@@ -27,16 +27,18 @@ from zarr.storage import LocalStore
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, open_corpus, save_model
 from bigkernel.cli import main
+from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
-from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.statistics.moments import add
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.check import kind_at, protections, walk
 from bigkernel.storage.chunk_check import protection
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 N, D, CHUNK_ROWS = 300, 6, 20
@@ -164,7 +166,7 @@ def test_chunks_of_nothing_but_zeros_are_as_good_as_any(tmp_path):
 def interrupted(corpus: Corpus, tmp_path: Path) -> Path:
     """A run that was stopped in its fourth segment of five: two partial results are published."""
     (tmp_path / "stop").touch()
-    start = int(as_rows(corpus).bounds()[-3])
+    start = int(as_rows(corpus).bounds(settings())[-3])
     statistic = LabelledSums(str(tmp_path / "stop"), start)
     with pytest.raises(RuntimeError, match="stopped"):
         sweep(as_rows(corpus), statistic, client="serial", run=tmp_path / "run")
@@ -174,7 +176,7 @@ def interrupted(corpus: Corpus, tmp_path: Path) -> Path:
 
 
 def resumed(corpus: Corpus, run: Path) -> Swept:
-    statistic = LabelledSums(str(run.parent / "stop"), int(as_rows(corpus).bounds()[-3]))
+    statistic = LabelledSums(str(run.parent / "stop"), int(as_rows(corpus).bounds(settings())[-3]))
     return sweep(as_rows(corpus), statistic, client="serial", run=run, resume=True)
 
 

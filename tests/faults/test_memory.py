@@ -27,8 +27,8 @@ from bigkernel import (
     executing,
 )
 from bigkernel.config import settings
+from bigkernel.engine.process_probes import peak_bytes
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.tasks import peak_bytes
 from bigkernel.errors import PlanTooLarge
 from bigkernel.monitor.events import SweepStarted
 from bigkernel.monitor.scope import observe

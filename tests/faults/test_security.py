@@ -39,9 +39,9 @@ from bigkernel.cli import main
 from bigkernel.cluster import tls_authority
 from bigkernel.cluster.tls_authority import make_certificates, renew_certificates
 from bigkernel.engine.context import processors
+from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.engine.tasks import blas_threads
 from bigkernel.errors import ConfigError, Stalled
 
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, executing
-from bigkernel.engine.preflight import stored
 from bigkernel.engine.sources import NumpySource
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.deform_corpus import (
@@ -194,7 +193,7 @@ def test_a_corpus_is_known_again_by_its_images_and_every_option(images, write, p
 
 def test_every_worker_is_asked_for_the_images(images):
     rows = deformed_rows(images, ROWS, deformation_of(images))
-    assert {(source.path, source.name) for source in stored(rows)} == {
+    assert {(source.path, source.name) for source in rows.stored} == {
         (images.path, name) for name in ("x", *images.columns)
     }
 

@@ -14,7 +14,8 @@ from reference_images import moment_normalised, moments, orientation_features
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations, square_side
-from bigkernel.streaming.chunk import Chunk, Scale, Standardize, UnitNorm, map_costs
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, map_costs
 
 ROWS = 200
 SHAPES = [(16, 16), (28, 28), (8, 8), (5, 9), (1, 7), (3, 1)]

@@ -20,14 +20,14 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import DaskSource, NumpySource
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.image_sources import Chosen, Repeated, RowNumbers, making
+from bigkernel.images.image_sources import Chosen, Repeated, RowNumbers
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.images.restyle import Restyling, Style, Styling
 from bigkernel.images.virtual_copies import restyle, styled_domains, virtual_copies
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.streaming.chunk import MapCost, UnitNorm
+from bigkernel.streaming.row_maps import MapCost, UnitNorm
 
 N, SIDE, COPIES = 60, 8, 3
 rng = np.random.default_rng(8)
@@ -227,11 +227,11 @@ def test_what_it_costs_to_make_rows_is_told(inputs):
     restyling, styling = Restyling(SIDE, SIDE), Styling(SIDE, SIDE, STYLES)
     domains = styled_domains(inputs["corpus"], STYLES)
     both = virtual_copies(domains, copies=1)
-    assert making(inputs["rows"].x) == MapCost()
-    assert making(domains.x) == making(domains.window(3, 9).x)
-    assert making(domains.x) == MapCost(styling.flops_per_row, 0, styling.work_bytes)
-    assert making(both.x).flops_per_row == restyling.flops_per_row + styling.flops_per_row
-    assert making(both.x).fixed_bytes == max(restyling.work_bytes, styling.work_bytes)
+    assert inputs["rows"].x.cost() == MapCost()
+    assert domains.x.cost() == domains.window(3, 9).x.cost()
+    assert domains.x.cost() == MapCost(styling.flops_per_row, 0, styling.work_bytes)
+    assert both.x.cost().flops_per_row == restyling.flops_per_row + styling.flops_per_row
+    assert both.x.cost().fixed_bytes == max(restyling.work_bytes, styling.work_bytes)
 
 
 def test_rows_made_otherwise_are_told_apart(inputs):

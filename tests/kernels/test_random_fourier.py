@@ -14,7 +14,8 @@ from threadpoolctl import threadpool_limits
 from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
-from bigkernel.streaming.chunk import Chunk, Scale, Workspace
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.row_maps import Scale
 
 rng = np.random.default_rng(20071203)
 N, D, P = 40, 5, 400

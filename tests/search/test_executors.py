@@ -204,7 +204,7 @@ class Ended(Exception):
 
 def ended_after(patch, segments):
     """The sweeps of this process end after so many segments."""
-    engine, done = import_module("bigkernel.engine.sweep"), []
+    engine, done = import_module("bigkernel.engine.local_executor"), []
     run = engine.run_segment
 
     def counted(*args):

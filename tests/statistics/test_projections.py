@@ -14,7 +14,7 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
-from bigkernel.streaming.chunk import UnitNorm
+from bigkernel.streaming.row_maps import UnitNorm
 
 N, D, M, R = 300, 6, 20, 4
 

@@ -16,7 +16,8 @@ from probes import Sums, Touch
 import bigkernel
 from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import _identity, plan_sweep, sweep
+from bigkernel.engine.session import identity
+from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import Job, merge, run_segment
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -25,8 +26,8 @@ from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage import run_directory, zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, attach, detach
-from bigkernel.streaming.chunk import Scale, Standardize
 from bigkernel.streaming.merge_tree import merge_tree
+from bigkernel.streaming.row_maps import Scale, Standardize
 
 N, D = 110, 4
 rng = np.random.default_rng(9)
@@ -66,7 +67,7 @@ class Steps:
 
     def __init__(self, monkeypatch, at=0):
         self.done, self.at = 0, at
-        for owner, name in ((run_directory.arrays, "publish"), (run_directory, "write_json"), (Run, "discard")):
+        for owner, name in ((run_directory.zarr_arrays, "publish"), (run_directory, "write_json"), (Run, "discard")):
             monkeypatch.setattr(owner, name, self.watched(getattr(owner, name)))
 
     def watched(self, function):
@@ -163,7 +164,7 @@ def segments_only(rows, statistic, path):
     """A run whose segments are all published, and none merged."""
     store = Run(str(path))
     steps = plan_sweep(rows, statistic)
-    store.begin(_identity(rows, statistic, steps, settings()), resume=False)
+    store.begin(identity(rows, statistic, steps, settings()), resume=False)
     job = Job(statistic, settings().block_rows, store)
     return job, [run_segment(job, rows, segment) for segment in steps.segments]
 

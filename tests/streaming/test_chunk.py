@@ -11,14 +11,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
-from bigkernel.streaming.chunk import (
-    Chunk,
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.row_maps import (
     MapCost,
     SameWidth,
     Scale,
     Standardize,
     UnitNorm,
-    Workspace,
     apply_maps,
     map_costs,
     mapped_width,

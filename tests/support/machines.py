@@ -17,14 +17,14 @@ import psutil
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, executing
-from bigkernel.engine.context import Executor
+from bigkernel.engine.context import ExecutorChoice
 from bigkernel.storage.corpus import Corpus
 
 # eight segments of a fit that takes a moment
 CUT = {"bigkernel.min-segments": 8, "bigkernel.stall-seconds": 60}
 
 
-def fit(rows: Corpus, client: Executor, **options: Any) -> str:
+def fit(rows: Corpus, client: ExecutorChoice, **options: Any) -> str:
     """The digest of all coefficients of a fit."""
     with executing(client, **options):
         model = KernelRidge(Gaussian(2.0), alpha=1e-3, n_landmarks=80, random_state=0).fit(rows)

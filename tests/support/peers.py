@@ -16,9 +16,9 @@ from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
 from bigkernel.search.sweep_search import SweepSearchCV
-from bigkernel.statistics.moments import Accumulator
 from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}
@@ -56,7 +56,10 @@ def peer(
 ) -> Any:
     """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
-    with threadpool_limits(1), mock.patch("bigkernel.engine.sweep.threadpool_limits", return_value=nullcontext()):
+    with (
+        threadpool_limits(1),
+        mock.patch("bigkernel.engine.local_executor.threadpool_limits", return_value=nullcontext()),
+    ):
         return search.fit(X, y, **(fit or {}))
 
 

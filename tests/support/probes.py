@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from distributed import LocalCluster
 
-from bigkernel.statistics.moments import Accumulator, add
+from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 

@@ -252,7 +252,7 @@ def _of_dtype(dtype: str, times: _Times, rows: int, middle: int) -> Stages:
 
 def _reading(crew: _Crew, rows: Rows) -> dict[str, Any]:
     """Rates of decoding rows, in all workers at once and in this process."""
-    bounds = rows.bounds()
+    bounds = rows.bounds(settings())
     steps = list(pairwise(bounds))[:4]
     row_bytes = rows.stored_width * rows.dtype.itemsize
     size = statistics.fmean(stop - start for start, stop in steps) * row_bytes

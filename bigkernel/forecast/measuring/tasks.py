@@ -26,7 +26,8 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import nystrom_ridge, whiten
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, uncentred
 from bigkernel.storage.run_directory import Receipt, Run
-from bigkernel.streaming.chunk import Chunk, UnitNorm, Workspace
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.row_maps import UnitNorm
 
 Array = NDArray[Any]
 CLASSES = 10

@@ -1,0 +1,128 @@
+"""A sweep in this process: one segment after another, which is the specification, or several in threads."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from threadpoolctl import threadpool_limits
+
+from bigkernel.config import Settings
+from bigkernel.engine.context import processors
+from bigkernel.engine.executor import Slots, Work
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.schedule import Schedule
+from bigkernel.engine.tasks import Job, Partial, merge, run_segment
+from bigkernel.engine.telemetry import PULSE_SECONDS
+from bigkernel.monitor.events import Merged, Pulse
+from bigkernel.monitor.scope import Scope, emit
+from bigkernel.storage.run_directory import Run
+from bigkernel.streaming.merge_tree import leaf
+from bigkernel.streaming.plan import Plan, Segment
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Runs the tasks of a sweep in this process, up to `threads` segments at a time."""
+
+    name: str
+    threads: int
+
+    def slots(self) -> Slots:
+        """See `Executor`."""
+        return Slots(self.threads, self.threads, self.threads)
+
+    def listen(self, scope: Scope, wanted: Settings) -> None:
+        """See `Executor`; nobody."""
+
+    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> None:
+        """See `Executor`; this process can do what it has planned."""
+
+    def run(self, work: Work) -> Partial:
+        """See `Executor`."""
+        sums = PartialSums(work.job, work.schedule)
+
+        def finish(partial: Partial) -> None:
+            work.require_lock()
+            work.receipts.add(partial[1])
+            work.receipts.tell_done(partial[1])
+            sums.add(partial[1].node, partial)
+
+        # one BLAS thread a task, set once for the whole sweep: parallelism is over segments
+        with threadpool_limits(limits=1, user_api="blas"):
+            for node, receipt in work.schedule.finished.items():
+                sums.add(node, (None, receipt))
+            if self.threads == 1:
+                _run_serially(work, finish)
+            else:
+                _run_in_threads(work, finish, self.threads)
+        return sums.root()
+
+
+def serial() -> LocalExecutor:
+    """One task at a time: the specification of all executors."""
+    return LocalExecutor("serial", 1)
+
+
+def threads() -> LocalExecutor:
+    """A task on every processor that this process may use."""
+    return LocalExecutor("threads", processors())
+
+
+class PartialSums:
+    """Merges partials as soon as both children of a node are there; few are held, about one on each level."""
+
+    def __init__(self, job: Job, schedule: Schedule) -> None:
+        self._job, self._schedule = job, schedule
+        self.held: dict[str, Partial] = {}
+
+    def add(self, node: str, partial: Partial) -> None:
+        """Take a finished node."""
+        self.held[node] = partial
+        while due := self._schedule.merge_due(node, self.held):
+            node, left, right = due
+            children = self.held.pop(left), self.held.pop(right)
+            self.held[node] = merge(self._job, node, *children, self._schedule.ancestors(node))
+            emit(Merged(node))
+
+    def root(self) -> Partial:
+        """The only node left."""
+        (partial,) = self.held.values()
+        return partial
+
+
+def _task(work: Work, job: Job, segment: Segment) -> Partial:
+    return run_segment(job, work.rows, segment, work.schedule.ancestors(leaf(segment.index)))
+
+
+def _run_serially(work: Work, finish: Callable[[Partial], None]) -> None:
+    job = replace(work.job, heard=emit)
+    for segment in work.schedule.waiting():
+        finish(_task(work, job, segment))
+
+
+def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int) -> None:
+    pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
+    job = replace(work.job, heard=pulses.put)  # observers hear them in the thread of the driver
+    waiting = deque(work.schedule.waiting())
+    running: set[Future[Partial]] = set()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="bigkernel-segment")
+    try:
+        while waiting or running:
+            while waiting and len(running) < threads:
+                running.add(pool.submit(_task, work, job, waiting.popleft()))
+            done, running = wait(running, timeout=PULSE_SECONDS, return_when=FIRST_COMPLETED)
+            with suppress(queue.Empty):
+                while True:
+                    emit(pulses.get_nowait())
+            for future in done:
+                finish(future.result())
+    except BaseException:
+        wait(running, timeout=work.wanted.grace_seconds)  # what is under way is still published in the run
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

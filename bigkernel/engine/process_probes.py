@@ -1,0 +1,61 @@
+"""Probes of a process: its name, memory and BLAS threads; and what a Dask worker says of its state."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+from distributed import Worker, get_worker
+from threadpoolctl import threadpool_info
+
+
+def worker_name() -> str:
+    """Address of the Dask worker, or host and process."""
+    try:
+        return str(get_worker().address)
+    except ValueError:
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def peak_bytes() -> int:
+    """Highest resident memory of this process so far."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def blas_threads() -> dict[str, int]:
+    """Threads of every BLAS library loaded in this process."""
+    return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+def at_work(token: str, dask_worker: Worker) -> bool:
+    """Tell if a worker executes a task of the sweep with this token; for `Client.run`."""
+    return any(
+        token in str(task.key) for task in list(dask_worker.state.executing | dask_worker.state.long_running)
+    ) or any(token in str(key) for key, task in list(dask_worker.state.tasks.items()) if task.state == "cancelled")
+
+
+def state_of(dask_worker: Worker) -> dict[str, Any]:
+    """Status, memory, tasks under way and free disk of a worker, told when a job stalls; for `Client.run`."""
+    free = shutil.disk_usage(dask_worker.local_directory).free
+    return {
+        "status": dask_worker.status.name,
+        "memory": dask_worker.monitor.get_process_memory(),
+        "limit": dask_worker.memory_manager.memory_limit,
+        "tasks": [str(task.key) for task in list(dask_worker.state.executing)],
+        "free_disk": free,
+    }
+
+
+def last_words(dask_worker: Any) -> str:
+    """The last lines that a nanny logged, newest first; for `Client.run` with `nanny=True`."""
+    return " | ".join(text for _, text in dask_worker.get_logs(n=3))

@@ -1,0 +1,133 @@
+"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, standardize), and what they cost.
+
+Shapes: b rows of a block, d features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class RowMap(Protocol):
+    """A row-wise transform of d features: what it gives for a row depends on that row alone."""
+
+    name: ClassVar[str]
+
+    def width(self, d: int) -> int:
+        """Features of a row that has d before; `DataError` where it takes no rows of d features."""
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """What a row of d features costs, in a dtype of `itemsize` bytes."""
+
+    def apply(self, x: Array) -> Array:
+        """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
+
+
+@dataclass(frozen=True)
+class MapCost:
+    """Flops a row, bytes of buffers a row beside the rows themselves, and bytes that the map takes in a process."""
+
+    flops_per_row: float = 0.0
+    row_bytes: int = 0
+    fixed_bytes: int = 0
+
+
+class SameWidth:
+    """A row map in place: d features to d features, at a cost that is not counted."""
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        return d
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        return MapCost()
+
+
+def mapped_width(row_maps: Sequence[RowMap], d: int) -> int:
+    """Features of a row of d after the maps."""
+    for row_map in row_maps:
+        d = row_map.width(d)
+    return d
+
+
+def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> Array:
+    """Rows x (n, d), float32 or float64, after the maps, (n, width); a block at a time, so that buffers stay small.
+
+    x may be changed, and may be what is returned.
+    """
+    width = mapped_width(row_maps, x.shape[1])
+    out = x if width == x.shape[1] else np.empty((len(x), width), x.dtype)
+    for start in range(0, len(x), block_rows):
+        mapped = x[start : start + block_rows]
+        for row_map in row_maps:
+            mapped = row_map.apply(mapped)
+        out[start : start + block_rows] = mapped
+    return out
+
+
+def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
+    """What all maps cost together; one that changes the width needs its rows before and after it."""
+    flops, row_bytes, fixed = 0.0, 0, 0
+    for row_map in row_maps:
+        cost, after = row_map.cost(d, itemsize), row_map.width(d)
+        flops, fixed = flops + cost.flops_per_row, fixed + cost.fixed_bytes
+        row_bytes = max(row_bytes, cost.row_bytes + (d + after) * itemsize * (after != d))
+        d = after
+    return MapCost(flops, row_bytes, fixed)
+
+
+@dataclass(frozen=True)
+class Scale(SameWidth):
+    """x·factor, for example 1/255 for pixels."""
+
+    factor: float
+    name: ClassVar[str] = "scale"
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        np.multiply(x, x.dtype.type(self.factor), out=x)
+        return x
+
+
+@dataclass(frozen=True)
+class UnitNorm(SameWidth):
+    """x/‖x‖₂; a row of zeros stays as it is."""
+
+    name: ClassVar[str] = "unit-norm"
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        limits = np.finfo(x.dtype)
+        with np.errstate(over="ignore", under="ignore"):
+            squares = np.einsum("ij,ij->i", x, x)
+        extreme = ~((squares > limits.tiny / limits.eps) & (squares <= limits.max))
+        if extreme.any():  # squares that leave the range of the dtype, and zeros: bring the largest value to 1 first
+            largest = np.abs(x[extreme]).max(axis=1, initial=0)
+            x[extreme] /= np.where(largest == 0, 1, largest)[:, None]
+            squares[extreme] = np.einsum("ij,ij->i", x[extreme], x[extreme])
+            squares[squares == 0] = 1
+        np.divide(x, np.sqrt(squares)[:, None], out=x)
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Standardize(SameWidth):
+    """(x − mean)/std per feature; std is 1 where a feature does not vary."""
+
+    mean: Array
+    std: Array
+    name: ClassVar[str] = "standardize"
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        np.subtract(x, self.mean.astype(x.dtype), out=x)
+        np.divide(x, self.std.astype(x.dtype), out=x)
+        return x
