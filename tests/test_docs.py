@@ -1,14 +1,25 @@
-"""Examples in docstrings run, and give what they show."""
+"""Examples in docstrings and on the pages run; the pages name every public name, and their links lead somewhere."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
+import json
 import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
 
+import page_blocks
 import pytest
 
 import bigkernel
+
+ROOT = Path(__file__).parents[1]
+TOP_PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
+PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 
 MODULES = sorted({"bigkernel", *(found.name for found in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -44,3 +55,48 @@ def test_every_public_name_has_a_docstring_of_its_own(name):
     for method in ("fit", "predict", "partial_fit", "predict_to", "score", "transform"):
         function = vars(value).get(method) if isinstance(value, type) else None
         assert function is None or function.__doc__
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """What went wrong on each page whose blocks are run, all of them in one process."""
+    pages = [str(page) for page in PAGES if any(block.kind in ("python", "sh") for block in page_blocks.blocks_of(page))]
+    driver = [sys.executable, page_blocks.__file__, *pages]
+    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path_factory.mktemp("pages"), timeout=230, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run_in_order(page, outcomes):
+    assert outcomes.get(page.name, "") == ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_is_run_or_says_why_not(page):
+    for block in page_blocks.blocks_of(page):
+        assert block.kind in ("python", "sh") or block.kind.startswith("{"), f"{page}:{block.line}: {block.kind!r}"
+        if block.kind == "sh" and not block.reason:
+            assert {words[0] for words in page_blocks.commands_of(block)} == {"bigkernel"}
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", TOP_PAGES, ids=lambda page: page.name)
+def test_links_of_pages_outside_the_documentation_lead_to_files(page):
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"", page.read_text(encoding="utf-8"))
+    assert [link for found in links if not (ROOT / (link := "".join(found))).exists()] == []
+
+
+def test_the_reference_lists_every_public_name():
+    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(listed) == sorted(bigkernel.__all__)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("numpydoc") is None, reason="bigkernel[docs] is not installed")
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path / "html")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=230)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,96 @@
+"""The code blocks of Markdown pages, and a driver that runs them: `python page_blocks.py PAGE…` prints one JSON object.
+
+The blocks of a page run in order, in one namespace and one empty directory. `python` blocks are executed as they stand
+(those of README.md as a file each, in a process of its own); the lines of `sh` blocks are commands of `bigkernel`, called
+in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?^```(?P<kind>\S*)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, the line that it begins in, and why it is not run, if it is not."""
+
+    kind: str
+    text: str
+    line: int
+    reason: str | None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found["kind"], found["text"], text.count("\n", 0, found.start("text")) + 1, found["reason"])
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    """Return the words of each command of an `sh` block, without comments."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def run_command(words: list[str]) -> None:
+    """Call a command of bigkernel in this process; raises if it does not end with 0."""
+    from click.testing import CliRunner
+
+    from bigkernel.cli import main
+
+    assert words[0] == "bigkernel", f"{words}: not a command of bigkernel"
+    result = CliRunner().invoke(main, words[1:])
+    if result.exit_code:
+        raise RuntimeError(f"{shlex.join(words)} ended with {result.exit_code}:\n{result.output}") from result.exception
+
+
+def run_file(text: str) -> None:
+    """Paste `text` into a file and run it with Python; raises if that fails."""
+    Path("pasted.py").write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=200)
+    if done.returncode:
+        raise RuntimeError(f"the block as a file ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def run_page(page: Path) -> str:
+    """Run the blocks of a page in an empty directory; return what went wrong, or nothing."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        try:
+            for block in blocks_of(page):
+                if block.reason:
+                    continue
+                if block.kind == "python" and page.name == "README.md":
+                    run_file(block.text)
+                elif block.kind == "python":
+                    padding = "\n" * (block.line - 1)  # so that a traceback shows the lines of the page
+                    exec(compile(padding + block.text, str(page), "exec"), names)
+                elif block.kind == "sh":
+                    for words in commands_of(block):
+                        run_command(words)
+        except Exception:
+            return traceback.format_exc()
+        finally:
+            os.chdir("/")
+    return ""
+
+
+if __name__ == "__main__":
+    sys.stdout, answer = sys.stderr, sys.stdout
+    pages = [Path(name).resolve() for name in sys.argv[1:]]
+    json.dump({page.name: run_page(page) for page in pages}, answer)
