@@ -66,12 +66,12 @@ def outcomes(tmp_path_factory):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(page, outcomes):
-    assert outcomes.get(page.name, "") == ""
+    assert outcomes.get(str(page), "") == ""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_is_run_or_says_why_not(page):
     for block in page_blocks.blocks_of(page):
         assert block.kind in ("python", "sh") or block.kind.startswith("{"), f"{page}:{block.line}: {block.kind!r}"
@@ -83,7 +83,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
-@pytest.mark.parametrize("page", TOP_PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", TOP_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_pages_outside_the_documentation_lead_to_files(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"", page.read_text(encoding="utf-8"))
     assert [link for found in links if not (ROOT / (link := "".join(found))).exists()] == []

@@ -18,7 +18,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?^```(?P<kind>\S*)\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?^```(?P<kind>\S*)[^\n]*\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @dataclass(frozen=True)
@@ -93,4 +93,4 @@ def run_page(page: Path) -> str:
 if __name__ == "__main__":
     sys.stdout, answer = sys.stderr, sys.stdout
     pages = [Path(name).resolve() for name in sys.argv[1:]]
-    json.dump({page.name: run_page(page) for page in pages}, answer)
+    json.dump({str(page): run_page(page) for page in pages}, answer)
