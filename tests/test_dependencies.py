@@ -1,0 +1,61 @@
+"""Every package that the code imports is declared in pyproject.toml, and what it needs everywhere is no extra."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name != "test"}
+# modules that are only imported where their extra is there
+OPTIONAL_MODULES = {"bigkernel/cli/pictures.py": "plots"}
+# where the name that is imported is not that of the distribution, for those that need not be installed here
+DISTRIBUTIONS = {name: set(found) for name, found in packages_distributions().items()}
+
+
+def declared(requirements: list[str]) -> set[str]:
+    """Names of distributions, as PEP 503 spells them."""
+    return {spelt(re.split(r"[\[<>=!~ ]", requirement)[0]) for requirement in requirements}
+
+
+def spelt(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Names of the packages that statements, and `import_module` of a name, import from elsewhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        else:
+            continue
+        for name in (name.partition(".")[0] for name in names):
+            if name != "bigkernel" and name not in sys.stdlib_module_names:
+                yield name
+
+
+def undeclared(path: Path) -> Iterator[str]:
+    name = path.relative_to(ROOT).as_posix()
+    base = declared(PROJECT["dependencies"])
+    anywhere = base.union(*map(declared, EXTRAS.values()))
+    always = base | declared(EXTRAS.get(OPTIONAL_MODULES.get(name, ""), []))
+    tree = ast.parse(path.read_text())
+    at_import = {found for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for found in imports(node)}
+    for found in sorted(set(imports(tree))):
+        if not (always if found in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(found, {found}))):
+            yield f"{name}: {found}"
+
+
+def test_what_is_imported_is_declared_and_needed_everywhere_only_if_it_is_no_extra():
+    found = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
+    assert found == []
