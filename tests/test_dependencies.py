@@ -50,7 +50,8 @@ def undeclared(path: Path) -> Iterator[str]:
     anywhere = base.union(*map(declared, EXTRAS.values()))
     always = base | declared(EXTRAS.get(OPTIONAL_MODULES.get(name, ""), []))
     tree = ast.parse(path.read_text())
-    at_import = {found for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for found in imports(node)}
+    statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    at_import = {found for node in statements for found in imports(node)}
     for found in sorted(set(imports(tree))):
         if not (always if found in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(found, {found}))):
             yield f"{name}: {found}"

@@ -1,8 +1,8 @@
 """NumPy's own files: one array (.npy) or several (.npz); never pickle.
 
-x is (n, d), or (n, h, w) as images, or (n,) as a single feature. Arrays in C order, gzip or zip included, stream block
-by block. Arrays in Fortran order are memory-mapped in a plain .npy, and loaded whole from .npz. Three-dimensional uint8
-is taken as pixels: scale 255. Format: numpy.lib.format.
+x is (n, d), or (n, h, w) as images, or (n,) as a single feature. A plain .npy is memory-mapped by `numpy.load`. Within
+gzip or .npz, of which `numpy.load` would hold all, arrays in C order stream block by block, and those in Fortran order
+are loaded whole. Three-dimensional uint8 is taken as pixels: scale 255. Format: numpy.lib.format.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Y_NAMES = ("y", "labels", "target")
 
 @dataclass(frozen=True)
 class _Array:
-    """An array in a file: its header, and how to open the bytes again."""
+    """An array in a file: its header, and a function that opens its bytes."""
 
     name: str
     open: Callable[[], AbstractContextManager[Stream]]
@@ -63,20 +63,31 @@ class _Array:
         return self.head_bytes + self.dtype.itemsize * int(np.prod(self.shape, dtype=object))
 
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
-        """Blocks (k, the other dimensions in one), in native byte order."""
+        """Yield blocks (k, the other dimensions in one), in native byte order."""
         row_shape = (int(np.prod(self.shape[1:], dtype=np.int64)),) if len(self.shape) > 1 else ()
-        if not self.fortran:
+        if self.mapped is None and not self.fortran:
             with self.open() as stream:
                 yield from binary_rows(stream, self.head_bytes, self.shape[0], row_shape, self.dtype, step)
             return
-        whole = self._fortran()
+        whole = self._whole() if self.mapped is None else None
         for start in range(0, self.shape[0], step):
-            rows = np.ascontiguousarray(whole[start : start + step])
-            yield rows.reshape(len(rows), *row_shape).astype(native(self.dtype), copy=False)
+            # mapped anew for each block, so that the pages of those before do not count as this process's memory
+            rows = np.array((self._map() if whole is None else whole)[start : start + step], order="C")
+            rows = rows.reshape(len(rows), *row_shape)
+            yield rows if self.dtype.kind == "U" else rows.astype(native(self.dtype), copy=False)
 
-    def _fortran(self) -> NDArray[Any]:
-        if self.mapped is not None:
-            return np.memmap(self.mapped, self.dtype, "r", self.head_bytes, self.shape, "F")
+    def _map(self) -> NDArray[Any]:
+        assert self.mapped is not None
+        try:
+            found = np.load(self.mapped, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
+            if (found.shape, found.dtype) == (self.shape, self.dtype):
+                return np.asarray(found)
+            reason = f"it has shape {found.shape} of {found.dtype} now"
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        raise DataError(f"{self.name}: cannot be mapped: {reason}; was it changed meanwhile?")
+
+    def _whole(self) -> NDArray[Any]:
         with self.open() as stream:
             data = stream.read_exactly(self.size_bytes, "the array")
             stream.expect_end()
@@ -84,12 +95,12 @@ class _Array:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins so is a .npy file."""
+    """Return True for a file that begins as a .npy file."""
     return head.startswith(MAGIC)
 
 
 def recognises_npz(head: bytes) -> bool:
-    """Whether a file that begins so is a zip archive whose first member is a .npy file."""
+    """Return True for a file that begins as a zip archive whose first member is a .npy file."""
     return head.startswith(b"PK\x03\x04") and b".npy" in head[30:300]
 
 
@@ -188,30 +199,23 @@ def _open_member(path: str, name: str) -> _Array:
 
 def _read_header(name: str, opened: Callable[[], AbstractContextManager[Stream]], mapped: str | None) -> _Array:
     with opened() as stream:
-        start = stream.read_exactly(8, "the magic of a .npy file")
-        if start[:6] != MAGIC or start[6:] not in (b"\x01\x00", b"\x02\x00"):
-            raise DataError(
-                f"{name}: byte 0: expected {MAGIC!r} and version 1.0 or 2.0 of a .npy file, found {start!r}"
-            )
-        kind, width = ("<H", 2) if start[6] == 1 else ("<I", 4)
-        size = stream.read_exactly(width, "the length of the header")
-        (length,) = struct.unpack(kind, size)
-        if length > _MOST_HEADER_BYTES:
-            raise DataError(f"{name}: byte 8: its header claims {length} bytes, at most {_MOST_HEADER_BYTES} are read")
-        text = io.BytesIO(size + stream.read_exactly(length, "the header"))
-        head_bytes = stream.offset
-    parse = np.lib.format.read_array_header_1_0 if start[6] == 1 else np.lib.format.read_array_header_2_0
+        head = io.BytesIO(stream.read(_MOST_HEADER_BYTES))
+    start = head.getvalue()[:8]
+    parse = {MAGIC + b"\1\0": np.lib.format.read_array_header_1_0, MAGIC + b"\2\0": np.lib.format.read_array_header_2_0}
+    if start not in parse:
+        raise DataError(f"{name}: byte 0: expected {MAGIC!r} and version 1.0 or 2.0 of a .npy file, found {start!r}")
     try:
-        shape, fortran, dtype = parse(text)
+        np.lib.format.read_magic(head)
+        shape, fortran, dtype = parse[start](head, max_header_size=_MOST_HEADER_BYTES)
     except Exception as error:
-        raise DataError(f"{name}: byte 10: its .npy header cannot be read: {error}") from error
+        raise DataError(f"{name}: byte {head.tell()}: its .npy header cannot be read: {error}") from error
     if dtype.hasobject or dtype.kind not in "biufU" or dtype.itemsize < 1 or (dtype.kind == "f" and dtype.itemsize > 8):
         raise DataError(
             f"{name}: expected an array of numbers, found dtype {dtype}; save it as float32, float64 or integers"
         )
     if any(size < 0 for size in shape):
         raise DataError(f"{name}: byte 10: impossible shape {shape}")
-    return _Array(name, opened, shape, dtype, bool(fortran) and len(shape) > 1, head_bytes, mapped)
+    return _Array(name, opened, shape, dtype, bool(fortran) and len(shape) > 1, head.tell(), mapped)
 
 
 def _source(kind: str, path: str, x: _Array, y: _Array | None, files: tuple[str, ...]) -> Source:
