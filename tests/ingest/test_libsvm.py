@@ -87,6 +87,7 @@ def test_the_content_tells_the_format_gzip_or_plain(lines, tmp_path):
         ("1 1: 0.5", "index 1: expected a finite number, found ''"),
         ("1 1:2:3 4", "index 1: expected a finite number, found '2:3'"),
         ("1 -1:2", "expected index:value, found '-1:2'"),
+        ("1 1:1 +2:2", "expected index:value, found '\\+2:2'"),
         ("1 1.5:2", "expected index:value, found '1.5:2'"),
         ("1 qid:3 1:2", "found 'qid:3': rankings by query are not read"),
         ("cat 1:2", "expected a number as the label, found 'cat'"),

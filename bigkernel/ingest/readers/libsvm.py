@@ -2,11 +2,14 @@
 
 Rows are stored dense as float32 (k, d). d is the largest index of the file, found in a pass when the source is opened,
 unless it is given. Lines are read strictly: what is not "number index:number …" with rising indices is an error that
-names path and line. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
+names path and line. `sklearn.datasets.load_svmlight_file` parses the lines of a block; when it refuses them, or would
+take what is no plain number, the line at fault is looked for here.
+Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
 """
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -15,20 +18,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.datasets import load_svmlight_file
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.readers.lines import lines_of, number_in
 from bigkernel.ingest.readers.source import MOST_FEATURES, Block, Source, block_rows
 
-_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_LINE = re.compile(rf"{_NUMBER}(?:[ \t]++[0-9]{{1,15}}+:{_NUMBER})*+")
+_LENIENT = re.compile(r"_|qid:|[ \t]\+")  # what scikit-learn takes as Python does, or passes over
 _PAIR = re.compile(r"([^\s:]*):(\S*)")
 _HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:#.*)?")
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """How to read the lines of one file: indices from `first` on, d features."""
+    """The lines of one file, whose indices begin at `first`, as rows of d features."""
 
     path: str
     first: int
@@ -50,35 +53,33 @@ class _Pairs:
             yield np.array(values, np.float64)
 
     def _dense(self, numbers: list[int], rows: list[str]) -> Block:
-        """Rows (k, d) and labels (k,) of lines without comments."""
-        if not all(map(_LINE.fullmatch, rows)):
-            raise self._first_fault(numbers, rows)
-        lengths = np.array([1 + 2 * row.count(":") for row in rows])
-        flat = np.fromstring("\n".join(rows).replace(":", " "), np.float64, sep=" ")  # numbers alone, as just matched
-        if len(flat) != lengths.sum() or not np.isfinite(flat).all():
-            raise self._first_fault(numbers, rows)
-        labels = np.zeros(len(flat), bool)
-        labels[np.cumsum(lengths) - lengths] = True
-        pairs = flat[~labels].reshape(-1, 2)
-        row = np.repeat(np.arange(len(rows)), lengths // 2)
-        column = pairs[:, 0].astype(np.int64) - self.first
-        falls = np.flatnonzero((np.diff(column) <= 0) & (np.diff(row) == 0))
-        if falls.size or (column.size and (column.min() < 0 or column.max() >= self.n_features)):
-            raise self._first_fault(numbers, rows)
-        x = np.zeros((len(rows), self.n_features), np.float32)
+        """Return rows (k, d) and labels (k,) of lines without comments."""
+        text = "\n".join(rows)
+        try:
+            if _LENIENT.search(text):
+                raise ValueError("an underscore, a sign of an index, or qid:")
+            pairs, y = load_svmlight_file(
+                io.BytesIO(text.encode()), n_features=self.n_features, zero_based=self.first == 0
+            )
+            if not (np.isfinite(pairs.data).all() and np.isfinite(y).all()):
+                raise ValueError("a number is not finite")
+        except (ValueError, OverflowError) as error:
+            raise self._first_fault(numbers, rows, str(error)) from None
         with np.errstate(over="ignore"):
-            x[row, column] = pairs[:, 1]
+            x = pairs.toarray().astype(np.float32)
         if not np.isfinite(x).all():
             bad = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
             raise DataError(f"{self.path}: line {numbers[bad]}: a value that float32 cannot hold")
-        return x, flat[labels]
+        return x, y
 
-    def _first_fault(self, numbers: list[int], rows: list[str]) -> DataError:
+    def _first_fault(self, numbers: list[int], rows: list[str], reason: str) -> DataError:
         for number, row in zip(numbers, rows, strict=True):
             fault = self._fault(row)
             if fault:
                 return DataError(f"{self.path}: line {number}: {fault}")
-        return DataError(f"{self.path}: lines {numbers[0]} to {numbers[-1]} cannot be read as index:value pairs")
+        return DataError(
+            f"{self.path}: lines {numbers[0]} to {numbers[-1]} cannot be read as index:value pairs: {reason}"
+        )
 
     def _fault(self, row: str) -> str:
         label, *pairs = row.split()
@@ -108,7 +109,7 @@ class _Pairs:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether the first line with anything in it is a number and index:value pairs."""
+    """Return True where the first line with anything in it is a number and index:value pairs."""
     for line in head.split(b"\n")[:100]:
         text = line.strip()
         if text and not text.startswith(b"#"):
@@ -160,7 +161,7 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
 
 
 def _measured(path: str, first: int) -> tuple[int, int]:
-    """Rows, and the largest of their last indices; the rest of a row is looked at when it is read."""
+    """Return the number of rows and the largest of their last indices; the rest of a row is not looked at."""
     n_rows, largest = 0, first - 1
     for numbers, rows in _rows(path):
         n_rows += len(rows)
@@ -179,7 +180,7 @@ def _measured(path: str, first: int) -> tuple[int, int]:
 
 
 def _rows(path: str) -> Iterator[tuple[list[int], list[str]]]:
-    """Line numbers and lines, without comments and lines of nothing else."""
+    """Yield line numbers and lines, without comments and lines of nothing else."""
     for start, lines in lines_of(path, closed=True):
         kept = [(start + place, line.partition("#")[0].strip()) for place, line in enumerate(lines)]
         kept = [(number, line) for number, line in kept if line]
