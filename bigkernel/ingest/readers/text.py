@@ -2,7 +2,7 @@
 
 A table has one row a line and the same number of cells in each, d features and at most one target. Numbers are read
 strictly: what is not a finite decimal number is an error that names path, line (from 1), column and the text found.
-Blocks of lines go through numpy's parser; line by line is only for finding out what was wrong with a block.
+`pyarrow.csv` parses blocks of lines; line by line is only for finding the first fault of a block that it refuses.
 
 A target column holds either numbers or names, throughout. Names reach `Source.targets` as strings; whoever stores them
 collects the distinct ones in a first pass over that column alone, and stores positions in the sorted list.
@@ -11,6 +11,7 @@ collects the distinct ones in a first pass over that column alone, and stores po
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.csv  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
@@ -31,8 +34,7 @@ _LOOK_LINES = 50
 
 @dataclass(frozen=True)
 class _Table:
-    """How to read the lines of one file. `delimiter` None: runs of blanks; `target`, `group` None: no such
-    column."""
+    """The lines of one file as rows. `delimiter` None: runs of blanks; `target`, `group` None: no such column."""
 
     path: str
     delimiter: str | None
@@ -50,35 +52,54 @@ class _Table:
         named: bool | None = None
         features = self.features
         for number, lines in lines_of(self.path, skip=self.header):
-            cells = self._cells(number, lines)
-            try:
-                x = np.loadtxt(
-                    lines, np.float64, comments=None, delimiter=self.delimiter, usecols=features, quotechar='"', ndmin=2
-                )
-            except ValueError as error:
-                raise self._first_fault(number, cells, str(error)) from None
-            if x.shape != (len(lines), len(features)) or not np.isfinite(x).all():
-                raise self._first_fault(number, cells, "a number is not finite")
+            found = self._parsed(number, lines, features if self.target is None else [*features, self.target])
+            x = np.column_stack([column.to_numpy() for column in found.columns[: len(features)]])
+            if not np.isfinite(x).all():
+                raise self._first_fault(number, lines, "a number is not finite")
             y = None
             if self.target is not None:
-                y = self._target(number, cells, named)
+                y = self._target(number, _stripped(found.column(len(features))), named)
                 named = y.dtype.kind == "U"
             yield x.astype(self.dtype, copy=False), y
 
     def targets(self) -> Iterator[NDArray[Any]]:
         named: bool | None = None
-        for number, lines in lines_of(self.path, skip=self.header):
-            y = self._target(number, self._cells(number, lines), named)
+        assert self.target is not None
+        for number, texts in self._texts(self.target):
+            y = self._target(number, texts, named)
             named = y.dtype.kind == "U"
             yield y
 
     def groups(self) -> Iterator[NDArray[Any]]:
         assert self.group is not None
-        for number, lines in lines_of(self.path, skip=self.header):
-            texts = [row[self.group] for row in self._cells(number, lines)]
+        for number, texts in self._texts(self.group):
             if "" in texts:
                 raise self._fault(number + texts.index(""), self.group, "")
             yield group_ids(texts)
+
+    def _texts(self, column: int) -> Iterator[tuple[int, list[str]]]:
+        for number, lines in lines_of(self.path, skip=self.header):
+            yield number, _stripped(self._parsed(number, lines, [column]).column(0))
+
+    def _parsed(self, number: int, lines: Sequence[str], wanted: Sequence[int]) -> Any:
+        """Return a `pyarrow.Table` of the columns `wanted`: features as float64, the others as text."""
+        text, delimiter = "\n".join(lines), self.delimiter
+        if delimiter is None or '"' in text:  # pyarrow knows no runs of blanks, and no blanks before a quotation mark
+            plain = io.StringIO()
+            csv.writer(plain, lineterminator="\n").writerows(self._cells(number, lines))
+            text, delimiter = plain.getvalue(), ","
+        content, names = text.encode(), [str(column) for column in range(len(self.columns))]
+        kinds = {names[at]: pa.string() if at in (self.target, self.group) else pa.float64() for at in wanted}
+        reading = pyarrow.csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=names)
+        parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
+        converting = pyarrow.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[])
+        try:
+            table = pyarrow.csv.read_csv(pa.BufferReader(content), reading, parsing, converting)
+        except pa.ArrowInvalid as error:
+            raise self._first_fault(number, lines, str(error)) from None
+        if table.num_rows != len(lines):
+            raise self._first_fault(number, lines, f"{table.num_rows} rows in {len(lines)} lines")
+        return table
 
     def _cells(self, number: int, lines: Sequence[str]) -> list[list[str]]:
         cells = [split(line, self.delimiter) for line in lines]
@@ -93,10 +114,9 @@ class _Table:
                 )
         return cells
 
-    def _target(self, number: int, cells: list[list[str]], named: bool | None) -> NDArray[Any]:
-        """Labels of a block as float64 or as strings; `named`: which of the two it was so far, None at the start."""
+    def _target(self, number: int, texts: list[str], named: bool | None) -> NDArray[Any]:
+        """Return labels as float64 or as strings; `named`: which of the two it was so far, None at the start."""
         assert self.target is not None
-        texts = [row[self.target] for row in cells]
         try:
             joined = "".join(texts)
             if named or not joined.isascii() or "_" in joined:
@@ -120,14 +140,14 @@ class _Table:
                 )
         return np.array(texts, dtype=np.str_)
 
-    def _first_fault(self, number: int, cells: list[list[str]], reason: str) -> DataError:
-        for line, row in enumerate(cells, number):
+    def _first_fault(self, number: int, lines: Sequence[str], reason: str) -> DataError:
+        for line, row in enumerate(self._cells(number, lines), number):
             for column in self.features:
                 value = number_in(row[column])
                 if value is None or not math.isfinite(value):
                     return self._fault(line, column, row[column])
         return DataError(
-            f"{self.path}: lines {number} to {number + len(cells) - 1} cannot be read as numbers: {reason}"
+            f"{self.path}: lines {number} to {number + len(lines) - 1} cannot be read as numbers: {reason}"
         )
 
     def _fault(self, line: int, column: int, text: str) -> DataError:
@@ -215,7 +235,7 @@ def read_usps(path: str) -> Source:
 
 
 def recognises_usps(head: bytes) -> bool:
-    """Whether the first line is 257 blank-separated numbers, of which the first is integral."""
+    """Return True where the first line is 257 blank-separated numbers, of which the first is integral."""
     cells = head.split(b"\n", 1)[0].decode("latin-1").split()
     if len(cells) != USPS_FEATURES + 1:
         return False
@@ -251,6 +271,10 @@ def _source(kind: str, table: _Table, image_shape: tuple[int, int] | None) -> So
         groups=None if table.group is None else table.groups,
         files=(table.path,),
     )
+
+
+def _stripped(column: Any) -> list[str]:
+    return [text.strip() for text in column.to_pylist()]
 
 
 def _require_closed(path: str, number: int, line: str) -> None:
