@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
+import subprocess
 import zlib
 
 import numpy as np
@@ -11,10 +13,29 @@ import pytest
 import scipy.io
 
 from bigkernel.errors import DataError
-from bigkernel.ingest.readers import open_source
+from bigkernel.ingest.readers import mat, mat_process, open_source
 
 X = np.random.default_rng(0).normal(size=(12, 5))
 Y = np.arange(12) % 3 + 1
+
+
+@pytest.fixture
+def apart():
+    """Start the process of `scipy.io` as an ingest does; without, it works in the tests' own, to save their time."""
+
+
+@pytest.fixture(autouse=True)
+def here(request, monkeypatch):
+    def run(task, content, memory_bytes):
+        out = io.BytesIO()
+        try:
+            mat_process.answer(task, content, out)
+        except SystemExit as error:
+            return subprocess.CompletedProcess([], 1, b"", str(error).encode())
+        return subprocess.CompletedProcess([], 0, out.getvalue(), b"")
+
+    if "apart" not in request.fixturenames:
+        monkeypatch.setattr(mat, "_run", run)
 
 
 @pytest.fixture
@@ -39,7 +60,7 @@ def test_the_largest_matrix_and_the_fitting_vector_are_found(saved, load, compre
     assert (corpus.info.classes, corpus.info.image_shape, corpus.dtype) == ((1, 2, 3), None, "float64")
 
 
-def test_variables_can_be_named_and_labels_declined(saved, load, tmp_path):
+def test_variables_can_be_named_and_labels_declined(apart, saved, load, tmp_path):
     path = saved({"a": X, "b": X[:, :4] + 1, "y1": Y[:, None], "y2": 1.5 * Y[:, None]})
     corpus = load(path, x="b", y="y2")
     assert np.array_equal(corpus.array("x")[:], X[:, :4] + 1)
@@ -76,7 +97,7 @@ def test_every_numeric_class_keeps_its_values(saved, load, dtype):
             {},
             "no matrix of numbers for x; it holds s (1×1 struct)",
         ),
-        ({"x": X + 1j, "y": Y[:, None]}, {}, "expected real numbers, found x (12×5 complex double)"),
+        ({"x": X + 1j, "y": Y[:, None]}, {}, "expected real numbers, found complex ones in x (12×5 double)"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_the_file_holds(saved, refused, variables, options, expected):
@@ -120,7 +141,7 @@ def test_a_damaged_byte_is_refused_or_harmless(saved):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_type_that_crashes_scipy_is_refused(saved, refused, compressed):
+def test_a_type_that_crashes_scipy_is_refused(apart, saved, refused, compressed):
     """One byte that numbers an unknown storage type: scipy 1.17 reads past its table and dies."""
     path = saved({"x": X, "y": Y[:, None]}, do_compression=compressed)
     whole = bytearray(path.read_bytes())
@@ -133,7 +154,7 @@ def test_a_type_that_crashes_scipy_is_refused(saved, refused, compressed):
     else:
         whole[128 + 48] = 200
         path.write_bytes(bytes(whole))
-    assert "the variable that begins at byte 128: x (12×5 double) is stored as type 200" in refused(path)
+    assert "damaged: x (12×5 double) at byte 128: scipy.io crashed over it (SIGSEGV)" in refused(path)
 
 
 def test_big_endian_files_and_short_elements_are_read(tmp_path, load):
@@ -160,15 +181,15 @@ def test_big_endian_files_and_short_elements_are_read(tmp_path, load):
 @pytest.mark.parametrize(
     ("place", "value", "expected"),
     [
-        (0, 3, "an element of type 3, where only variables (14) may stand"),
-        (8, 9, "no array flags"),
-        (24, 9, "no dimensions"),
-        (35, 255, "impossible dimensions"),
-        (40, 9, "no name"),
-        (32, 13, "x (13×5 double) has 480 bytes of data, expected 520"),
-        (16, 9, "x (12×5 uint8) is stored as type 9"),
-        (42, 5, "a short element of 5 bytes at its byte 32"),
-        (50, 1, "x (12×5 double) has 1 bytes of data, expected 480"),
+        (0, 3, "the variable that begins at byte 128: Expecting miMATRIX type here, got 3"),
+        (24, 9, "the variable that begins at byte 128: Expecting miINT32 as data type"),
+        (35, 255, "the variable that begins at byte 128: impossible dimensions (-16777204, 5)"),
+        (35, 127, "the variable that begins at byte 128: x (2130706444×5 double) of 85228257760 bytes, more than its"),
+        (40, 9, "the variable that begins at byte 128: Expecting miINT8 as data type"),
+        (42, 5, "the variable that begins at byte 128: Error in SDE format data"),
+        (32, 13, "x (13×5 double) at byte 128: cannot reshape array of size 60 into shape (5,13)"),
+        (16, 9, "x (12×5 uint8) at byte 128: it is stored as float64 of shape (12, 5)"),
+        (50, 1, "x (12×5 double) at byte 128: cannot reshape array of size 0 into shape (5,12)"),
     ],
 )
 def test_a_damaged_head_is_refused_by_what_it_says(saved, refused, place, value, expected):
@@ -176,9 +197,20 @@ def test_a_damaged_head_is_refused_by_what_it_says(saved, refused, place, value,
     whole = bytearray(path.read_bytes())
     whole[128 + place] = value
     path.write_bytes(bytes(whole))
-    message = refused(path)
-    assert "the variable that begins at byte 128: " in message
-    assert expected in message
+    assert expected in refused(path, y="none")
+
+
+def test_a_variable_that_asks_for_more_memory_than_it_may_hold_is_refused(apart, saved, refused):
+    path = saved({"x": X})
+    whole = bytearray(path.read_bytes())
+    whole[128 + 55] = 127  # 2 GiB of data, by the tag of the real part
+    path.write_bytes(bytes(whole))
+    assert "x (12×5 double) at byte 128: it asks for more memory than its values can take" in refused(path, y="none")
+
+
+def test_a_variable_that_takes_too_long_is_refused(apart, saved, refused, monkeypatch):
+    monkeypatch.setattr("bigkernel.ingest.readers.mat._SPARE_SECONDS", -300)
+    assert "x.mat: damaged: the variable that begins at byte 128: nothing after" in refused(saved({"x": X}, "x.mat"))
 
 
 @pytest.mark.parametrize("head", [b"MATLAB 7.3 MAT-file, Platform: GLNXA64", b"\x89HDF\r\n\x1a\n"])

@@ -65,8 +65,9 @@ class _Pairs:
                 raise ValueError("a number is not finite")
         except (ValueError, OverflowError) as error:
             raise self._first_fault(numbers, rows, str(error)) from None
+        x, places = np.zeros(pairs.shape, np.float32), pairs.tocoo()
         with np.errstate(over="ignore"):
-            x = pairs.toarray().astype(np.float32)
+            x[places.row, places.col] = places.data
         if not np.isfinite(x).all():
             bad = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
             raise DataError(f"{self.path}: line {numbers[bad]}: a value that float32 cannot hold")
