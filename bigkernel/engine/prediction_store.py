@@ -73,7 +73,7 @@ class PredictionWriter:
 
 
 def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
-    """What is written for values (n, c): integer labels, positions of text labels, or the numbers themselves."""
+    """The stored form of values (n, c): integer labels, positions of text labels, or the numbers themselves."""
     if predictor.classes is not None:
         best: Array = np.argmax(values, axis=1)
         return best if predictor.classes.dtype.kind not in "iub" else predictor.classes[best].astype(np.int64)

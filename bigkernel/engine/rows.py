@@ -138,7 +138,7 @@ class Rows:
                 zarr_arrays.require_chunks(source.array)
 
     def part(self, start: int, stop: int) -> Rows:
-        """What a task needs to read rows start … stop."""
+        """The part of the rows that a task needs to read start … stop."""
         columns = {name: source.part(start, stop) for name, source in self.columns.items()}
         return replace(self, x=self.x.part(start, stop), columns=columns)
 

@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 class Source(Protocol):
-    """Where a matrix or a column comes from."""
+    """The origin of a matrix or a column, read piece by piece."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class Source(Protocol):
         """Rows start … stop."""
 
     def part(self, start: int, stop: int) -> Source:
-        """What a task needs to read rows start … stop; their row ids stay as they are."""
+        """The part that a task needs to read rows start … stop; their row ids stay as they are."""
 
     def fingerprint(self) -> str:
         """A digest that differs where the values differ, as far as can be told without reading them all."""

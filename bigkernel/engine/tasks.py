@@ -33,7 +33,7 @@ Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it 
 
 @dataclass(frozen=True)
 class Job:
-    """What every task of a sweep needs: the statistic (its large arrays in the run, where there is one).
+    """The needs of every task of a sweep: the statistic (its large arrays in the run, where there is one).
 
     `retries` is how often a task tries again after an error of input or output; `heard` is told how far a running
     segment is, where somebody listens.

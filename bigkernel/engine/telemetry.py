@@ -1,4 +1,4 @@
-"""What running tasks tell: how far a segment is, to the driver in this process or by way of the scheduler."""
+"""Telemetry of running tasks: how far a segment is, told to the driver in this process or by way of the scheduler."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Bound:
             self._look_again(x, rows[:, d], out)
 
     def _look_again(self, x: Array, squares: Array, out: Array) -> None:
-        """Where ‖x−z‖² < √eps·‖x‖² the product has lost half of its digits or more: these few from the differences."""
+        """Compute the few ‖x−z‖² < √eps·‖x‖² from the differences: the product has lost half of their digits."""
         assert self.touching is not None
         limits = (-self._gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
         most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))

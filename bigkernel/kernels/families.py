@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 def argument(kernel: Kernel) -> str | None:
-    """What a resolved kernel is a function of, "euclidean", "manhattan" or "inner"; None: of what none shares."""
+    """The argument of a resolved kernel, "euclidean", "manhattan" or "inner"; None: one that no other kernel shares."""
     if isinstance(kernel, Gaussian | Matern):
         return "euclidean" if kernel.widths()[1] is None else None
     if isinstance(kernel, Laplacian):
@@ -61,7 +61,7 @@ class LandmarkFamily:
 
     @cached_property
     def scales(self) -> list[float]:
-        """What each kernel multiplies the shared argument by."""
+        """The factor of each kernel at the shared argument."""
         return [gamma / max(self._gammas) for gamma in self._gammas]
 
     @property

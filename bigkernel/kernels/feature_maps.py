@@ -28,7 +28,7 @@ class FeatureMap(Protocol):
 
     @property
     def count(self) -> int:
-        """How many blocks the same rows give: one a kernel of a family, 1 for a single map."""
+        """The number of blocks that the same rows give: one a kernel of a family, 1 for a single map."""
 
     @property
     def width(self) -> int:

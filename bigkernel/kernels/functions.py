@@ -27,7 +27,7 @@ Scale = Literal["scale"]
 
 
 class Kernel:
-    """What all kernels share; subclasses are dataclasses of their parameters.
+    """The base of all kernels; subclasses are dataclasses of their parameters.
 
     `get_params` and `set_params` are scikit-learn's, so that `kernel__sigma` works in a grid search.
     """
@@ -80,7 +80,7 @@ class Kernel:
 
     @property
     def kinked(self) -> bool:
-        """Whether the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
+        """True where the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
         return False
 
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:

@@ -40,13 +40,13 @@ class GramSpectrum:
 
     @property
     def positive_definite(self) -> bool:
-        """Whether the matrix is symmetric and no eigenvalue is below −tolerance of the largest: Definition 1."""
+        """True where the matrix is symmetric and no eigenvalue is below −tolerance of the largest: Definition 1."""
         smallest = float(self.eigenvalues[-1])
         return self.asymmetry <= self.tolerance and smallest >= -self.tolerance * self._largest
 
     @property
     def rank(self) -> int:
-        """How many eigenvalues exceed the tolerance in absolute value."""
+        """The number of eigenvalues that exceed the tolerance in absolute value."""
         return int(np.sum(np.abs(self.eigenvalues) > self.tolerance * self._largest))
 
     @property
@@ -133,7 +133,7 @@ def negative_mass(values: Array, tolerance: float) -> float:
 
 
 def negative_note(values: Array, kernel: str, *, tolerance: float | None = None) -> str:
-    """What there is to say of the negative part of a kernel matrix with these eigenvalues; "" where there is none."""
+    """A sentence on the negative part of a kernel matrix with these eigenvalues; "" where there is none."""
     tolerance = len(values) * float(np.finfo(np.float64).eps) if tolerance is None else tolerance
     mass = negative_mass(values, tolerance)
     if not mass:

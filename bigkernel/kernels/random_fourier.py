@@ -46,7 +46,7 @@ _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What decides the frequencies of a kernel, by value.
+    """The values that decide the frequencies of a kernel.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class FourierMap(SingleMap):
 
     @property
     def spectrum(self) -> Spectrum:
-        """What the frequencies are drawn from."""
+        """The distribution that the frequencies are drawn from."""
         return spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)
 
     @property

@@ -1,1 +1,1 @@
-"""What is summed over rows: additive moments, cells of domains, predictions, scores of a grid."""
+"""Sums over rows: additive moments, cells of domains, predictions, scores of a grid."""

@@ -72,7 +72,7 @@ class Cells:
 
     @property
     def width(self) -> int:
-        """How many cells there are: G(k + 1)."""
+        """The number of cells: G(k + 1)."""
         return self.n_domains * (self.n_classes + 1)
 
     def of(self, chunk: Chunk, block: slice | Array = slice(None)) -> Array:
@@ -148,7 +148,7 @@ class CellMomentStatistic(MomentStatistic):
 
     @property
     def groups(self) -> int:
-        """How many groups of rows are kept apart."""
+        """The number of groups of rows that are kept apart."""
         return 1 if self.source is None else 2
 
     def _split(self, chunk: Chunk) -> list[Array | None]:

@@ -30,7 +30,7 @@ ALIGN = 16  # columns: 64 bytes of float32
 
 
 class Statistic(Protocol):
-    """What a sweep runs: a commutative monoid over chunks of rows."""
+    """A statistic that a sweep accumulates: a commutative monoid over chunks of rows."""
 
     def zero(self) -> Accumulator:
         """An accumulator of no rows."""
@@ -42,7 +42,7 @@ class Statistic(Protocol):
         """The accumulator of the rows of both; changes neither, for a task's inputs may be used again."""
 
     def footprint(self, block_rows: int) -> Footprint:
-        """What it costs."""
+        """Its cost."""
 
 
 def add(a: Accumulator, b: Accumulator) -> Accumulator:
@@ -116,7 +116,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """How the column `y` becomes a matrix of targets (b, c), and which rows are labelled.
+    """The form in which the column `y` becomes a matrix of targets (b, c), and which rows are labelled.
 
     Attributes
     ----------
@@ -244,7 +244,7 @@ class MomentStatistic:
 
     @property
     def groups(self) -> int:
-        """How many groups of rows are kept apart."""
+        """The number of groups of rows that are kept apart."""
         return (self.unlabelled == "keep") + (self.folds.count + 1 if self.folds else 1)
 
     def zero(self) -> Accumulator:
@@ -334,7 +334,7 @@ class MomentStatistic:
             values[...] = 0
 
     def _look(self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array) -> None:
-        """What a subclass adds of the features (b, p) of a block, before their weights."""
+        """The summand of a subclass of the features (b, p) of a block, before their weights."""
 
     def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Iterator[Array]:
         """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; adds what needs no product of them."""

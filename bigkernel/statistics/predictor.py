@@ -93,7 +93,7 @@ class Predictor:
 
 @dataclass(frozen=True, eq=False)
 class ScoreStatistic:
-    """What scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
+    """The sums that scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
 
     Accumulates `confusion` (c, c), true class by predicted class, for classes; `n`, `sse`, and the sum `t` and the sum
     of squares `q` of targets less `shift`, (c,), for numbers.

@@ -1,1 +1,1 @@
-"""What lies on disk: sealed zarr stores, corpora, run directories, and the checks of all of them."""
+"""Data on disk: sealed zarr stores, corpora, run directories, and the checks of all of them."""

@@ -1,4 +1,4 @@
-"""How a store comes to be on disk: whole, sealed, by one rename; or not at all, with an error that says why.
+"""Stores are published atomically: whole, sealed, by one rename; or not at all, with an error that says why.
 
 A store is written in a hidden directory beside its place. With a token (`keep`) that directory outlives an error, so
 that an interrupted writer can take up the chunks that are in it.
@@ -73,7 +73,7 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
 
 
 def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
-    """Whether an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
+    """True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
     if not isinstance(error.filename, str):
         return False
     name, target = Path(os.path.abspath(error.filename)), Path(os.path.abspath(path))

@@ -1,4 +1,4 @@
-"""What `bigkernel check` walks: every chunk of a corpus, model, prediction store, run directory, or foreign zarr store.
+"""`bigkernel check` walks every chunk of a corpus, model, prediction store, run directory, or foreign zarr store.
 
 Everything is read through its checksums and compared with its seal (stores) or its receipts (runs); the first damage
 does not end the walk. Whoever wants that stops at the first `Looked` that carries one.
@@ -26,7 +26,7 @@ _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, Recursi
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
-    """What is at `path`: "corpus", "model", "predictions", "run", "partial", "array" or "zarr" (not of ours).
+    """The store at `path`: "corpus", "model", "predictions", "run", "partial", "array" or "zarr" (not of ours).
 
     Raises
     ------
@@ -77,7 +77,7 @@ def walk(path: str | os.PathLike[str], kind: str) -> Iterator[Looked]:
 
 
 def protections(path: str | os.PathLike[str], kind: str) -> list[str]:
-    """How far damage to what is at `path` can be seen: one sentence for each way in which its arrays are stored."""
+    """The extent to which damage at `path` can be seen: one sentence for each way in which its arrays are stored."""
     root = Path(os.path.abspath(path))
     if kind == "run":
         return ["every partial result is sealed and has its SHA-256 in a receipt"]

@@ -41,7 +41,7 @@ class Looked:
 
 
 def finite(start: int, values: NDArray[Any]) -> str:
-    """What is wrong with floating-point values of a chunk that begins with row `start`; "" if they are all finite."""
+    """A fault of floating-point values of a chunk that begins with row `start`; "" if they are all finite."""
     if values.dtype.kind not in "fc":
         return ""
     bad = ~np.isfinite(values)
@@ -92,7 +92,7 @@ def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked
 
 
 def protection(array: zarr.Array) -> str:
-    """How far damage to the chunks of an array can be seen, told from its codecs.
+    """The extent to which damage to the chunks of an array can be seen, told from its codecs.
 
     Examples
     --------

@@ -31,7 +31,7 @@ COLUMNS = ("y", "weight", "domain", "group")
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """What the attributes of a corpus say.
+    """The attributes of a corpus.
 
     `classes` lists the labels in order, empty when `y` holds numbers or is absent; where they are strings, `y` holds
     positions in the list. `image_shape` is (height, width) of a row seen as a picture, or None. `scale` divides stored

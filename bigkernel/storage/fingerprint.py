@@ -1,4 +1,4 @@
-"""What a job is, by content: a digest of any plain data, and its fields one by one for people.
+"""The content of a job: a digest of any plain data, and its fields one by one for people.
 
 A resumed run compares the fields and names the first that differs ("statistic.features.kernel.sigma was 0.5, now it is
 0.7"), so every number stands for itself and every array for its shape and digest.

@@ -125,7 +125,7 @@ def require_free_lock(directory: str | os.PathLike[str]) -> None:
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Who holds the lock of a directory: host, pid, since and whether `alive`; None where there is no lock."""
+    """The holder of the lock of a directory: host, pid, since and whether `alive`; None where there is no lock."""
     path = Path(directory) / NAME
     try:
         found = json.loads(path.read_text())
@@ -142,7 +142,7 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def _birth(pid: int) -> str:
-    """What tells a process from a later one of the same number; empty: there is none."""
+    """A text that tells a process from a later one of the same number; empty: there is none."""
     try:
         # ticks from boot to its start, which no change of the clock moves
         ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

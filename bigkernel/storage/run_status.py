@@ -1,4 +1,4 @@
-"""What the runs below a directory are: finished, being worked on, or interrupted, and what is left to do.
+"""The state of the runs below a directory: finished, being worked on, or interrupted, and what is left to do.
 
 Looks at names and receipts only, so that it takes a moment and disturbs nobody; `bigkernel check` reads the content.
 """

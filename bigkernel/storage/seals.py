@@ -45,7 +45,7 @@ class SealedArray:
 
 @dataclass(frozen=True)
 class Seal:
-    """What a seal says: SHA-256 of the group's zarr.json (empty: it has none), and its arrays by name."""
+    """The content of a seal: SHA-256 of the group's zarr.json (empty: it has none), and its arrays by name."""
 
     metadata: str
     arrays: dict[str, SealedArray]
@@ -91,7 +91,7 @@ def write(root: Path) -> None:
 
 
 def is_sealed(root: Path) -> bool:
-    """Whether a seal is there, whatever it says."""
+    """True where a seal is there, whatever it says."""
     return os.path.lexists(root / SEAL / METADATA)
 
 

@@ -106,7 +106,7 @@ def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dic
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
-    """What a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
+    """The kind that a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
 
     Nothing is verified; `open_group` does that. A sealed group with damaged metadata is still told by its text.
     """
@@ -144,7 +144,7 @@ def array_names(group: zarr.Group) -> list[str]:
 
 
 def directory_of(array: zarr.Array) -> Path:
-    """Where an array of a local store lies."""
+    """The directory of an array of a local store."""
     return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
 
 
@@ -264,7 +264,7 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def stored_fingerprint(array: zarr.Array) -> str:
-    """What tells one stored array from another without reading it: metadata; name, size and end of every chunk."""
+    """A digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
     total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
     if getattr(array.store_path.store, "root", None) is not None:
         total.update(seals.chunks_digest(directory_of(array))[0].encode())

@@ -23,7 +23,7 @@ class Folds(Protocol):
 
     @property
     def count(self) -> int:
-        """How many folds there are."""
+        """The number of folds."""
 
     def of(self, chunk: Chunk) -> Array:
         """(n,) int64: the fold that tests each row of the chunk, −1: none."""

@@ -35,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a statistic costs: flops a row, bytes of its accumulator, bytes of its buffers for one task.
+    """The cost of a statistic: flops a row, bytes of its accumulator, bytes of its buffers for one task.
 
     `width` and `dtype` are those of the block whose Gram matrix is summed; 0 and "" where none is.
     """
@@ -49,7 +49,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep will do, in rows, flops and bytes.
+    """The work of a sweep, in rows, flops and bytes.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ class RowMap(Protocol):
         """Features of a row that has d before; `DataError` where it takes no rows of d features."""
 
     def cost(self, d: int, itemsize: int) -> MapCost:
-        """What a row of d features costs, in a dtype of `itemsize` bytes."""
+        """The cost of a row of d features, in a dtype of `itemsize` bytes."""
 
     def apply(self, x: Array) -> Array:
         """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
@@ -74,7 +74,7 @@ def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> 
 
 
 def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
-    """What all maps cost together; one that changes the width needs its rows before and after it."""
+    """The cost of all maps together; one that changes the width needs its rows before and after it."""
     flops, row_bytes, fixed = 0.0, 0, 0
     for row_map in row_maps:
         cost, after = row_map.cost(d, itemsize), row_map.width(d)

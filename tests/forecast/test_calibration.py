@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from rates import RATES, calibrated
 
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.forecast import calibration, measuring
 from bigkernel.forecast.calibration import rate_of, this_machine
 from bigkernel.forecast.time_model import ORDER, Curve, Work, forecast, fresh_bytes
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.monitor.scope import observe
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, Plan, plan
 
@@ -350,3 +354,13 @@ def _numbers(value):
 def test_the_memory_that_is_new_to_a_task_is_counted_by_the_width_of_its_numbers():
     assert fresh_bytes(10, 3, 5, "float32") == 800 + 4 * (100 + 65)
     assert fresh_bytes(10, 3, 5, "float64") == 800 + 8 * (100 + 65)
+
+
+def test_a_sweep_is_announced_with_the_rate_that_this_machine_was_measured_to_have(cache, rng):
+    calibrated().save()
+    statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), rng.normal(size=(8, 4)), np.dtype("f4")), Targets(1))
+    events = []
+    with observe(events.append):
+        swept = sweep(as_rows(rng.normal(size=(50, 4)), np.zeros(50)), statistic, client="serial")
+    (started,) = [event for event in events if isinstance(event, SweepStarted)]
+    assert started.calibrated == rate_of(swept.plan) > 0

@@ -1,0 +1,84 @@
+"""The schedule of a sweep: every merge once, after those it waits for, less what was finished before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigkernel.engine.context import JobDirectory
+from bigkernel.engine.schedule import Schedule, schedule, spread
+from bigkernel.storage.run_directory import Receipt
+from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
+from bigkernel.streaming.plan import Footprint, Plan, plan
+
+
+def planned(count: int) -> Plan:
+    """So many segments of two rows each."""
+    return plan(range(0, 2 * count + 1, 2), 1, 8, Footprint(1.0, 8, 8), segment_rows=2)
+
+
+@given(count=st.integers(1, 70), data=st.data())
+def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_for_none_of_their_own(count, data):
+    covers = spans(count)
+    finished: dict[str, Receipt] = {}
+    taken: set[int] = set()
+    for node in data.draw(st.lists(st.sampled_from(sorted(covers)), max_size=4)):
+        inside = set(range(*covers[node]))
+        if not inside & taken:  # no usable node of a run contains another
+            taken |= inside
+            finished[node] = Receipt(node, *covers[node])
+    found = Schedule(planned(count), finished, (), {})
+    assert {segment.index for segment in found.waiting()} == set(range(count)) - taken
+    there = set(finished) | {leaf(segment.index) for segment in found.waiting()}
+    for batch in found.merge_batches():
+        for node, left, right in batch:
+            assert {left, right} <= there, node  # there before the batch begins
+        there -= {child for merge in batch for child in merge[1:]}
+        there |= {node for node, _, _ in batch}
+    assert [covers[node] for node in there] == [(0, count)]
+
+
+@given(count=st.integers(1, 70), data=st.data())
+def test_a_merge_is_due_when_the_second_of_its_children_comes(count, data):
+    found, held, done = schedule(planned(count), None), set[str](), []
+    for i in data.draw(st.permutations(range(count))):
+        node = leaf(i)
+        held.add(node)
+        while due := found.merge_due(node, held):
+            assert node in due[1:]
+            held -= set(due[1:])
+            held.add(due[0])
+            done.append(due)
+            node = due[0]
+    assert sorted(done) == sorted(merge_tree(count))
+    assert len(held) == 1
+
+
+def test_nodes_are_named_by_their_rows():
+    found = schedule(planned(3), None)
+    assert found.name_of("0-1") == "rows 2:4"
+    assert found.name_of("1-0") == "the merge of rows 0:4"
+    assert found.name_of("all") == "the job itself"
+    assert found.rows_of("2-0") == (0, 6)
+
+
+@given(count=st.integers(0, 50), workers=st.integers(0, 9))
+def test_workers_begin_apart_and_meet_neighbours(count, workers):
+    segments = planned(count).segments if count else ()
+    order = spread(segments, workers)
+    assert sorted(order, key=lambda segment: segment.index) == list(segments)
+    share = -(-count // max(1, workers))
+    starts = list(range(0, count, share or 1))
+    assert [segment.index for segment in order[: len(starts)]] == starts
+
+
+def test_a_forgotten_sweep_begins_anew_in_its_place(tmp_path):
+    job = JobDirectory(str(tmp_path), resume=False)
+    first, second = job.next("score"), job.next("score")
+    assert (first, second) == (tmp_path / "score", tmp_path / "score-2")
+    second.mkdir()
+    job.forget("score")
+    assert not second.exists()
+    assert job.next("score") == second
+    job.forget("predict")  # none has begun
+    assert job.next("predict") == tmp_path / "predict"
