@@ -31,6 +31,12 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 KINDS = ["numpy", "dask", "zarr", "sharded zarr", "zarr v2", "corpus"]
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Picked rows are read in many pieces, too."""
+    monkeypatch.setattr("bigkernel.engine.rows._PICKED_BYTES", 1024)
+
+
 @pytest.fixture
 def build(tmp_path, make_corpus):
     """The same rows and columns, from where one likes."""
