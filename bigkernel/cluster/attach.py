@@ -149,7 +149,7 @@ def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> Non
 
 
 def security_of(tls: Path, roles: Sequence[str]) -> Security:
-    """What Dask needs to know of a directory of certificates, after its check, for some of the roles; TLS 1.3.
+    """Return Dask's settings for a directory of certificates, after its check, for some of the roles; TLS 1.3.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a cluster is, as a file says it: `cluster_of` checks a mapping, key by key, and gives plain frozen data.
+"""A cluster as a file describes it: `cluster_of` checks a mapping, key by key, and gives plain frozen data.
 
 `connect` takes what comes out of here, and `clusters.read_file` reads a file of its own; other files may hold such a
 mapping too. `cluster/*.yaml` are examples, with every key explained.

@@ -122,7 +122,7 @@ def _attached(address: str, tls: Path | None, *, insecure: bool = False) -> Iter
 
 
 def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
-    """What a word, an address or a path means."""
+    """Return the cluster that a word, an address or a path names."""
     if not isinstance(cluster, str | os.PathLike):
         return cluster
     text = str(cluster)
@@ -132,7 +132,7 @@ def _described(cluster: str | Path | ClusterFile) -> ClusterFile:
 
 
 def _with(found: ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
-    """What a file says, with the arguments on top that were given and that have a meaning for its kind."""
+    """Return the settings of a file, with the arguments on top that were given and that have a meaning for its kind."""
     chosen = {name: value for name, value in own.items() if value is not None and hasattr(found, name)}
     if not isinstance(found, AddressFile):
         if found.dashboard is None:

@@ -1,4 +1,4 @@
-"""How Dask's processes are set up: bounded waits, one BLAS thread, and no route that shows logs, code or other ports.
+"""Settings of Dask's processes: bounded waits, one BLAS thread, and no route that shows logs, code or other ports.
 
 `connect` does it for processes of this machine, `hosted` on others, `slurm` for those that SLURM starts.
 """
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def first_cause(error: BaseException) -> str:
-    """What an error began with, in words."""
+    """Describe the first cause of an error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error) or type(error).__name__
@@ -104,7 +104,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def pages_load() -> bool:
-    """Whether the dashboard's pages can be served; a warning where they cannot."""
+    """Tell whether the dashboard's pages can be served, and warn where they cannot."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

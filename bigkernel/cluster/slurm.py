@@ -78,8 +78,6 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
     Stalled
         SLURM does not take the jobs; says what sbatch said.
     """
-    wanted = settings()
-    memory = wanted.memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit)
     jobqueue = _jobqueue()
     if shutil.which("sbatch") is None:
         raise ConfigError("kind: slurm needs sbatch, and there is none here; run this on a machine that submits jobs")
@@ -88,16 +86,29 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
             "kind: slurm: jobs run on other machines, and whoever reaches a scheduler runs code on it; make "
             "certificates in a directory that all nodes share (bigkernel certs DIR) and name them (tls: DIR)"
         )
+    with _cluster(jobqueue, file) as cluster:
+        _require_taken(cluster.job_script())
+        cluster.scale(jobs=file.workers)
+        keeping = PeriodicCallback(lambda: _submit_again(cluster, file.workers), REPLACE_SECONDS * 1000)
+        cluster.loop.add_callback(keeping.start)
+        try:
+            yield cluster
+        finally:
+            cluster.loop.add_callback(keeping.stop)
+
+
+@contextmanager
+def _cluster(jobqueue: Any, file: SlurmFile) -> Iterator[Any]:
+    """Hold dask-jobqueue's cluster, which has no job yet."""
+    wanted = settings()
     security = None if file.tls is None else _security(file.tls.absolute())
     port, pages = dashboard_port(8787 if file.dashboard is None else file.dashboard), pages_load()
-    # a graceful end takes a moment, and not all jobs at once
-    spare = min(300, file.seconds // 4)
     ours = configuration(port, pages=pages)
-    scheduler = {"dashboard_address": f"127.0.0.1:{port}", "dashboard": pages}
     # Dask itself would listen at every address of this machine, and of the nodes
     host = None if file.interface else file.host or get_ip()
-    scheduler |= {"interface": file.interface} if host is None else {"host": host}
+    here = {"interface": file.interface} if host is None else {"host": host}
     python = file.python or sys.executable
+    own_address = [] if host is None else [_own_address(python, host)]
     with dask.config.set(
         {**ours, "distributed.deploy.lost-worker-timeout": f"{LOST_SECONDS}s", "jobqueue.slurm": _NOTHING}
     ):
@@ -111,7 +122,7 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
                     account=file.account,
                     cores=1,
                     processes=1,
-                    memory=memory,
+                    memory=wanted.memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit),
                     walltime=file.walltime,
                     python=python,
                     interface=file.interface,
@@ -121,28 +132,25 @@ def slurm_cluster(file: SlurmFile) -> Iterator[Any]:
                     security=security,
                     job_name="bigkernel-worker",
                     job_extra_directives=[f"--{name}={value}" for name, value in file.options.items()],
-                    job_script_prologue=[
-                        *worker_lines(ours, encrypted=security is not None),
-                        *([] if host is None else [_own_address(python, host)]),
-                    ],
-                    worker_extra_args=[
-                        *("--lifetime", f"{file.seconds - spare}s", "--lifetime-stagger", f"{spare // 2}s"),
-                        *("--dashboard-address", "127.0.0.1:0"),
-                        *(() if host is None else ("--host", "$worker_host")),
-                    ],
-                    scheduler_options=scheduler,
+                    job_script_prologue=[*worker_lines(ours, encrypted=security is not None), *own_address],
+                    worker_extra_args=_worker_options(file, host),
+                    scheduler_options={"dashboard_address": f"127.0.0.1:{port}", "dashboard": pages, **here},
                 )
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"kind: slurm: the scheduler cannot start here: {first_cause(error)}") from error
         with cluster:
-            _require_taken(cluster.job_script())
-            cluster.scale(jobs=file.workers)
-            keeping = PeriodicCallback(lambda: _submit_again(cluster, file.workers), REPLACE_SECONDS * 1000)
-            cluster.loop.add_callback(keeping.start)
-            try:
-                yield cluster
-            finally:
-                cluster.loop.add_callback(keeping.stop)
+            yield cluster
+
+
+def _worker_options(file: SlurmFile, host: str | None) -> list[str]:
+    """Return options of a worker's command line: it ends by itself, and listens where its node faces `host`."""
+    # a graceful end takes a moment, and not all jobs at once
+    spare = min(300, file.seconds // 4)
+    return [
+        *("--lifetime", f"{file.seconds - spare}s", "--lifetime-stagger", f"{spare // 2}s"),
+        *("--dashboard-address", "127.0.0.1:0"),
+        *(() if host is None else ("--host", "$worker_host")),
+    ]
 
 
 def _own_address(python: str, host: str) -> str:

@@ -80,7 +80,7 @@ def ssh_cluster(file: SshFile) -> Iterator[tuple[str, Path | None]]:
 
 @dataclass(frozen=True)
 class _Start:
-    """What is started: the file, the settings of the driver, bytes of a worker, certificates."""
+    """The parts of a start: the file, the settings of the driver, bytes of a worker, certificates."""
 
     file: SshFile
     wanted: Settings
@@ -88,7 +88,7 @@ class _Start:
     tls: Path | None
 
     def order(self, role: str, host: str, address: str, **more: Any) -> dict[str, Any]:
-        """What `hosted` reads of its input."""
+        """Return the line that `ssh_remote` reads from its input."""
         files = {} if self.tls is None else check_credentials(self.tls, (role,))
         return {
             "role": role,
@@ -150,7 +150,7 @@ async def _hold(start: _Start, ready: Future[str], leave: asyncio.Event) -> None
         except BaseException as error:
             ready.set_exception(error)
             return
-        await _keep(start, opened, sessions, leave)
+        await _restart_lost(start, opened, sessions, leave)
     finally:
         for role in ("worker", "scheduler"):
             await asyncio.gather(*(session.end() for session in sessions if session.order["role"] == role))
@@ -198,7 +198,7 @@ async def _all(steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _keep(start: _Start, opened: list[Any], sessions: list[_Session], leave: asyncio.Event) -> None:
+async def _restart_lost(start: _Start, opened: list[Any], sessions: list[_Session], leave: asyncio.Event) -> None:
     """Start anew what was lost with its session, until `leave`."""
     again: list[asyncio.Task[None]] = []
     try:

@@ -67,7 +67,7 @@ def main() -> int:
     try:
         asyncio.run(_hold(order))
     except OSError as error:
-        _tell({"error": str(error)})
+        _print_line({"error": str(error)})
         return 1
     return 0
 
@@ -83,7 +83,7 @@ async def _hold(order: Mapping[str, Any]) -> None:
             async with AsyncExitStack() as stack:
                 starting = _scheduler(order, port, pages) if order["role"] == "scheduler" else _workers(order)
                 servers = [await stack.enter_async_context(server) for server in starting]
-                _tell({"addresses": [server.address for server in servers]})
+                _print_line({"addresses": [server.address for server in servers]})
                 ends = asyncio.ensure_future(_finished(servers, over))
                 await over.wait()
                 ends.cancel()
@@ -127,7 +127,7 @@ def _workers(order: Mapping[str, Any]) -> list[Nanny]:
 
 
 def _security(order: Mapping[str, Any]) -> Security:
-    """What the driver sent of certificates: texts in PEM form, kept in memory."""
+    """Make Dask's settings from the certificates that the driver sent: texts in PEM form, kept in memory."""
     if not order["tls"]:
         return Security()
     role = order["role"]
@@ -143,7 +143,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _tell(found: Mapping[str, Any]) -> None:
+def _print_line(found: Mapping[str, Any]) -> None:
     print(json.dumps(found), flush=True)
 
 

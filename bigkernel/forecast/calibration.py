@@ -34,7 +34,7 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Machine:
-    """What must be the same for a calibration to hold.
+    """The hardware and versions that a calibration holds for.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Calibration:
         return forecast_of(self.rates, ordered, work, workers=workers, run=run)
 
     def origin(self) -> dict[str, Any]:
-        """Where it comes from, as plain data."""
+        """Return its origin as plain data."""
         return {
             "host": self.host,
             "date": self.date,

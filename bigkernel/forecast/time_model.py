@@ -1,4 +1,4 @@
-"""How long a fit will take: a model of time over rates that were measured on a machine.
+"""The time of a fit: a model over rates that were measured on a machine.
 
 The rates are those of one process while as many work as the machine has processors (`measuring` takes them). Shapes:
 n rows, d features, p columns of the block (m landmarks), c targets; a partial result has P bytes. A task spends
@@ -52,7 +52,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Stages:
-    """What one process does in a second on blocks of one dtype, all processors busy.
+    """Rates of one process on blocks of one dtype, all processors busy.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Work:
-    """What a fit does beyond its plan.
+    """The work of a fit beyond its plan.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Forecast:
 
 
 def fresh_bytes(width: int, n_features: int, block_rows: int, dtype: str) -> int:
-    """Of a task's memory: the float64 total, the Gram matrix, the rows and the block."""
+    """Return a task's bytes that are new to its process: the float64 total, the Gram matrix, the rows and the block."""
     itemsize = 8 if dtype == "float64" else 4
     return 8 * width**2 + itemsize * (width**2 + block_rows * (width + n_features))
 
@@ -192,7 +192,7 @@ def flops_per_second(rates: Rates, plan: Plan, width: int, dtype: str, kernel: s
 
 
 def forecast(rates: Rates, plan: Plan, work: Work, *, workers: int, run: bool = False) -> Forecast:
-    """How long a fit will take on so many busy processes of a machine.
+    """Forecast the seconds of a fit on so many busy processes of a machine.
 
     Parameters
     ----------
@@ -243,13 +243,13 @@ def forecast(rates: Rates, plan: Plan, work: Work, *, workers: int, run: bool = 
 
 
 def _flushes(bounds: tuple[int, ...], block_rows: int) -> int:
-    """How often the Gram matrices of a segment join the float64 total: at the end of a chunk, or of enough blocks."""
+    """Count how often Gram matrices of a segment join the float64 total: at the end of a chunk, or of enough blocks."""
     rows = block_rows * math.ceil(GRAM_ROWS / block_rows)
     return sum(math.ceil((b - a) / rows) for a, b in pairwise(bounds))
 
 
 def _landmark_seconds(rates: Rates, plan: Plan, m: int) -> float:
-    """Of the driver, which decodes every chunk that holds some of m rows."""
+    """Return the seconds of the driver, which decodes every chunk that holds some of m rows."""
     chunks = max(1, sum(len(segment.bounds) - 1 for segment in plan.segments))
     # m draws leave a chunk out with the probability (1 − 1/chunks)ᵐ
     touched = 1 - (1 - 1 / chunks) ** m
@@ -267,7 +267,7 @@ def _shipping_seconds(rates: Rates, work: Work, n_features: int, workers: int, *
 
 
 def _makespan(lengths: list[float], workers: int) -> float:
-    """When the last of these tasks ends, each begun by the first worker that is free."""
+    """Return when the last of these tasks ends, each begun by the first worker that is free."""
     if len(lengths) > _MOST_SCHEDULED:
         return math.fsum(lengths) / workers + max(lengths) / 2
     free = [0.0] * workers

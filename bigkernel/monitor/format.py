@@ -148,7 +148,7 @@ def plainly(value: Any) -> str:
 
 
 def rounds_in_words(rounds: Any) -> str:
-    """How pseudo-labels settled over the rounds of an adaptation, in one line; – for what are no rounds.
+    """Describe in one line how pseudo-labels settled over the rounds of an adaptation; – for what are no rounds.
 
     Examples
     --------

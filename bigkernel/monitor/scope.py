@@ -29,29 +29,29 @@ class Scope:
     job : names it among all jobs
     sweep : token of the latest sweep
     sinks : by name, so that each is there once
-    said : before the first sweep, for sinks that come later
+    early : events before the first sweep, for sinks that come later
     """
 
     job: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     sweep: str = ""
     sinks: dict[str, Observer] = field(default_factory=dict)
-    said: list[Event] = field(default_factory=list)
+    early: list[Event] = field(default_factory=list)
 
     def add_sink(self, name: str, sink: Observer) -> None:
-        """Let a sink hear the job, unless one of this name does; it is told what was said before the first sweep."""
+        """Let a sink hear the job, unless one of this name does; it receives what was sent before the first sweep."""
         if name not in self.sinks:
             self.sinks[name] = sink
-            for event in self.said:
-                self._tell(name, event)
+            for event in self.early:
+                self._send(name, event)
 
-    def tell(self, event: Event) -> None:
-        """Tell all sinks."""
+    def send(self, event: Event) -> None:
+        """Send an event to all sinks."""
         if not self.sweep:
-            self.said.append(event)
+            self.early.append(event)
         for name in tuple(self.sinks):
-            self._tell(name, event)
+            self._send(name, event)
 
-    def _tell(self, name: str, event: Event) -> None:
+    def _send(self, name: str, event: Event) -> None:
         try:
             self.sinks[name](event)
         except Exception as error:
@@ -59,14 +59,14 @@ class Scope:
             self.drop(name)
 
     def close(self) -> None:
-        """Nobody hears this job any more."""
+        """Close all sinks."""
         for name in tuple(self.sinks):
             self.drop(name)
 
     def drop(self, name: str, last: Event | None = None) -> None:
         """Close a sink, if it is there and can be closed, after a last event."""
         if last is not None and name in self.sinks:
-            self._tell(name, last)
+            self._send(name, last)
         sink = self.sinks.pop(name, None)
         try:
             getattr(sink, "close", lambda: None)()
@@ -106,7 +106,7 @@ def job(title: str, run: str = "") -> Iterator[Scope]:
 
 
 def ending(error: BaseException | None) -> JobEnded:
-    """How a job has ended that an exception has left, or none."""
+    """Return the end of a job that an exception has left, or none."""
     if isinstance(error, KeyboardInterrupt):
         return JobEnded("interrupted")
     if error is None or (isinstance(error, SystemExit) and not error.code):
@@ -127,14 +127,14 @@ def part_of_job(title: str) -> Iterator[Scope]:
 
 @contextmanager
 def spent(stage: str) -> Iterator[None]:
-    """Tell how long the block took."""
+    """Emit how long the block took."""
     start = time.perf_counter()
     yield
     emit(Spent(stage, time.perf_counter() - start))
 
 
 def emit(event: Event) -> None:
-    """Tell all observers, and the sinks of the job."""
+    """Send an event to all observers, and to the sinks of the job."""
     for observer in _observers.get():
         try:
             observer(event)
@@ -143,7 +143,7 @@ def emit(event: Event) -> None:
             _warn(error)
     scope = _scope.get()
     if scope is not None:
-        scope.tell(event)
+        scope.send(event)
 
 
 def _warn(error: Exception) -> None:

@@ -99,7 +99,7 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
 
 @dataclass(frozen=True)
 class _Effort:
-    """How much is measured.
+    """The extent of a measurement.
 
     Attributes
     ----------
@@ -303,7 +303,7 @@ def _publishing(crew: _Crew, scratch: str, most: int) -> dict[str, Any]:
 
 
 def _fixed(crew: _Crew, path: Path) -> dict[str, Any]:
-    """What a sweep and each of its segments cost whatever their size: sweeps of few rows in few and many segments."""
+    """Measure the fixed cost of a sweep and of each segment, by sweeps of few rows in few and many segments."""
     rows, few, many = as_rows(_corpus(path, n_rows=320, n_features=8, chunk_rows=16)), 4, 20
     statistic = MomentStatistic(tasks.landmark_map(8, 8, "float32"), Targets(tasks.CLASSES, np.arange(tasks.CLASSES)))
     times: dict[int, list[float]] = {few: [], many: []}

@@ -1,4 +1,4 @@
-"""What is timed: each function does what a task of a fit does, with the same code, and returns seconds.
+"""Timed tasks: each function does what a task of a fit does, with the same code, and returns seconds.
 
 Workers run all but `solve_seconds` and `core_seconds`, which are of the driver. Where a processor does the work, its
 time is taken: what other processes had of it meanwhile is not ours. What waits for disk or network is timed by the
@@ -79,7 +79,7 @@ def landmark_map(width: int, n_features: int, dtype: str, name: str = "gaussian"
 
 
 def update_seconds(width: int, n_features: int, dtype: str, block_rows: int) -> dict[str, float]:
-    """Of a block of rows in the moments of landmarks, by stage; "fresh" is what memory cost that was new to it.
+    """Time a block of rows in the moments of landmarks, by stage; "fresh" is what memory cost that was new to it.
 
     "clock" is how long it took, of which the stages are the processor's time.
     """
@@ -97,7 +97,7 @@ def update_seconds(width: int, n_features: int, dtype: str, block_rows: int) -> 
 
 
 def block_seconds(width: int, n_features: int, dtype: str, block_rows: int, name: str = "gaussian") -> dict[str, float]:
-    """Of a block of kernel values, by stage."""
+    """Time a block of kernel values, by stage."""
     features, chunk = landmark_map(width, n_features, dtype, name), _chunk(n_features, block_rows, _Processor())
     features.block(chunk, slice(0, block_rows))
     chunk.work.seconds.clear()
@@ -117,25 +117,25 @@ def forget() -> None:
 
 
 def prepare_seconds(width: int, n_features: int) -> float:
-    """Of preparing landmarks for blocks in float32."""
+    """Time preparing landmarks for blocks in float32."""
     features = landmark_map(width, n_features, "float32")
     return _worked(lambda: features.kernel.bind(features.landmarks, np.float32))
 
 
 def read_seconds(rows: Rows, start: int, stop: int, times: int) -> float:
-    """Of reading rows start … stop once, the first reading left out."""
+    """Time reading rows start … stop once, the first reading left out."""
     rows.read(start, stop)
     return _worked(lambda: [rows.read(start, stop) for _ in range(times)]) / times
 
 
 def merge_seconds(size: int) -> float:
-    """Of adding two partial results of so many bytes, into memory that is new to the process."""
+    """Time adding two partial results of so many bytes, into memory that is new to the process."""
     a, b = {"G": np.ones(size // 8)}, {"G": np.ones(size // 8)}
     return _worked(lambda: add(a, b))
 
 
 def publish_seconds(directory: str, name: str, size: int) -> tuple[float, float]:
-    """Of publishing a partial result of so many bytes in a run, and of reading it back."""
+    """Time publishing a partial result of so many bytes in a run, and of reading it back."""
     run = Run(directory)
     for part in ("partials", "receipts"):
         Path(directory, part).mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def publish_seconds(directory: str, name: str, size: int) -> tuple[float, float]
 
 
 def disk_seconds(directory: str, size: int) -> float:
-    """Of reading a file of so many bytes that the system does not hold in memory."""
+    """Time reading a file of so many bytes that the system does not hold in memory."""
     path = Path(directory, "read")
     path.write_bytes(np.random.default_rng(0).bytes(size))
     descriptor = os.open(path, os.O_RDONLY)
@@ -169,7 +169,7 @@ def disk_seconds(directory: str, size: int) -> float:
 
 
 def solve_seconds(width: int) -> float:
-    """Of kernel ridge regression from moments and core (m, m), after the sweep."""
+    """Time kernel ridge regression from moments and core (m, m), after the sweep."""
     rng = np.random.default_rng(0)
     Z = rng.normal(size=(width, 16))
     core, n = Gaussian(2.0)(Z), 1e5
@@ -193,7 +193,7 @@ def solve_seconds(width: int) -> float:
 
 
 def core_seconds(width: int, n_features: int) -> float:
-    """Of k(Z, Z)."""
+    """Time k(Z, Z)."""
     Z = np.random.default_rng(0).normal(size=(width, n_features))
     kernel = Gaussian(float(n_features))
     kernel(Z[:16])

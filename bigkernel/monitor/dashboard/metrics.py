@@ -1,4 +1,4 @@
-"""What Prometheus reads of the jobs on a scheduler: one collector over the boards of all schedulers in this process.
+"""Metrics of the jobs on a scheduler for Prometheus: one collector over the boards of all schedulers in this process.
 
 Dask's route `/metrics` writes what is registered with prometheus_client, ours included; `cluster/METRICS.md` lists the
 metrics. Gauges are those of running jobs, so that series end with their jobs; counters run as long as the process, and

@@ -1,4 +1,4 @@
-"""What the drawings of the page have in common: an empty figure, its colours, what is said under the pointer.
+"""The parts that all drawings of the page share: an empty figure, its colours, the text under the pointer.
 
 Each drawing is a part with a Bokeh `root`, shown where the template embeds its name, and `update(state, job, sweep)`,
 which sends the browser what has changed. Colours are roles ("ink", "running", …): `paints` lists which property of
@@ -64,7 +64,7 @@ def frame_paints(plot: Any) -> Paints:
 
 
 def hover(renderer: Any, *lines: tuple[str, str], mode: Literal["mouse", "vline"] = "mouse") -> HoverTool:
-    """What a mark says under the pointer, or above it and below it ("vline"); Bokeh escapes the fields."""
+    """Add the text of a mark under the pointer, or above it and below it ("vline"); Bokeh escapes the fields."""
     rows = "".join(f"<div><span>{label}</span> <b>{field}</b></div>" for label, field in lines)
     style = (
         "font: 12px Helvetica, Arial, sans-serif; line-height: 1.5; margin: -5px; padding: 6px 10px; "

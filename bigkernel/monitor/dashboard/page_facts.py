@@ -1,4 +1,4 @@
-"""What the page says in words: texts and numbers, made from the scheduler's state, for `page.js` to show as text.
+"""The words of the page: texts and numbers, made from the scheduler's state, for `page.js` to show as text.
 
 Nothing here is markup: titles, paths, errors and names of workers come from outside, and the script of the page puts
 them in as text nodes.
@@ -122,7 +122,7 @@ def log_facts(job: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def title(job: Mapping[str, Any] | None, sweep: Mapping[str, Any] | None) -> str:
-    """Of the window: "62 % · fit digits · bigkernel"."""
+    """Return the title of the window: "62 % · fit digits · bigkernel"."""
     if job is None:
         return "bigkernel"
     done = f"{percent(sweep['rows_done'], max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""

@@ -110,7 +110,7 @@ def _add_page(scheduler: Scheduler, application: Any, prefix: str) -> None:
 
 
 class State(RequestHandler):
-    """What the board of the scheduler says, as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
+    """The state of the scheduler's board as JSON; `Board.snapshot` documents it. Other sites cannot read it."""
 
     def get(self) -> None:
         """Answer 200 with the state, or 503 where there is none."""

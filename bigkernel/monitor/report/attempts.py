@@ -71,7 +71,7 @@ def attempts_of(root: Path, gaps: list[str]) -> list[Attempt]:
 
 
 def time_of(message: Mapping[str, Any]) -> float:
-    """When a line of a journal was written, seconds since 1970.
+    """Return when a line of a journal was written, in seconds since 1970.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def sound_snapshot(board: Board, now: float) -> dict[str, Any]:
 
 
 def _sound(job: Mapping[str, Any]) -> bool:
-    """Whether all figures that are drawn, added up or printed are figures, and all names are names."""
+    """Tell whether all figures that are drawn, added up or printed are figures, and all names are names."""
     step, nested = job["step"] or {"what": "", "done": 0, "total": 0}, [job["figures"]]
     times, names = [job["started"], job["ended"] or 0, *(event["time"] for event in job["events"])], [step["what"]]
     numbers = [job["elapsed_seconds"], *job["stage_seconds"].values(), step["done"], step["total"]]
@@ -133,7 +133,7 @@ def _shallow(value: Any, depth: int) -> bool:
 
 
 def place_of(job_run: str, sweep_run: str) -> str:
-    """Where a sweep kept what it did, below the directory of its journal, which may have been moved since.
+    """Return where a sweep kept its results, below the directory of its journal, which may have been moved since.
 
     The journal of a job without a run directory is that of the sweep itself.
     """
@@ -141,12 +141,12 @@ def place_of(job_run: str, sweep_run: str) -> str:
 
 
 def may_hold(holder: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Whether who holds a lock (`locks.read`) may be the driver of a job: a damaged lock does not say whose it is."""
+    """Tell whether the holder of a lock (`run_lock.read`) may be the driver of a job; a damaged lock names nobody."""
     return not holder["pid"] or (holder["host"], holder["pid"]) == (job["host"], job["pid"])
 
 
 def finished_untold(root: Path, states: Sequence[RunState], told: Collection[str | None]) -> bool:
-    """Whether a driver without a journal has finished what the jobs of the journal had begun.
+    """Tell whether a driver without a journal has finished what the jobs of the journal had begun.
 
     All sweeps are finished, of some the journal does not tell it (`told`: places of those of which it does), and the
     last receipt is younger than the journal, by the clock of their file system.

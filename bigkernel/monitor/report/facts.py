@@ -1,4 +1,4 @@
-"""What a run directory tells: its attempts, its sweeps over all attempts, its settings, what came out.
+"""The facts in a run directory: its attempts, its sweeps over all attempts, its settings, what came out.
 
 Attempts are the jobs of the journal, each replayed by itself; what they did to one sweep directory is added up. A run
 without a journal (or one that lost it) is read from its receipts, as one attempt. Whatever is missing or damaged is
@@ -46,7 +46,7 @@ class Sweep:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:
-        """What was planned and what was measured, over all attempts; None where it is not known."""
+        """Return planned and measured figures, over all attempts; None where it is not known."""
         parts = [part for _, part in self.parts]
         plan = dict(parts[-1]["plan"]) if parts else {}
         seconds = sum(float(part["elapsed_seconds"]) for part in parts)
@@ -184,7 +184,7 @@ def gather(run: str | os.PathLike[str]) -> Facts:
     places = {os.path.relpath(state.path, root) for state in states}
     sweeps += _passing(attempts, places)
     sweeps.sort(key=lambda sweep: min((part["started"] for _, part in sweep.parts), default=float("inf")))
-    untold = untold or (bool(attempts) and not at_work and finished_untold(root, states, _told(attempts)))
+    untold = untold or (bool(attempts) and not at_work and finished_untold(root, states, _finished_places(attempts)))
     if untold:
         gaps.append("The last attempt left no journal: what it did is known from the receipts only.")
     state = _state("" if untold else last, [sweep.state for sweep in sweeps], at_work)
@@ -222,8 +222,8 @@ def _place_of(attempt: Attempt, sweep: Mapping[str, Any]) -> str | None:
     return place_of(str(attempt.job["run"]), str(sweep["run"])) if sweep["run"] else None
 
 
-def _told(attempts: list[Attempt]) -> set[str | None]:
-    """Where sweeps are of which the journal tells that they were finished."""
+def _finished_places(attempts: list[Attempt]) -> set[str | None]:
+    """Return the places of sweeps that were finished according to the journal."""
     pairs = [(attempt, sweep) for attempt in attempts for sweep in attempt.job["sweeps"]]
     return {_place_of(attempt, sweep) for attempt, sweep in pairs if sweep["state"] == "finished"}
 

@@ -49,7 +49,7 @@ def _detailed(facts: Facts) -> list[Sweep]:
 
 
 def plan(page: Page, facts: Facts) -> None:
-    """What each sweep was planned to be, and what was measured."""
+    """Add the table of planned and measured figures of each sweep."""
     if not facts.sweeps:
         return
     page.heading("Plan against measurement")
@@ -125,7 +125,7 @@ def rate(page: Page, facts: Facts) -> None:
 
 
 def stages(page: Page, facts: Facts) -> None:
-    """Where the time of the workers and of the driver went."""
+    """Add the seconds of the workers and of the driver by stage."""
     detailed, driver = _detailed(facts), facts.driver_stages
     names = list(dict.fromkeys(chain.from_iterable(sweep.stages() for sweep in detailed))) + list(driver)
     names = list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""What came out of a job: how good its model is, and what its solve says of itself.
+"""The outcome of a job: the quality of its model, and the certificates of its solve.
 
 Both are read from the figures that the job left in the journal: "score" (see `estimators.evaluation`), "fit" (an
 estimator's `fit_report`) and "tune" (`records`: a mapping for each of the best candidates, with `score`, `rank` and
@@ -80,7 +80,7 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
 
 
 def results(page: Page, facts: Facts) -> None:
-    """How good the model is: error, confusion and worst rows of a classifier; error and residuals of a regressor.
+    """Add the model's quality: error, confusion and worst rows of a classifier; error and residuals of a regressor.
 
     Of a search, its best candidates.
     """

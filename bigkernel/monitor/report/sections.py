@@ -173,7 +173,7 @@ def _what(page: Page, facts: Facts) -> None:
 
 
 def _lost(facts: Facts, attempt: Attempt) -> bool:
-    """Whether an attempt has no end, and nobody is at it."""
+    """Tell whether an attempt has no end, and nobody is at it."""
     state, last = attempt.job["state"], attempt is facts.attempts[-1]
     return state == "lost" or (state == "running" and not (facts.state == "running" and last))
 

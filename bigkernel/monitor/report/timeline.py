@@ -77,7 +77,7 @@ class Axis:
         return cls(tuple((start, stop) for start, stop in joined))
 
     def at(self, time: float) -> float:
-        """Where a moment is, in percent."""
+        """Return the place of a moment, in percent."""
         for (start, stop), (left, right) in zip(self.spans, self._edges, strict=True):
             if time <= stop:
                 return left + (right - left) * max(0.0, time - start) / max(stop - start, 1e-9)

@@ -1,1 +1,1 @@
-"""What there is to know of a job, made of its messages."""
+"""The state of jobs, made of their messages."""

@@ -1,4 +1,4 @@
-"""What is known of one sweep while it runs: the state of every segment, its workers, rate, stages and time left.
+"""The progress of one sweep: the state of every segment, its workers, rate, stages and time left.
 
 Plain bookkeeping fed with messages (`monitor.transport.messages`), in any order and from any process; a message about
 an unknown segment is ignored.
@@ -31,7 +31,7 @@ _HISTORY_SECONDS = 1.0  # between two points, at first
 
 @dataclass
 class Share:
-    """What one worker did for the sweep."""
+    """The share of one worker in the sweep."""
 
     segments: int = 0
     rows: int = 0

@@ -77,7 +77,7 @@ class _Screen:
             live.stop()
 
 
-class _Teller:
+class _Display:
     """Shows the sweeps of a block, one after the other, and what its driver does between them."""
 
     def __init__(self, console: Console) -> None:
@@ -91,11 +91,11 @@ class _Teller:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Incident | Note):
-            self._say(event)
+            self._print(event)
         if isinstance(event, SweepStarted):
             self._begin()
         with self._lock:
-            self._keep(event)
+            self._record(event)
         if isinstance(event, SweepEnded):
             self.close()
         elif isinstance(event, Step):
@@ -109,7 +109,7 @@ class _Teller:
         self.close()
         self._begun = self._line = time.monotonic()
 
-    def _keep(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         """Take an event into the books: those of one sweep, so that they stay small in a long search."""
         now = time.monotonic()
         if isinstance(event, Step):
@@ -125,7 +125,7 @@ class _Teller:
         elif self._sweep is not None:
             self._board.apply(message_of(event, self._scope), now)
 
-    def _say(self, event: Incident | Note) -> None:
+    def _print(self, event: Incident | Note) -> None:
         what = f"{self._sweep.what}: " if isinstance(event, Incident) and self._sweep is not None else ""
         text = "\n".join(map(printable, f"{what}{event.text}".split("\n")))
         self._console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -143,7 +143,7 @@ class _Teller:
             self._console.print(words, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def _words(self, now: float) -> str:
-        """Where the work is, for a log; empty when it is done."""
+        """Say for a log how far the work is; empty when it is done."""
         if self._step is not None:
             step, seconds = self._step, self._left(now)
             counted = f"{printable(step.what)}: {step.done:,} of {step.total:,}"
@@ -183,12 +183,12 @@ def progress(*, enabled: bool = True, stream: TextIO | None = None) -> Iterator[
     if not enabled:
         yield
         return
-    teller = _Teller(Console(file=stream or sys.stderr))
+    display = _Display(Console(file=stream or sys.stderr))
     try:
-        with observe(teller):
+        with observe(display):
             yield
     finally:
-        teller.close()
+        display.close()
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def done(sweep: Data) -> int:
 
 
 def merging(sweep: Data) -> str:
-    """How far the merges are, once they are all that is left; empty before and after."""
+    """Say how far the merges are, once they are all that is left; empty before and after."""
     over = done(sweep) < len(sweep["stops"]) or sweep["merges_done"] >= sweep["merges"]
     return "" if over else f"merging {sweep['merges_done']}/{sweep['merges']}"
 
@@ -93,7 +93,7 @@ def _troubles(sweep: Data) -> list[str]:
 
 
 def sentence(sweep: Data) -> str:
-    """Where a sweep is, for a log."""
+    """Say for a log how far a sweep is."""
     rate = sweep["flops_per_second"]
     parts = [
         f"{done(sweep):,} of {len(sweep['stops']):,} segments",
@@ -143,7 +143,7 @@ def bar_line(what: str, fraction: float | None, parts: Sequence[Part], width: in
 
 
 def sweep_line(sweep: Data, width: int) -> Text:
-    """Where a running sweep is, in one line."""
+    """Draw how far a running sweep is, in one line."""
     rows = sweep["rows_done"] + sweep["rows_under_way"]
     busy, known = _busy(sweep), sweep["flops_per_second"] > 0
     parts = [
@@ -287,7 +287,7 @@ def ended_job_line(job: Data) -> Text:
 
 
 def run_lines(run: Data) -> Iterator[Text]:
-    """What a run directory holds, where its journal does not tell; the command to go on with is never cut."""
+    """Describe what a run directory holds beyond its journal; the command to go on with is never cut."""
     if "segments" not in run:
         return  # its driver is at work, and its journal tells
     kept = "nothing is kept yet"
@@ -317,7 +317,7 @@ def run_lines(run: Data) -> Iterator[Text]:
 
 
 def no_job(state: Data) -> str:
-    """What is said where no job has begun; a state of a scheduler has its `address`."""
+    """Return the line that is shown where no job has begun; a state of a scheduler has its `address`."""
     place = printable(state.get("address", ""))
     return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
 

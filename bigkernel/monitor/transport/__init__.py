@@ -1,1 +1,1 @@
-"""How events travel: messages, journal, relay, the plugin of the scheduler."""
+"""The transport of events: messages, journal, relay, the plugin of the scheduler."""

@@ -54,7 +54,7 @@ class Journal:
 
 
 def _cut(path: Path) -> bool:
-    """Whether the last line has no end: its writer died, or the disk was full."""
+    """Tell whether the last line has no end: its writer died, or the disk was full."""
     with open(path, "rb") as file:
         if not file.seek(0, os.SEEK_END):
             return False

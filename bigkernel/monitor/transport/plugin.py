@@ -49,26 +49,26 @@ class Monitor(SchedulerPlugin):
         try:
             if topic == TOPIC:
                 for message in msg["messages"]:
-                    self._understand(message)
+                    self._take(message)
             elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
-                self._lose(msg)
+                self._release(msg)
             elif topic == "scheduler" and isinstance(msg, dict) and msg.get("action") == "worker-ttl-timed-out":
-                self._tell_all({"kind": "frozen", "workers": list(msg["workers"])})
+                self._send_to_all({"kind": "frozen", "workers": list(msg["workers"])})
         except Exception as error:
-            self._wonder(error)
+            self._log_once(error)
 
-    def _understand(self, message: Any) -> None:
+    def _take(self, message: Any) -> None:
         try:
-            self._hear(message)
+            self._apply(message)
         except Exception as error:
-            self._wonder(error)
+            self._log_once(error)
 
-    def _wonder(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         if not self._failed:  # once: what sends one strange message sends many
             _log.warning("a message about a job is not understood: %s: %s", type(error).__name__, error)
         self._failed = True
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
+    def _apply(self, message: Mapping[str, Any]) -> None:
         kind, token = message["kind"], str(message.get("sweep", ""))
         if kind == "listen":
             self._drivers[token] = str(message["driver"])
@@ -77,7 +77,7 @@ class Monitor(SchedulerPlugin):
         else:
             self.board.apply(message, time.time())
             if kind in ("running", "pulse"):
-                self._tell(token, message)
+                self._send(token, message)
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
         """Notice finished and failed tasks of sweeps; called for every task of the scheduler."""
@@ -85,20 +85,20 @@ class Monitor(SchedulerPlugin):
             return
         kind, token, node = _parts(key)
         if kind in ("segment", "merge") and token in self._drivers:
-            if finish == "erred" and self._blamed(key) != key:
+            if finish == "erred" and self._blamed_key(key) != key:
                 return  # it fails because of another
             done = "published" if kind == "segment" else "merged"
             message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
             self.board.apply(message, time.time())
             if kind == "merge":
-                self._tell(token, message)
+                self._send(token, message)
 
-    def _blamed(self, key: str) -> str:
+    def _blamed_key(self, key: str) -> str:
         """The task whose failure is that of this one."""
         task = self._scheduler.tasks.get(key)
         return str(task.exception_blame.key) if task is not None and task.exception_blame is not None else key
 
-    def _lose(self, report: Mapping[str, Any]) -> None:
+    def _release(self, report: Mapping[str, Any]) -> None:
         """A worker is gone: segments that it was at, and sums that only it held, are done again.
 
         A merge that it was at takes nothing back: what it merges, where lost, is told by itself. Nor is a task begun
@@ -112,7 +112,7 @@ class Monitor(SchedulerPlugin):
             given_up = task is not None and task.state == "erred"
             if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
                 self.board.apply({"kind": "released", "sweep": token, "node": node}, time.time())
-        self._tell_all(
+        self._send_to_all(
             {
                 "kind": "worker_lost",
                 "worker": str(report["worker"]),
@@ -127,17 +127,17 @@ class Monitor(SchedulerPlugin):
         self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
         self.board.lose(client, time.time())
 
-    def _tell(self, token: str, message: Mapping[str, Any]) -> None:
+    def _send(self, token: str, message: Mapping[str, Any]) -> None:
         if token in self._drivers:
             self._scheduler.log_event(topic_of(self._drivers[token]), dict(message))
 
-    def _tell_all(self, message: Mapping[str, Any]) -> None:
+    def _send_to_all(self, message: Mapping[str, Any]) -> None:
         for driver in set(self._drivers.values()):
             self._scheduler.log_event(topic_of(driver), dict(message))
 
 
 def topic_of(client: str) -> str:
-    """Of Dask's events: from the scheduler to the driver whose client has this name."""
+    """Name the topic of Dask's events from the scheduler to the driver whose client has this name."""
     return f"{TOPIC}-{client}"
 
 

@@ -71,16 +71,16 @@ class _Post:
         self._idle.set()
         self._hurry = asyncio.Event()
         self._ending = 0  # flushes that wait
-        self.ears: dict[str, Callable[[dict[str, Any]], None]] = {}
-        client.subscribe_topic(topic_of(client.id), self._hear)
+        self.listeners: dict[str, Callable[[dict[str, Any]], None]] = {}
+        client.subscribe_topic(topic_of(client.id), self._dispatch)
 
-    def _hear(self, event: tuple[float, Any]) -> None:
+    def _dispatch(self, event: tuple[float, Any]) -> None:
         message = event[1]
         if not isinstance(message, dict):
             return
-        for token, ear in list(self.ears.items()):
+        for token, listener in list(self.listeners.items()):
             if message.get("sweep", token) == token:
-                ear(message)
+                listener(message)
 
     def put(self, message: dict[str, Any]) -> None:
         """Queue a message."""
@@ -149,19 +149,19 @@ def _post_of(client: Client) -> _Post:
     return _posts[client]
 
 
-def listen(client: Client, token: str, ear: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+def listen(client: Client, token: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
     """Hear what the scheduler tells about the sweep with this token, and about lost workers; a function that ends it.
 
-    `ear` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
+    `listener` is called in the client's event loop. Returns when the scheduler knows who listens, or has been too slow:
     what happens to a task that is submitted afterwards is heard.
     """
     post = _post_of(client)
-    post.ears[token] = ear
+    post.listeners[token] = listener
     post.put({"kind": "listen", "sweep": token, "driver": client.id})
     post.flush()
 
     def leave() -> None:
-        post.ears.pop(token, None)
+        post.listeners.pop(token, None)
         post.put({"kind": "leave", "sweep": token, "driver": client.id})
 
     return leave
