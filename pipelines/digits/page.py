@@ -101,13 +101,15 @@ def _training_digits(page: Page, train: Corpus, labelled: Array, originals: Any)
         sheet = _images(train, np.stack(rounds))
         titles = ["original", *(f"copy {k + 1}" for k in range(len(rounds) - 1))]
         page.figure(
-            *pictures.both(pictures.contact_sheet, sheet, titles),
+            *pictures.both(pictures.contact_sheet, {"": sheet}, titles),
             caption="Training originals, and rows of the corpus made from them by smooth random distortions. Test "
             "digits are originals that were held out before.",
         )
     columns = np.stack([labelled[y[labelled] == label] for label in train.info.classes], axis=1)[:8]
     page.figure(
-        *pictures.both(pictures.contact_sheet, _images(train, columns), [str(k + 1) for k in range(len(columns))]),
+        *pictures.both(
+            pictures.contact_sheet, {"": _images(train, columns)}, [str(k + 1) for k in range(len(columns))]
+        ),
         caption="The labelled rows, a column a class: all that SSSL and the second fit are told.",
     )
 

@@ -34,7 +34,7 @@ def examples(report: Report, sets: Sequence[Digits], restyled: Sequence[Digits],
     report.figure(
         "examples",
         pictures.contact_sheet,
-        np.stack([bright(images) for images in rows.values()]),
+        {"": np.stack([bright(images) for images in rows.values()])},
         list(rows),
         caption="A digit of each class of either set; a virtual copy of it, whose size, slant, rotation, place and "
         "thickness were drawn at random; and the digit itself with the moments of its ink brought to those of any "

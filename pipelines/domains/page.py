@@ -291,7 +291,7 @@ def fresh_introduction(report: Report, pair: tuple[Digits, Digits], fresh: tuple
     report.figure(
         "fresh_examples",
         pictures.contact_sheet,
-        np.stack(images),
+        {"": np.stack(images)},
         [f"{digits.name}, {name}" for name, digits in rows],
         caption="The first digit of each class, of the pair and of fresh images.",
     )

@@ -241,7 +241,7 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
     report.figure(
         "domains",
         pictures.contact_sheet,
-        shown,
+        {"": shown},
         names,
         caption="A digit of each class of every domain: turned by 0 to 75°, with thicker or thinner strokes, or paler.",
     )

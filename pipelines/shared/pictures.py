@@ -46,24 +46,6 @@ def both(draw: Callable[..., bytes], *args: Any, **options: Any) -> tuple[bytes,
     return draw(*args, paper=LIGHT, **options), draw(*args, paper=DARK, **options)
 
 
-def contact_sheet(images: Array, row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
-    """Digits side by side.
-
-    Parameters
-    ----------
-    images : (r, c, h, w), 0 is empty
-    row_titles : r texts, left of the rows
-    """
-    r, c = images.shape[:2]
-    with drawing(6.4, 0.56 * r, paper) as (figure, png):
-        axes = figure.subplots(r, c, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
-        for i in range(r):
-            for j in range(c):
-                digit(axes[i, j], images[i, j], paper)
-            axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
-    return png.getvalue()
-
-
 def predictions(
     images: Array, predicted: Sequence[Any], true: Sequence[Any], *, columns: int = 10, paper: Paper = LIGHT
 ) -> bytes:
@@ -86,26 +68,15 @@ def predictions(
 
 
 def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> bytes:
-    """A confusion matrix (c, c), true class by predicted class, with its counts."""
-    from matplotlib.colors import LinearSegmentedColormap
-
+    """Draw a confusion matrix (c, c), true class by predicted class, with its counts."""
+    names = [str(label) for label in labels]
+    # square root: single errors are seen beside a full diagonal
+    shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+    texts = [[f"{int(count):,}" if count else "·" for count in row] for row in counts]
     side = 1.4 + 0.42 * len(labels)
-    with drawing(side, side - 0.35, paper) as (figure, png):
-        ax = figure.subplots()
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
-        # square root: single errors are seen beside a full diagonal
-        ax.imshow(np.sqrt(shares), cmap=heat, vmin=0, vmax=1)
-        for (i, j), count in np.ndenumerate(counts):
-            ink = "#ffffff" if shares[i, j] > 0.5 else (paper.ink if count else paper.soft)
-            ax.text(j, i, f"{int(count):,}" if count else "·", ha="center", va="center", color=ink, fontsize=9)
-        ax.set(xlabel="predicted digit", ylabel="true digit")
-        ax.set_xticks(range(len(labels)), [str(label) for label in labels])
-        ax.set_yticks(range(len(labels)), [str(label) for label in labels])
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
-    return png.getvalue()
+    size = (side, side - 0.35)
+    axes = {"x_label": "predicted digit", "y_label": "true digit"}
+    return heat_map(shares, names, names, **axes, texts=texts, size=size, paper=paper)
 
 
 def heat_map(
@@ -115,20 +86,22 @@ def heat_map(
     *,
     x_label: str,
     y_label: str,
-    value_label: str,
+    value_label: str = "",
+    texts: Sequence[Sequence[str]] | None = None,
+    size: tuple[float, float] | None = None,
     paper: Paper = LIGHT,
 ) -> bytes:
-    """A table of numbers (r, c) of at least 0 as colours, each with its value, columns and rows under their names."""
+    """Draw numbers (r, c) of at least 0 as colours, each with its text or value, columns and rows under their names."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    with drawing(6.4, 1.3 + 0.36 * len(rows), paper) as (figure, png):
+    with drawing(*(size or (6.4, 1.3 + 0.36 * len(rows))), paper) as (figure, png):
         ax = figure.subplots()
         heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
         top = max(float(np.max(values)), 1e-300)
         ax.imshow(values, cmap=heat, vmin=0, vmax=top, aspect="auto")
         for (i, j), value in np.ndenumerate(values):
-            ink = "#ffffff" if value > 0.5 * top else (paper.ink if value else paper.soft)
-            text = "0" if value == 0 else f"{value:.1f}" if value >= 0.1 else "<0.1"
+            ink = "#ffffff" if value > 0.6 * top else (paper.ink if value else paper.soft)
+            text = texts[i][j] if texts else "0" if value == 0 else f"{value:.1f}" if value >= 0.1 else "<0.1"
             ax.text(j, i, text, ha="center", va="center", color=ink, fontsize=9)
         ax.set(xlabel=x_label, ylabel=y_label)
         ax.set_title(value_label, loc="left")
@@ -236,17 +209,18 @@ def signed_sheet(
     return png.getvalue()
 
 
-def grouped_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
-    """Digits in groups side by side, each group (r, c, h, w) under its name, the rows beside their titles."""
+def contact_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:
+    """Draw digits in groups side by side, each (r, c, h, w) under its name ("": none), the rows beside their titles."""
     places: list[tuple[str, Array, int] | None] = []
     for name, images in groups.items():
         places += [None] * bool(places) + [(name, images, j) for j in range(images.shape[1])]
     widths = [0.25 if place is None else 1.0 for place in places]
     r = len(row_titles)
-    with drawing(6.4, 0.25 + 5.6 / sum(widths) * r, paper) as (figure, png):
+    above = 0.25 * any(groups)
+    with drawing(6.4, above + min(5.6 / sum(widths), 1.0) * r, paper) as (figure, png):
         grid = {"width_ratios": widths, "wspace": 0.08, "hspace": 0.08}
         # room for the names above, which are wider than one image and so no titles
-        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.25 / figure.get_figheight()))
+        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - above / figure.get_figheight()))
         axes = figure.subplots(r, len(places), squeeze=False, gridspec_kw=grid)
         for i, j in np.ndindex(axes.shape):
             place = places[j]
@@ -256,8 +230,8 @@ def grouped_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, pap
             name, images, k = place
             digit(axes[i, j], images[i, k], paper)
             if i == 0 and k == 0:
-                above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-                axes[i, j].annotate(name, (0, 1), (0, 4), **above).set_in_layout(False)
+                place_of_name = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+                axes[i, j].annotate(name, (0, 1), (0, 4), **place_of_name).set_in_layout(False)
         for i in range(r):
             axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
     return png.getvalue()

@@ -73,7 +73,7 @@ def introduction(report: Report, source: Array, labels: Array, target: Array, ta
     report.figure(
         "digits",
         pictures.contact_sheet,
-        np.concatenate(sheets),
+        {"": np.concatenate(sheets)},
         ["USPS"] * 3 + ["MNIST"] * 3,
         caption="Digits drawn at random from either set, a column for each class; every image is scaled to its "
         "brightest pixel. USPS digits fill their frame, MNIST digits have a margin and thinner strokes.",
@@ -341,7 +341,7 @@ def eigenfunctions(report: Report, values: Array, V: Array, source: Array, targe
             ends[f"{end}, {name}"] = images(rows[ids])
     report.figure(
         "extremes",
-        pictures.grouped_sheet,
+        pictures.contact_sheet,
         ends,
         names[:6],
         caption="The three digits of either set at which an eigenfunction is highest, and the three at which it is "

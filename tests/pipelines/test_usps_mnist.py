@@ -343,7 +343,7 @@ def test_signed_images_share_a_scale_in_their_column_and_are_paper_at_zero() -> 
 
 def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns() -> None:
     groups = {"one long name": np.full((2, 3, 8, 8), 255.0), "two": np.full((2, 3, 8, 8), 255.0)}
-    picture = imread(io.BytesIO(pictures.grouped_sheet(groups, ["r", "s"])))[..., :3]
+    picture = imread(io.BytesIO(pictures.contact_sheet(groups, ["r", "s"])))[..., :3]
     assert picture.shape[:2] == (round(200 * (0.25 + 2 * 5.6 / 6.25)), 1280)
     # black squares of one width, with a wider gap between the groups
     black = (picture[int(picture.shape[0] * 0.4)].max(axis=1) < 0.1).astype(int)
