@@ -1,8 +1,8 @@
 """The code blocks of Markdown pages, and a driver that runs them: `python page_blocks.py PAGE…` prints one JSON object.
 
-The blocks of a page run in order, in one namespace and one empty directory. `python` blocks are executed as they stand
-(those of README.md as a file each, in a process of its own); the lines of `sh` blocks are commands of `bigkernel`, called
-in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
+The blocks of a page run in order, in one namespace and one empty directory. `python` blocks are executed as they
+stand (those of README.md as a file each, in a process of its own). The lines of `sh` blocks are commands of `bigkernel`,
+called in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?^```(?P<kind>\S*)[^\n]*\n(?P<text>.*?)^```$", re.M | re.S)
+REASON = r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?"
+BLOCK = re.compile(REASON + r"^```(?P<kind>\S*)[^\n]*\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @dataclass(frozen=True)
