@@ -1,8 +1,8 @@
 """The code blocks of Markdown pages, and a driver that runs them: `python page_blocks.py PAGE…` prints one JSON object.
 
 The blocks of a page run in order, in one namespace and one empty directory. `python` blocks are executed as they
-stand (those of README.md as a file each, in a process of its own). The lines of `sh` blocks are commands of `bigkernel`,
-called in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
+stand (those of README.md as a file each, in a process of its own). The lines of `sh` blocks are commands of
+`bigkernel`, called in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
 """
 
 from __future__ import annotations
