@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -107,14 +107,90 @@ def ingest(
     >>> folder.cleanup()
     """
     sources = [source] if isinstance(source, Source) else list(source)
-    shares = ["", *(split.shares if split else ())]
-    targets = [split_path(target_path, share) for share in shares]
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
     resume = resume and store is not None and (store.root / "manifest.json").exists()
-    for target in targets:
+    for share in _shares(split):
+        target = split_path(target_path, share)
         if os.path.lexists(target) and not (overwrite or resume):
             raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
     _require_alike(sources)
+    labels, n_rows = _surveyed(sources, classes, split)
+    info = CorpusInfo(
+        name=name or _name(sources[0].path),
+        source=_origin(sources),
+        classes=labels.classes if labels else (),
+        image_shape=sources[0].image_shape,
+        scale=sources[0].scale,
+    )
+    parts = _parts(Path(target_path), info, sources, labels, split, n_rows, chunk_rows)
+    with ExitStack() as stack:
+        if store is not None:
+            job = _identity(sources, labels, info, parts, split)
+            stack.enter_context(store.held(job, resume=resume, plan={"segments": 1, "rows": n_rows or 0}))
+            if resume and _is_finished(store, parts):
+                return open_corpus(target_path)
+        stack.enter_context(writing(target_path, passing=False))
+        with ExitStack() as writing_all:
+            writers = [
+                # shares appear before what stays: one that an interrupted ingest left is made again
+                writing_all.enter_context(
+                    part.writer(overwrite=overwrite or (resume and part.again), keep=keep, resume=resume)
+                )
+                for part in parts
+            ]
+            done = _fill(writers, sources, labels, split, n_rows, progress)
+        if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
+            store.publish(Receipt("0-0", 0, n_rows or 0), {"rows": np.array([float(done)])})
+    return open_corpus(target_path)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A corpus to be written: what stays of a split (`share` ""), or one of its shares."""
+
+    share: str
+    target: Path
+    like: Source
+    columns: Mapping[str, Any]
+    info: CorpusInfo
+    chunk_rows: int
+
+    @property
+    def found(self) -> Corpus | None:
+        """The corpus at `target`, where it says of itself what `info` does; else None."""
+        try:
+            found = open_corpus(self.target)
+        except DataError:
+            return None
+        return found if replace(found.info, complete=False) == self.info else None
+
+    @property
+    def again(self) -> bool:
+        """True of a share that is there already."""
+        return self.share != "" and self.found is not None
+
+    def writer(self, *, overwrite: bool, keep: str, resume: bool) -> CorpusWriter:
+        return CorpusWriter(
+            self.target,
+            n_features=self.like.n_features,
+            dtype=self.like.dtype,
+            columns=self.columns,
+            info=self.info,
+            chunk_rows=self.chunk_rows,
+            overwrite=overwrite,
+            keep=keep,
+            resume=resume,
+        )
+
+
+def _shares(split: Split | None) -> list[str]:
+    return ["", *(split.shares if split else ())]
+
+
+def _surveyed(
+    sources: Sequence[Source], classes: Literal["auto"] | bool, split: Split | None
+) -> tuple[Labels | None, int | None]:
+    """Return the labels and the number of rows, as far as they are known before the rows are read."""
     first = sources[0]
     if split is not None and split.by == "group" and first.groups is None:
         raise DataError(
@@ -127,48 +203,28 @@ def ingest(
         raise DataError(f"{first.path}: no rows")
     if labels is None and classes is True:
         raise DataError(f"{first.path}: classes=True, but the rows carry no labels")
-    info = CorpusInfo(
-        name=name or _name(first.path),
-        source=_origin(sources),
-        classes=labels.classes if labels else (),
-        image_shape=first.image_shape,
-        scale=first.scale,
-    )
-    most = [_most_rows(n_rows, 1.0 if split is None else split.share_of(share)) for share in shares]
-    steps = [chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, count) for count in most]
-    infos = [_info_of(info, share, split) for share in shares]
+    return labels, n_rows
+
+
+def _parts(
+    target: Path,
+    info: CorpusInfo,
+    sources: Sequence[Source],
+    labels: Labels | None,
+    split: Split | None,
+    n_rows: int | None,
+    chunk_rows: int | None,
+) -> list[_Part]:
+    first = sources[0]
     columns: dict[str, Any] = {"y": labels.dtype} if labels else {}
     columns |= {"domain": np.int64} if len(sources) > 1 else {}
     columns |= {"group": np.int64} if first.groups else {}
-    with ExitStack() as stack:
-        if store is not None:
-            job = _identity(sources, labels, info, steps, split)
-            stack.enter_context(store.held(job, resume=resume, plan={"segments": 1, "rows": n_rows or 0}))
-            if resume and _is_finished(store, targets, infos):
-                return open_corpus(target_path)
-        stack.enter_context(writing(target_path, passing=False))
-        with ExitStack() as writing_all:
-            writers = [
-                writing_all.enter_context(
-                    CorpusWriter(
-                        target,
-                        n_features=first.n_features,
-                        dtype=first.dtype,
-                        columns=columns,
-                        info=described,
-                        chunk_rows=step,
-                        # shares appear before what stays: one that an interrupted ingest left is made again
-                        overwrite=overwrite or (resume and share != "" and _corpus_of(target, described) is not None),
-                        keep=keep,
-                        resume=resume,
-                    )
-                )
-                for share, target, described, step in zip(shares, targets, infos, steps, strict=True)
-            ]
-            done = _fill(writers, sources, labels, split, n_rows, progress)
-        if store is not None:  # `bigkernel runs` tells by its receipt that the job is finished
-            store.publish(Receipt("0-0", 0, n_rows or 0), {"rows": np.array([float(done)])})
-    return open_corpus(target_path)
+    parts = []
+    for share in _shares(split):
+        most = _most_rows(n_rows, 1.0 if split is None else split.share_of(share))
+        step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
+        parts.append(_Part(share, split_path(target, share), first, columns, _info_of(info, share, split), step))
+    return parts
 
 
 def _fill(
@@ -261,7 +317,7 @@ def _require_alike(sources: Sequence[Source]) -> None:
 
 
 def _origin(sources: Sequence[Source]) -> str:
-    """What was read, with digests, in the order of the domains."""
+    """Return the names and digests of what is read, in the order of the domains."""
     texts = [origin_of(source) for source in sources]
     return texts[0] if len(texts) == 1 else ", ".join(f"domain {file}: {text}" for file, text in enumerate(texts))
 
@@ -280,23 +336,13 @@ def _info_of(info: CorpusInfo, share: str, split: Split | None) -> CorpusInfo:
     return replace(info, name=f"{info.name} {share}".strip(), source=f"{info.source}, {what} {split}")
 
 
-def _corpus_of(target: Path, info: CorpusInfo) -> Corpus | None:
-    """The corpus at `target`, where it says of itself what `info` does; else None."""
-    try:
-        found = open_corpus(target)
-    except DataError:
-        return None
-    return found if replace(found.info, complete=False) == info else None
-
-
-def _is_finished(store: Run, targets: Sequence[Path], infos: Sequence[CorpusInfo]) -> bool:
-    """Whether the job of a run was done to its end, and all that it made is there as it was sealed."""
+def _is_finished(store: Run, parts: Sequence[_Part]) -> bool:
+    """Return True where the job of a run was done to its end, and all that it made is there as it was sealed."""
     receipt = store.finished("0-0")
     if receipt is None:
         return False
-    found = [_corpus_of(target, info) for target, info in zip(targets, infos, strict=True)]
     rows = 0
-    for corpus in found:
+    for corpus in (part.found for part in parts):
         if corpus is None or any(seals.changed_arrays(Path(corpus.path), seals.verify(Path(corpus.path)))):
             return False
         rows += corpus.n_rows
@@ -304,7 +350,7 @@ def _is_finished(store: Run, targets: Sequence[Path], infos: Sequence[CorpusInfo
 
 
 def _identity(
-    sources: Sequence[Source], labels: Labels | None, info: CorpusInfo, steps: Sequence[int], split: Split | None
+    sources: Sequence[Source], labels: Labels | None, info: CorpusInfo, parts: Sequence[_Part], split: Split | None
 ) -> dict[str, str]:
     """Every field that changes a byte of the corpus, each as a short text."""
     starts, groups = [], []
@@ -320,7 +366,7 @@ def _identity(
         "labels": "none" if labels is None else str(labels.dtype),
         "rows": f"{sources[0].dtype} of {sources[0].n_features}",
         "start_of_rows": ", ".join(starts),
-        "chunk_rows": ", ".join(map(str, steps)),
+        "chunk_rows": ", ".join(str(part.chunk_rows) for part in parts),
         **({"split": str(split)} if split else {}),
         **({"groups": ", ".join(groups)} if groups else {}),
         "versions": f"bigkernel {bigkernel.__version__}, zarr {zarr.__version__}, numcodecs {version('numcodecs')}",

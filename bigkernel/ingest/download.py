@@ -62,7 +62,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What became of a file: where it lies, and which mirror gave it ("": it was there)."""
+    """A file that lies in its folder, and the mirror that gave it ("": it was there)."""
 
     path: Path
     mirror: str
@@ -177,7 +177,7 @@ class _Sink:
 
 
 def is_there(file: RemoteFile, folder: str | os.PathLike[str]) -> bool:
-    """Whether the file lies in `folder` with the right content.
+    """Return True where the file lies in `folder` with the right content.
 
     Raises
     ------

@@ -32,7 +32,7 @@ _MOST_MAP_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Labels:
-    """What a pass over the labels found.
+    """The distinct labels and their number, from a pass over them.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class Split:
         return f"{shares} by {self.by}, seed {self.seed}"
 
     def sides(self, start: int, rows: int, *, file: int = 0, group: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Where rows go, (rows,): 0 stays, 1 is the first share, …
+        """Return the side of each row, (rows,): 0 stays, 1 is the first share, …
 
         Parameters
         ----------
@@ -77,6 +77,6 @@ class Split:
 
 
 def split_path(target: str | os.PathLike[str], name: str) -> Path:
-    """Where the share `name` of the corpus at `target` goes: train-test.corpus beside train.corpus; "" stays there."""
+    """Return the path of a share of the corpus at `target`: train-test.corpus beside train.corpus; "": `target`."""
     path = Path(target)
     return path.with_name(f"{path.stem}-{name}{path.suffix}") if name else path

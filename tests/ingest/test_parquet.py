@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bigkernel.errors import ConfigError
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 
@@ -173,13 +171,6 @@ def test_columns_that_are_not_there_or_have_two_uses_are_refused(written, refuse
     assert "no column 'z' for the target; its columns are 'f0', 'f1', 'f2', 'y'" in refused(path, target="z")
     assert "column 'y' is the target and the group" in refused(path, group="y")
     assert "expected rows of 1 to 16,777,216 features, found 0" in refused(written(pa.table({"y": [1, 2]})))
-
-
-def test_without_pyarrow_the_package_to_install_is_named(written, monkeypatch):
-    path = written(table())
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigError, match=r'pip install "bigkernel\[data\]"'):
-        open_source(path)
 
 
 def test_a_row_group_is_read_block_by_block(written):

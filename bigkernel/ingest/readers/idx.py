@@ -53,7 +53,7 @@ class _Header:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins so is IDX with one to four dimensions."""
+    """Return True for a file that begins as IDX with one to four dimensions."""
     return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in TYPES and 1 <= head[3] <= 4
 
 

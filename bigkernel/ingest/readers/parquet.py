@@ -1,9 +1,8 @@
 """Parquet: a file, or a folder of parts, in row groups that stream.
 
 Columns of numbers become features (k, d) in their common dtype; one column may be the target and one the group.
-Batches come from pyarrow itself: `dask.dataframe` reads with pyarrow too, but at least a row group at once and in
-tasks, of which one process that copies has no use. pyarrow cuts its batches to a block, and leaves columns unread.
-Page checksums are verified where the file has them; without, the format cannot show every damage.
+pyarrow cuts its batches to a block, and leaves columns unread. Page checksums are verified where the file has them;
+without, the format cannot show every damage.
 """
 
 from __future__ import annotations
@@ -16,9 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
 from numpy.typing import NDArray
+from pyarrow import types
 
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import DataError
 from bigkernel.ingest.readers.source import (
     Block,
     Source,
@@ -87,12 +89,12 @@ class _Table:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins so is Parquet."""
+    """Return True for a file that begins as Parquet."""
     return head.startswith(MAGIC)
 
 
 def recognises_folder(names: Sequence[str]) -> bool:
-    """Whether a folder of these files is a Parquet table in parts."""
+    """Return True where one of these files is Parquet by its name."""
     return any(name.lower().endswith(ENDINGS) for name in names)
 
 
@@ -114,8 +116,6 @@ def read(path: str, *, target: str | int | None = None, group: str | int | None 
     DataError
         Names the file and the column: damaged or cut, a column that is not of numbers, a null (with its row), parts
         whose columns differ, whole numbers that the common dtype of the columns would round (with the row).
-    ConfigError
-        pyarrow is not installed.
     """
     parts = _parts(path)
     schemas = [(part, *_described(part)) for part in parts]
@@ -178,10 +178,6 @@ def _parts(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    try:
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigError('Parquet is read by pyarrow, which is not installed: pip install "bigkernel[data]"') from None
     with contextlib.ExitStack() as stack:
         with _reading(path, "at its footer"):
             file = stack.enter_context(
@@ -194,8 +190,6 @@ def _opened(path: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _reading(path: str, where: str) -> Iterator[None]:
-    import pyarrow
-
     try:
         yield
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -217,8 +211,6 @@ def _listed(schema: Any) -> str:
 
 
 def _dtype(path: str, field: Any) -> np.dtype[Any]:
-    from pyarrow import types
-
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
     if types.is_integer(field.type) or types.is_floating(field.type):
@@ -231,8 +223,6 @@ def _dtype(path: str, field: Any) -> np.dtype[Any]:
 
 
 def _require_label(path: str, field: Any) -> None:
-    from pyarrow import types
-
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
     if not (types.is_string(kind) or types.is_large_string(kind)):
         try:

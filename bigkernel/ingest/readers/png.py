@@ -2,7 +2,7 @@
 
 The heads of all files are read first: their size and kind must agree before the first is decoded. A row is an image,
 h·w grey values, row by row: 8 bits (uint8, scale 255) or 16 (uint16, scale 65535). Rows come in natural order of the
-labels, then of the names. `png_chunks` looks through a file before it is decoded. Format: https://www.w3.org/TR/png-3
+labels, then of the names. `png_chunks` looks through a file before Pillow decodes it. Format: https://www.w3.org/TR/png-3
 (IHDR, 11.2.1).
 """
 
@@ -28,7 +28,7 @@ _LARGEST_LABEL = 18  # digits of a folder's name that is a number
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the head of an image says, as far as all images must agree."""
+    """The head of an image, as far as all images must agree."""
 
     height: int
     width: int
@@ -91,7 +91,7 @@ class _Folder:
 
 
 def recognises_folder(names: Sequence[str]) -> bool:
-    """Whether a folder with such files, or files in folders, holds PNG images."""
+    """Return True where one of these files is a PNG image by its name."""
     return any(name.lower().endswith(".png") for name in names)
 
 

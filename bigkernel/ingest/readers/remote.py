@@ -96,7 +96,7 @@ class _Array:
 
 
 def is_url(path: str) -> bool:
-    """Whether a source is named by a URL."""
+    """Return True where a source is named by a URL."""
     return _SCHEME.match(path) is not None
 
 
@@ -110,7 +110,7 @@ def shown(url: str) -> str:
 
 
 def recognises_folder(names: Sequence[str]) -> bool:
-    """Whether a folder with these files is a zarr array or group."""
+    """Return True for the files of a zarr array or group."""
     return not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names)
 
 

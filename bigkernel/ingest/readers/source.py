@@ -1,4 +1,4 @@
-"""What every reader returns, and how every reader gets at bytes.
+"""The result of every reader, and the stream of bytes under most of them.
 
 A `Source` is what the head of a file says, plus two streams over the rest of it: `targets` (the labels alone, cheap,
 read first) and `blocks` (rows and labels). n rows, d features; a block has k rows, about a megabyte. `Stream` looks
@@ -38,7 +38,7 @@ Block = tuple[NDArray[Any], NDArray[Any] | None]
 
 @dataclass(frozen=True)
 class Source:
-    """What a reader found in the head of a file, before the rows are read.
+    """The findings of a reader in the head of a file, before the rows are read.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Source:
 
     @property
     def labelled(self) -> bool:
-        """Whether the rows carry labels."""
+        """True where the rows carry labels."""
         return self.targets is not None
 
 
@@ -164,7 +164,7 @@ def natural(name: str) -> tuple[tuple[int, str | int], ...]:
 
 
 def origin_of(source: Source) -> str:
-    """What a source was read from, with digests: one text for the attributes of a corpus."""
+    """Return the names and digests of what a source was read from, as one text for the attributes of a corpus."""
     if source.origin is not None:
         return source.origin()
     return ", ".join(f"{os.path.basename(path)} sha256:{_sha256(path)}" for path in source.files)
@@ -176,7 +176,7 @@ def _sha256(path: str) -> str:
 
 
 def folder_origin(path: str, names: Iterable[str]) -> str:
-    """What a folder's files `names` are: the folder's name, their number and a SHA-256 over names and contents."""
+    """Return the name of a folder, the number of its files `names` and a SHA-256 over their names and contents."""
     total, count = hashlib.sha256(), 0
     for name in names:
         total.update(f"{name}\0{_sha256(os.path.join(path, name))}\n".encode())
@@ -196,7 +196,7 @@ def require_file(path: str) -> None:
 
 
 def is_gzip(path: str) -> bool:
-    """Whether the file begins as gzip data do."""
+    """Return True where the file begins as gzip data do."""
     with open(path, "rb") as handle:
         return handle.read(2) == GZIP_MAGIC
 
