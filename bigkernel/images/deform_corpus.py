@@ -124,7 +124,7 @@ def _options(
 
 
 def source_text(corpus: Corpus, deformation: Deformation | Restyling) -> str:
-    """What the attribute `source` of the deformed corpus says: its originals, by content, and every option."""
+    """Return the attribute `source` of the deformed corpus: its originals, by content, and every option."""
     content = fingerprint(tuple(zarr_arrays.stored_fingerprint(corpus.array(name)) for name in ("x", *corpus.columns)))
     if isinstance(deformation, Restyling):
         options = ", ".join(f"{name} ±{value!r}" for name, value in deformation.ranges.items())

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.checks import require_image, require_rows, require_seed
 
 Array = NDArray[Any]
 RECIPE = 1  # raise it when the same options give other rows
@@ -35,13 +36,13 @@ NORMAL_BITS = 6  # normals are multiples of 2⁻⁶
 _EXACT_BITS = 24  # float32 holds integers up to 2²⁴
 _DRAW_LEVELS = 2**16
 _DRAWS_A_TICK = 16  # one tick of Philox gives 256 bits
-_LONGEST_SIDE, _BASIS_BYTES = 1024, 2**28
+_BASIS_BYTES = 2**28
 _BLOCK_PIXELS = 2**17  # of one field of a block: buffers stay in the cache of a core
 
 
 @dataclass(frozen=True)
 class Deformation:
-    """What is done to images (height, width), every option resolved.
+    """Elastic deformation of images (height, width), every option resolved.
 
     Attributes
     ----------
@@ -77,12 +78,8 @@ class Deformation:
     recipe: ClassVar[str] = f"{RECIPE}"
 
     def __post_init__(self) -> None:
-        if not (1 <= self.height <= _LONGEST_SIDE and 1 <= self.width <= _LONGEST_SIDE):
-            raise DataError(
-                f"images of {self.height}×{self.width} pixels: expected sides of 1 to {_LONGEST_SIDE:,} pixels"
-            )
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed: expected 0 to 2⁶³ − 1, found {self.seed}")
+        require_image(self.height, self.width, DataError)
+        require_seed(self.seed)
         if not 0 <= self.strength <= REFERENCE_HEIGHT:
             raise ConfigError(
                 f"strength: expected pixels between 0 and {REFERENCE_HEIGHT} (of an image {REFERENCE_HEIGHT} high), "
@@ -98,7 +95,7 @@ class Deformation:
 
     @property
     def text(self) -> str:
-        """What is done, in a few words."""
+        """The options, in a few words."""
         return f"strength {self.strength:g}, smoothness {self.smoothness:.3g} px, shift {self.shift} px"
 
     @property
@@ -157,11 +154,7 @@ class Deformation:
         >>> bool((copies[2] == deformation.copies(images[:1], 60_002)).all())
         True
         """
-        if originals.ndim != 2 or originals.shape[1] != self.n_pixels:
-            raise DataError(
-                f"originals: expected rows of {self.height}×{self.width} = {self.n_pixels} pixels, found shape "
-                f"{originals.shape}"
-            )
+        require_rows(originals, self.height, self.width)
         pad, rows = self._pad, self.block_rows
         tall, wide = self.height + 2 * pad, self.width + 2 * pad
         basis = _padded_basis(self.height, self.width, self.smoothness, pad) if self.strength else None

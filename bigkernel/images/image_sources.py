@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Copier(Protocol):
-    """What makes copies of images: `Deformation` or `Restyling`; `recipe` names the version that makes these rows."""
+    """A maker of copies of images: `Deformation` or `Restyling`; `recipe` names the version that makes these rows."""
 
     recipe: ClassVar[str]
 
@@ -101,7 +101,7 @@ class Repeated:
         return np.concatenate(parts) if parts else self.source.read(start, start)[:0]
 
     def part(self, start: int, stop: int) -> Self:
-        """What a task needs to read rows start … stop: of one round, the originals of these rows alone."""
+        """Return a source that reads rows start … stop in a task: of one round, with the originals of these rows alone."""
         if start >= stop or len(list(self._rounds(start, stop))) > 1:
             return self
         first, last = self._span(start, stop)
@@ -138,7 +138,7 @@ class Repeated:
             start = min(stop, end)
 
     def _place(self, row: int) -> int:
-        """Which of the chosen ones a copy is made of."""
+        """Return the place of a copy's original among the chosen ones."""
         return (row - self.n_originals) % self._round_rows
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
@@ -325,7 +325,7 @@ class StyledSource:
         return self.styling.images(self.source.read(start, stop), start)
 
     def part(self, start: int, stop: int) -> Source:
-        """What a task needs of the images."""
+        """Return a source that reads rows start … stop in a task, with their images alone."""
         return StyledSource(self.source.part(start, stop), self.styling)
 
     def fingerprint(self) -> str:

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.resample import Resampler, require_image
+from bigkernel.images.checks import require_image
+from bigkernel.images.resample import Resampler
 from bigkernel.streaming.row_maps import MapCost
 
 Array = NDArray[Any]
@@ -137,7 +138,7 @@ class MomentNormalise(_ImageMap):
         return x
 
     def _affine(self, images: Array) -> tuple[Array, Array]:
-        """Where the pixels of the result lie in images (b, h, w): (b, 2, 3), and which images have ink, (b,)."""
+        """Return maps (b, 2, 3) from pixels of the result to places in images (b, h, w), and which have ink, (b,)."""
         h, w = images.shape[1:]
         peak = images.max(axis=(1, 2)).astype(np.float64)
         inked = (peak > 0) & np.isfinite(peak)

@@ -12,17 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import ConfigError
-
 Array = NDArray[Any]
-LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
 FRACTION_BITS = 16
-
-
-def require_image(height: int, width: int) -> None:
-    """Raise `ConfigError` where images of such sides cannot be worked on."""
-    if not (1 <= height <= LONGEST_SIDE and 1 <= width <= LONGEST_SIDE):
-        raise ConfigError(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
 
 
 @dataclass

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError
+from bigkernel.images.checks import require_image, require_rows, require_seed
 from bigkernel.images.elastic import draws
-from bigkernel.images.resample import Resampler, require_image
+from bigkernel.images.resample import Resampler
 
 Array = NDArray[Any]
 RECIPE = 1  # raise it when the same options give other rows
@@ -34,7 +35,7 @@ _WIDEST = {"size": 1.0, "aspect": 1.0, "rotation": 180.0, "shear": 1.0, "shift":
 
 @dataclass(frozen=True)
 class Restyling:
-    """What is done to images (height, width): each figure is drawn evenly from − its range to + its range.
+    """Restyling of images (height, width): each figure is drawn evenly from − its range to + its range.
 
     Attributes
     ----------
@@ -87,8 +88,7 @@ class Restyling:
 
     def __post_init__(self) -> None:
         require_image(self.height, self.width)
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed: expected 0 to 2⁶³ − 1, found {self.seed}")
+        require_seed(self.seed)
         for name, widest in _WIDEST.items():
             value = getattr(self, name)
             if not 0 <= value <= widest:
@@ -114,7 +114,7 @@ class Restyling:
 
     @property
     def text(self) -> str:
-        """What is done, in a few words: all ranges, shift as a share of a side."""
+        """All ranges in a few words, shift as a share of a side."""
         return (
             f"log size ±{self.size:g}, log aspect ±{self.aspect:g}, rotation ±{self.rotation:g}°, "
             f"shear ±{self.shear:g}, shift ±{50 * self.shift:g}%, pen ±{100 * self.thickness:g}%"
@@ -146,7 +146,7 @@ class Restyling:
         return _drawn(originals, start, self)
 
     def drawing(self, start: int, rows: int) -> Drawing:
-        """How copies number start, start + 1, … are drawn."""
+        """Return maps and figures of copies number start, start + 1, …."""
         # draws u in 0 … 2¹⁶ − 1 become figures (2u + 1)/2¹⁶ − 1 in −1 … 1
         figures = (2.0 * draws(self.seed, start, rows, len(_WIDEST) + 1) + 1) / _DRAW_LEVELS - 1
         size, aspect, rotation, shear, across, down, thickness = figures.T
@@ -160,7 +160,7 @@ class Restyling:
 
 @dataclass(frozen=True)
 class Style:
-    """How all images of a domain are drawn.
+    """The style in which all images of a domain are drawn.
 
     Attributes
     ----------
@@ -215,8 +215,7 @@ class Styling:
         require_image(self.height, self.width)
         if not 1 <= len(self.styles) <= _DRAW_LEVELS:
             raise ConfigError(f"styles: expected 1 to {_DRAW_LEVELS:,} of them, found {len(self.styles)}")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed: expected 0 to 2⁶³ − 1, found {self.seed}")
+        require_seed(self.seed)
         _require_range(self.low, self.high)
 
     @property
@@ -240,7 +239,7 @@ class Styling:
         return _drawn(originals, start, self)
 
     def drawing(self, start: int, rows: int) -> Drawing:
-        """How rows start, start + 1, … are drawn."""
+        """Return maps and figures of rows start, start + 1, …."""
         figures = np.array([astuple(style) for style in self.styles])[self.domains(start, start + rows)]
         rotation, thickness, contrast = figures.T
         zero = np.zeros(rows)
@@ -293,10 +292,7 @@ def _affine(inverse: Array, moved: Array, height: int, width: int) -> Array:
 def _drawn(originals: Array, start: int, what: Restyling | Styling) -> Array:
     """Images (b, h·w), drawn as rows start, start + 1, … of `what`."""
     height, width, low, high = what.height, what.width, what.low, what.high
-    if originals.ndim != 2 or originals.shape[1] != height * width:
-        raise DataError(
-            f"originals: expected rows of {height}×{width} = {height * width} pixels, found shape {originals.shape}"
-        )
+    require_rows(originals, height, width)
     b, rows = len(originals), _block_rows(height, width)
     resampler = Resampler(height, width, min(rows, max(b, 1)), np.float32)
     pen = _Pen(height, width, min(rows, max(b, 1)), low)
