@@ -101,7 +101,7 @@ class Repeated:
         return np.concatenate(parts) if parts else self.source.read(start, start)[:0]
 
     def part(self, start: int, stop: int) -> Self:
-        """Return a source that reads rows start … stop in a task: of one round, with the originals of these rows alone."""
+        """Return a source for rows start … stop in a task: of one round, with the originals of these rows alone."""
         if start >= stop or len(list(self._rounds(start, stop))) > 1:
             return self
         first, last = self._span(start, stop)
