@@ -17,7 +17,7 @@ release = version = bigkernel.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
+    "browser_math",
     "numpydoc",
     "myst_parser",
     "command_pages",
@@ -42,6 +42,7 @@ numpydoc_attributes_as_param_list = True
 numpydoc_validation_checks = {"GL06", "GL07", "GL09", "PR05"}  # unknown sections, their order, deprecations, types
 
 # the page
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "bigkernel"
 html_static_path = ["_static"]
@@ -49,14 +50,15 @@ html_css_files = ["bigkernel.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 4,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
 }
-html_sidebars = {"index": [], "gallery": [], "changelog": []}
+_SINGLE_PAGES = ("index", "getting-started", "choosing-an-estimator", "command-line", "methods", "gallery")
+html_sidebars: dict[str, list[str]] = {page: [] for page in _SINGLE_PAGES}
 copyright = "the bigkernel developers, BSD-3 licence"
 
 
