@@ -12,7 +12,7 @@ from bigkernel.estimators.sssl import SSSL, SSSLClassifier
 from bigkernel.estimators.transforms import Rescaler, Standardizer, UnitNormalizer
 from bigkernel.estimators.xnv import XNV, XNVClassifier
 
-__all__ = [
+__all__: list[str] = [
     "DICA",
     "JDA",
     "SSSL",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -13,17 +14,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.fit_state import AlignedSolution, Inputs, Problem
+from bigkernel.estimators.moment_estimator import Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
+from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
+from bigkernel.estimators.state_schema import Labels
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
 from bigkernel.solvers.artl import Strengths, adapted, slope
-from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Targets
-from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 
@@ -112,6 +113,10 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
     }
+    state_schema = tuple(
+        replace(entry, axis="c") if isinstance(entry, Labels) else entry for entry in SidedEstimator.state_schema
+    )
+    _solution_type = AlignedSolution
     _guarded = True
     _least_target_rows = 2
 
@@ -186,35 +191,43 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
             raise ConfigError(f"sharpness: expected a number above 0 or two of them, found {self.sharpness!r}")
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
 
-    def _statistic(self, sides: Any) -> Any:
+    def _statistic(self, basis: Any, sides: Any) -> Any:
         if not self.manifold > 0:
-            return super()._statistic(sides)
-        cells, neighbours = sides.cells, min(self.n_neighbors, self._columns)
+            return super()._statistic(basis, sides)
+        cells, neighbours = sides.cells, min(self.n_neighbors, basis.width)
         targets = Targets(cells.n_classes, cells.classes, cells.position)
-        return AnchorMomentStatistic(self._centred(), targets, sides=sides, neighbours=neighbours)
+        return AnchorMomentStatistic(basis.centred(), targets, sides=sides, neighbours=neighbours)
 
-    def _sweep(self, rows: Rows, sides: Any) -> Accumulator:
-        total = super()._sweep(rows, sides)
+    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
+        """Sum up the rows: what a solve starts from, and the report of the sweep."""
+        problem, report = super().sweep(rows, targets, inputs, basis)
+        total = problem.statistics
         if "anchors" in total:  # they are about the shift of the map, as the other moments were
-            total["anchors"] += np.outer(total["degrees"], self._centred().shift.astype(np.float64))
-        return total
+            total["anchors"] += np.outer(total["degrees"], basis.centred().shift.astype(np.float64))
+        return problem, report
 
-    def _graph(self, whitening: Whitening, aligned: Aligned) -> Array | None:
+    def _reduce(self, problem: Problem, certificates: Certificates) -> ReducedSides:
+        reduced, total = super()._reduce(problem, certificates), problem.statistics
         if not self.manifold > 0:
-            return None
-        if "anchors" not in self.statistics_:
+            return reduced
+        if "anchors" not in total:
             raise ConfigError(f"manifold={self.manifold}: the fit was without a graph (manifold=0); fit again")
-        total = self.statistics_
-        return whitening.rotate(laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"]))
+        graph = laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"])
+        return replace(reduced, graph=reduced.whitening.rotate(graph))
 
-    def _solve(self, certificates: Certificates) -> None:
-        whitening, aligned, graph = self._bases(certificates)
+    def _solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedSolution:
         strengths = Strengths(float(self.mmd), float(self.manifold), float(self.alpha), float(self.balance))
-        told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
-        W = adapted(aligned, graph, told, strengths, certificates=certificates)
-        self.alpha_, self.rank_, self._solution = float(self.alpha), whitening.rank, (aligned, W)
-        self._set_coefficients(whitening.expand(W), np.zeros(W.shape[1]))
+        labels = problem.pseudo_labels and problem.pseudo_labels.reduced(reduced.whitening)
+        W = adapted(reduced.aligned, reduced.graph, labels, strengths, certificates=certificates)
+        return AlignedSolution(
+            coef=reduced.whitening.expand(W),
+            intercept=np.zeros(W.shape[1]),
+            rank=reduced.whitening.rank,
+            alpha=float(self.alpha),
+            whitened=W,
+        )
 
-    def _decision(self, number: int) -> tuple[Decision, float]:
-        aligned, W = self._solution
-        return Decision(*self._coefficients()), slope(aligned, W, self._sharpness(number))
+    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        solution, aligned = solved.solution, solved.reduced.aligned
+        steepness = slope(aligned, solution.whitened, self._sharpness(number))  # type: ignore[attr-defined]
+        return Decision(solution.coef, solution.intercept), steepness

@@ -1,4 +1,4 @@
-"""What the estimators share: one door for every kind of input, targets, predictions and scores.
+"""Inputs, targets, predictions and scores of all estimators.
 
 NumPy input passes scikit-learn's validation and is swept in this process. Dask and zarr arrays, corpora and `Rows` are
 never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask array, `predict_to` writes to disk.
@@ -9,20 +9,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import dask
 import dask.array as da
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import is_classifier
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
-    _check_sample_weight,
     check_array,
     check_is_fitted,
-    validate_data,
 )
 
 from bigkernel.config import settings
@@ -32,152 +30,149 @@ from bigkernel.engine.sources import DaskSource
 from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.statistics.moments import Targets
+from bigkernel.estimators.fit_state import Fitted, Inputs, Problem, StatefulEstimator
+from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, validate_input, validated_weight
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.storage.atomic_write import publishing
-from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.row_maps import RowMap
 
 Array = NDArray[Any]
-DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
 
 
-def is_lazy(X: Any) -> bool:
-    """Whether X is read chunk by chunk rather than held in memory."""
-    return isinstance(X, Rows | Corpus | da.Array | zarr.Array)
+class RowsEstimator(StatefulEstimator):
+    """Base of the predicting estimators.
 
+    A subclass says how rows become features (`_features`), and a search by sweeps asks for `basis`, `penalty`,
+    `coordinates` and `adopt`.
 
-def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
-    """Rows of X alone; sets (`reset`) or compares the estimator's n_features_in_."""
-    if not is_lazy(X):
-        return as_rows(_validate(estimator, X, reset=reset))
-    rows = as_rows(X)
-    if reset:
-        estimator.n_features_in_ = rows.shape[1]
-        estimator.__dict__.pop("feature_names_in_", None)
-        if not len(rows):
-            raise DataError(f"{rows.name}: 0 rows; at least one is needed")
-    elif rows.shape[1] != estimator.n_features_in_:
-        raise DataError(
-            f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input"
+    Attributes
+    ----------
+    unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
+    exact : True where a fit needs all rows in memory at once
+    """
+
+    unlabelled: ClassVar[str] = "drop"
+    _semi_supervised = False  # labels may be missing in arrays
+    classes_ = Fitted("inputs.classes")
+    target_shift_ = Fitted("inputs.target_shift")
+    certificates_ = Fitted("certificates")
+    skipped_rows_ = Fitted("skipped_rows")
+    sweep_ = Fitted("sweep")
+    alpha_ = Fitted("solution.alpha")
+
+    # -- parameters ----------------------------------------------------------------------------------------------------
+
+    @property
+    def exact(self) -> bool:
+        """See the attributes."""
+        return False
+
+    def check_parameters(self) -> None:
+        """Raise where a parameter is none that a fit can use."""
+        self._validate_params()
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Check what the table of constraints does not say."""
+
+    @property
+    def _intercept(self) -> bool:
+        """True where an intercept is fitted to numbers: their sums are then taken about a point near their mean."""
+        return False
+
+    # -- what a search over a grid asks --------------------------------------------------------------------------------
+
+    def basis(self, rows: Rows) -> Any:
+        """Choose the columns for rows."""
+        raise TypeError(f"{type(self).__name__} has no basis")
+
+    def penalty(self) -> Penalty:
+        """Return what may differ between candidates that share all moments."""
+        raise ConfigError(
+            f"{type(self).__name__}: a search by sweeps does not know its penalty; use scikit-learn's GridSearchCV"
         )
-    return rows
 
+    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+        """Return where the method is ridge, from the moments of all rows."""
+        raise TypeError(f"{type(self).__name__} has no coordinates")
 
-def _validate(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
-    """scikit-learn's validation, its refusals of values as ours (which are ValueErrors too)."""
-    try:
-        return validate_data(estimator, *data, dtype=DTYPES, **options)
-    except ValueError as error:
-        X = data[0]
-        bad = np.zeros(0, np.int64)
-        if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2:
-            bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
-        where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)." if len(bad) else ""
-        raise DataError(f"{error}{where}") from error
+    def sweep(self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
+        """Sum up the rows: what a solve starts from, and the report of the sweep."""
+        raise TypeError(f"{type(self).__name__} has no sweep")
 
+    def adopt(self, problem: Problem) -> Self:
+        """Become the model of these sums, as after a sweep of one's own."""
+        raise TypeError(f"{type(self).__name__} has no sums")
 
-def near_mean(rows: Rows) -> Array:
-    """A point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
-    sample = rows.take(np.arange(min(len(rows), 256)))
-    mean: Array = sample.mean(axis=0)
-    return mean
+    # -- training input ------------------------------------------------------------------------------------------------
 
-
-def near_target(rows: Rows, targets: Targets) -> Array:
-    """A point near the mean of numeric targets, (c,): of the first labelled rows; zeros for classes."""
-    shift = np.zeros(targets.width)
-    if targets.classes is None and "y" in rows.columns and len(rows):
-        chunk, _ = rows.validate_or_mask(rows.read(0, min(len(rows), 4096)))
-        y = chunk.y
-        assert y is not None
-        admitted = np.ones(len(y), bool) if chunk.weight is None else chunk.weight > 0
-        y = y[targets.labelled(y, 0) & admitted]
-        if len(y):
-            values = np.empty((len(y), targets.width))
-            targets.encode(y, values)
-            shift = values.mean(axis=0)
-    return shift
-
-
-class RowsEstimator(BaseEstimator):
-    """Base of the predicting estimators. A subclass sets what `_features` and `_coefficients` return."""
-
-    _semi_supervised = False  # rows without a label (−1, NaN) are kept and shape the model
-    _unlabelled = "drop"  # what a sweep of moments does with them
-
-    # -- training input ----------------------------------------------------------------------------------------------
-
-    def _training(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, classes: Any = None
-    ) -> tuple[Rows, Targets]:
-        """Validated rows with their column y, and how y becomes targets; sets classes_ where it is a classifier."""
+    def training(
+        self, X: Any, y: Any, sample_weight: Any, *, known: Inputs | None = None, classes: Any = None
+    ) -> tuple[Rows, Targets, Inputs]:
+        """Validated rows with their column y, and how y becomes targets; `known`: of the fit that rows are added to."""
+        reset = known is None
         if is_lazy(X):
             rows = input_rows(self, X, reset=reset)
             if y is None and "y" not in rows.columns:
                 raise DataError(f"{rows.name}: {type(self).__name__} requires y to be passed, but the target y is None")
         else:
             X, y = self._validated(X, y, reset=reset)
-            if sample_weight is not None:
-                try:
-                    sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-                except ValueError as error:
-                    raise DataError(f"sample_weight: {error}") from error
+            sample_weight = validated_weight(sample_weight, X)
             rows = as_rows(X)
         if y is not None and not is_lazy(y):
             y = np.asarray(y)
         if is_classifier(self):
-            y, targets = self._class_targets(rows, y, classes, reset=reset)
-            return as_rows(rows, y, weight=sample_weight), targets
+            labels = self._find_classes(rows, y, classes) if known is None else known.classes
+            assert labels is not None
+            if known is not None and classes is not None and not np.array_equal(np.unique(classes), labels):
+                raise DataError(f"classes: {list(classes)} differ from those of the first call, {labels.tolist()}")
+            y, targets = self._class_targets(rows, y, labels)
+            return as_rows(rows, y, weight=sample_weight), targets, known or Inputs.of(self, classes=labels)
         rows = as_rows(rows, y, weight=sample_weight)
         shape = rows.columns["y"].shape
         width = 1 if len(shape) == 1 else shape[1]
-        if reset:
-            self._flat = len(shape) == 1
-        elif width != len(self._coefficients()[1]):
-            raise DataError(f"y: expected {len(self._coefficients()[1])} targets as before, found {width}")
         # rows without a label carry −1 where the corpus has classes
         targets = Targets(width, missing=-1 if y is None and rows.classes else None)
-        if reset:
-            self.target_shift_ = (
-                near_target(rows, targets) if getattr(self, "fit_intercept", False) else np.zeros(width)
-            )
-        return rows, replace(targets, shift=self.target_shift_) if self.target_shift_.any() else targets
+        if known is None:
+            shift = near_target(rows, targets) if self._intercept else np.zeros(width)
+            known = Inputs.of(self, flat=len(shape) == 1, target_shift=shift)
+        elif width != len(known.shift):
+            raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
+        return rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
         if is_classifier(self):
-            X, y = _validate(self, X, y, reset=reset)
+            X, y = validate_input(self, X, y, reset=reset)
             check_classification_targets(y)
         elif self._semi_supervised and y is not None:
             y = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
-            X, _ = _validate(self, X, np.zeros(len(y)), reset=reset)
+            X, _ = validate_input(self, X, np.zeros(len(y)), reset=reset)
         else:
-            X, y = _validate(self, X, y, reset=reset, multi_output=True, y_numeric=True)
+            X, y = validate_input(self, X, y, reset=reset, multi_output=True, y_numeric=True)
             y = np.asarray(y, np.float64)
         return X, y
 
-    def _class_targets(self, rows: Rows, y: Any, classes: Any, *, reset: bool) -> tuple[Any, Targets]:
+    def _find_classes(self, rows: Rows, y: Any, classes: Any) -> Array:
+        """The sorted labels of rows, of a corpus or as they are listed; −1 is none where labels may be missing."""
+        if classes is not None:
+            labels = np.unique(classes)
+        elif y is None and rows.classes:
+            labels = np.unique(rows.classes)
+        else:
+            values = rows.column("y") if y is None else np.asarray(y)
+            assert values is not None
+            labels = np.unique(values)
+            if (self._semi_supervised or y is None) and labels.dtype.kind in "iuf":
+                labels = labels[labels != -1]
+        return self._require_classes(labels)
+
+    def _class_targets(self, rows: Rows, y: Any, labels: Array) -> tuple[Any, Targets]:
         """y (encoded where it is given) and targets; −1 is unlabelled in corpora and semi-supervised learning."""
-        named = y is None and any(isinstance(label, str) for label in rows.classes)
-        if reset:
-            if classes is not None:
-                labels = np.unique(classes)
-            elif y is None and rows.classes:
-                labels = np.unique(rows.classes)
-            else:
-                values = rows.column("y") if y is None else np.asarray(y)
-                assert values is not None
-                labels = np.unique(values)
-                if (self._semi_supervised or y is None) and labels.dtype.kind in "iuf":
-                    labels = labels[labels != -1]
-            self._set_classes(labels)
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise DataError(f"classes: {list(classes)} differ from those of the first call, {self.classes_.tolist()}")
-        labels = self.classes_
-        if named:
+        if y is None and any(isinstance(label, str) for label in rows.classes):
             # the column holds positions in the corpus's list of names: where is each name among our classes?
             names = np.asarray(rows.classes)
             unknown = [str(name) for name in names if name not in labels]
@@ -197,13 +192,13 @@ class RowsEstimator(BaseEstimator):
             raise DataError(f"y: row {row} has the label {y[row]}, which is none of the classes {labels.tolist()}")
         return codes, Targets(len(labels), np.arange(len(labels)))
 
-    def _set_classes(self, labels: Array) -> None:
+    def _require_classes(self, labels: Array) -> Array:
         if len(labels) < 2:
             raise DataError(
                 f"y: {type(self).__name__} needs labelled rows of at least 2 classes; the data contains "
                 f"{'no label' if not len(labels) else f'only one class, {labels[0]}'}"
             )
-        self.classes_ = labels
+        return labels
 
     # -- prediction --------------------------------------------------------------------------------------------------
 
@@ -211,7 +206,9 @@ class RowsEstimator(BaseEstimator):
         raise TypeError(f"{type(self).__name__} has no features")
 
     def _coefficients(self) -> tuple[Array, Array]:
-        raise TypeError(f"{type(self).__name__} has no coefficients")
+        """W (p, c) and b (c,) over the features."""
+        solution = self._fitted.solution  # type: ignore[union-attr]
+        return solution.coef, solution.intercept
 
     def _predictor(self) -> Predictor:
         """The fitted model as plain data."""
@@ -235,7 +232,7 @@ class RowsEstimator(BaseEstimator):
             if isinstance(values, da.Array):
                 return values.map_blocks(_labels, classes, dtype=classes.dtype, drop_axis=1)
             return _labels(values, classes)
-        return values[:, 0] if self._flat else values
+        return values[:, 0] if self._fitted.inputs.flat else values  # type: ignore[union-attr]
 
     def predict(self, X: Any) -> Any:
         """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.
@@ -275,7 +272,7 @@ class RowsEstimator(BaseEstimator):
         if any(start % chunk_rows for start in bounds[:-1]):
             raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
         predictor = self._spread_predictor() if std else self._predictor()
-        flat = getattr(self, "_flat", True)
+        flat = self._fitted.inputs.flat is not False  # type: ignore[union-attr]
         keep, resume = kept_for_run("predict")
         with publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch:
             prediction_store.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
@@ -297,7 +294,7 @@ class RowsEstimator(BaseEstimator):
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: a score needs labels, and there are none")
         if is_classifier(self):
-            y, targets = self._class_targets(rows, None if y is None else np.asarray(y), None, reset=False)
+            y, targets = self._class_targets(rows, None if y is None else np.asarray(y), self.classes_)
         else:
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
         rows = as_rows(rows, y, weight=sample_weight)
@@ -308,6 +305,11 @@ class RowsEstimator(BaseEstimator):
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
         statistic = JudgingStatistic(self._predictor(), targets, shift, keep=worst, spread=spread)
         return sweep(rows, statistic, what="score").total
+
+
+def predicted_values(model: RowsEstimator, X: Any) -> Any:
+    """f(X), (n, c), of a fitted model: an array, or a lazy Dask array."""
+    return model._values(X)
 
 
 class LazyScoreMixin:

@@ -10,20 +10,24 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domain_base import DomainedTransformer
-from bigkernel.estimators.kernel_basis import OF_FOURIER
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact, require_some
+from bigkernel.estimators.exact_rows import ExactRows
+from bigkernel.estimators.fit_state import ComponentSolution, Fitted, Inputs, Problem
+from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.state_schema import SOLUTION, Floats, Integers, Labels, Numbers, Statistics
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells, CellSums
-from bigkernel.statistics.moments import require_weights
-from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
+_VARIANCE = ("features", "components", "features_share", "components_share")
 
 
 class DICA(DomainedTransformer):
@@ -106,6 +110,18 @@ class DICA(DomainedTransformer):
         "invariance": [Interval(Real, 0, None, closed="left")],
         "allow_single_domain": ["boolean"],
     }
+    state_schema = (
+        *LandmarkEstimator.state_schema,
+        *SOLUTION,
+        Floats("eigenvalues_", "solution.eigenvalues", axes=("c",)),
+        Numbers("distributional_variance_", "solution.variance", keys=_VARIANCE),
+        Integers("domains_", "inputs.domains", axis="G"),
+        Labels("classes_", "inputs.classes", optional=True),
+        Statistics("statistics_", "statistics", width=lambda sizes: sizes["G"] * (sizes["k"] + 1)),
+    )
+    _solution_type = ComponentSolution
+    eigenvalues_ = Fitted("solution.eigenvalues")
+    distributional_variance_ = Fitted("solution.variance")
 
     def __init__(
         self,
@@ -155,22 +171,23 @@ class DICA(DomainedTransformer):
         DataError
             Domains or labels that are missing or cannot be used, or only one domain.
         """
-        self._validate_params()
-        self._check_settings()
-        rows, cells = self._entered(X, y, sample_domain, sample_weight)
+        self.check_parameters()
+        rows, cells, inputs = self._read_components(X, y, sample_domain, sample_weight)
         with part_of_job("DICA.fit"):
-            if self._exact:
-                self._fit_exact(rows, cells)
+            if self.exact:
+                self._fitted = self._fit_exact(rows, cells, inputs)
             else:
-                self._start(rows)
-                self._learn(rows, cells)
+                self._fitted = self._fit_moments(rows, cells, inputs, self.basis(rows))
         return self
 
     def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
         """What `fit` on these rows would cost, without running it; see `KernelRidge.plan`."""
         self._check_settings()
+        if self.exact:
+            raise ConfigError("DICA: the exact form has no sweep to plan; set n_landmarks")
         other = DICA(**self.get_params(deep=False))
-        return other._plan(*other._entered(X, y, sample_domain, None))
+        rows, cells, _ = other._read_components(X, y, sample_domain, None)
+        return plan_sweep(rows, other._statistic(other.basis(rows, look=False), cells))
 
     @property
     def n_components_(self) -> int:
@@ -186,9 +203,9 @@ class DICA(DomainedTransformer):
         report["distributional_variance"] = dict(self.distributional_variance_)
         return report
 
-    def _entered(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Any]:
+    def _read_components(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> tuple[Rows, Cells, Inputs]:
         fallback = "one" if self.allow_single_domain else "refuse"
-        return self._door(X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
+        return self._read(X, y, sample_domain, sample_weight, labels=self.supervised, fallback=fallback)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -200,65 +217,50 @@ class DICA(DomainedTransformer):
         counts = {"count": int(self.n_components), "invariance": float(self.invariance)}
         return {"alpha": float(self.alpha), "epsilon": epsilon, **counts}
 
-    def _solve(self, certificates: Certificates) -> None:
-        total, G = self.statistics_, len(self.domains_)
-        cells = Cells(self.domains_, np.arange(total["C"].shape[2] // G - 1))
+    def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> ComponentSolution:
+        total, domains = problem.statistics, problem.inputs.domains
+        assert domains is not None
+        cells = Cells(domains, np.arange(total["C"].shape[2] // len(domains) - 1))
         if self.supervised and not cells.n_classes:
             raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
-        self._require_domains(CellSums.of(total, cells).by_domain()[1])
-        whitening = self._whitening(certificates=certificates)
-        self.rank_ = whitening.rank
-        found = landmark_components(total, cells, whitening, self._core(), **self._settings())
+        self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
+        found = landmark_components(total, cells, whitening, problem.basis.core(), **self._settings())
         certificates.rounding = found.rounding
-        self._take(found)
+        return self._solution(found, whitening.rank, int(total["rows"].sum()))
 
-    def _fit_exact(self, rows: Rows, cells: Any) -> None:
-        n = len(rows)
-        require_exact("DICA", n)
-        given = rows.read(0, n)
-        keep = np.flatnonzero(~given.faults())
-        chunk, self.skipped_rows_ = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
-        require_some(rows, self.skipped_rows_)
-        X, cell = chunk.load(keep, rows.shape[1], np.float64), cells.of(chunk, keep)
-        weight = None
-        if "weight" in rows.columns and chunk.weight is not None:
-            weight = require_weights(np.asarray(chunk.weight, np.float64), 0)[keep]
-            if not weight.any():
-                raise DataError(f"{rows.name}: the weights of all rows are zero")
-        for name in ("statistics_", "sample_weight_", *OF_FOURIER):  # of another fit before
-            self.__dict__.pop(name, None)
-        self.landmarks_, self.dtype_, self.rank_ = X, "float64", len(X)
-        self.kernel_ = self._kernel().resolve(X, weight)
-        with np.errstate(over="ignore", invalid="ignore"):
-            K = self.kernel_(X)
-        if not np.isfinite(K).all():
-            raise DataError(f"{self.kernel_.name} kernel: its values leave the range of float64; scale the rows")
-        domain = cell // (cells.n_classes + 1)
-        self._require_domains(np.bincount(domain, weight, minlength=cells.n_domains))
-        certificates = Certificates()
-        self._take(exact_components(K, cell, cells, weight=weight, **self._settings()))
-        self._settle(certificates)
+    def _exact_targets(self, exact: ExactRows, cells: Cells) -> tuple[Array, Cells]:
+        if exact.weight is not None and not exact.weight.any():
+            raise DataError(f"{exact.name}: the weights of all rows are zero")
+        return cells.of(exact.chunk, exact.keep), cells
 
-    def _take(self, found: Components) -> None:
+    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> ComponentSolution:
+        (cell, cells), K, domains = problem.wanted, problem.K, problem.inputs.domains
+        assert domains is not None
+        in_domain = np.bincount(cell // (cells.n_classes + 1), problem.weight, minlength=cells.n_domains)
+        self._require_domains(in_domain, domains)
+        found = exact_components(K, cell, cells, weight=problem.weight, **self._settings())
+        return self._solution(found, len(K), len(K))
+
+    def _solution(self, found: Components, rank: int, n_rows: int) -> ComponentSolution:
         if not len(found.eigenvalues):
             raise DataError(
-                f"DICA: no component; with n_samples = {self._sample_count()} the rows, or the means of the classes, "
-                "do not differ"
+                f"DICA: no component; with n_samples = {n_rows} the rows, or the means of the classes, do not differ"
             )
-        self.alpha_ = float(self.alpha)
-        self.eigenvalues_, self.distributional_variance_ = found.eigenvalues, found.variance
-        self.dual_coef_, self.intercept_ = found.coef, found.intercept
+        return ComponentSolution(
+            coef=found.coef,
+            intercept=found.intercept,
+            rank=rank,
+            alpha=float(self.alpha),
+            eigenvalues=found.eigenvalues,
+            variance=found.variance,
+        )
 
-    def _sample_count(self) -> int:
-        statistics: Accumulator | None = self.__dict__.get("statistics_")
-        return len(self.landmarks_) if statistics is None else int(statistics["rows"].sum())
-
-    def _require_domains(self, weights: Array) -> None:
+    def _require_domains(self, weights: Array, domains: Array) -> None:
         count = np.count_nonzero(weights)
         if count < 2 and not self.allow_single_domain:
             raise DataError(
                 f"domain: {type(self).__name__} aligns several domains; found rows of {count}, "
-                f"{self.domains_[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
+                f"{domains[weights > 0].tolist()}; allow_single_domain=True takes them as they are"
             )
 
     def __sklearn_tags__(self) -> Any:

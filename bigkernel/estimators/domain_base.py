@@ -1,4 +1,4 @@
-"""The door of estimators that know domains: fit(X, y, sample_domain, sample_weight) for every kind of input.
+"""Inputs of the estimators that know domains: fit(X, y, sample_domain, sample_weight) for every kind of input.
 
 A row's domain is an integer, from `sample_domain` or from the column `domain` of a corpus or Rows; its label, where it
 has one, tells its class, and −1 or NaN that it has none (beside text: None). Rows become `Cells` (a domain and a class,
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import RowsEstimator, _validate, input_rows, is_lazy
+from bigkernel.errors import DataError
+from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.fit_state import Fitted, Inputs, Problem
+from bigkernel.estimators.inputs import input_rows, is_lazy, validate_input, validated_weight
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
@@ -31,14 +32,12 @@ from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 
 
 class DomainedEstimator(LandmarkEstimator):
-    """Base of the estimators that take `sample_domain`; a subclass calls `_door` and sweeps with `_learn(rows, cells)`.
+    """Base of the estimators that take `sample_domain`; a subclass reads its rows by `_read`.
 
     Attributes
     ----------
@@ -47,13 +46,14 @@ class DomainedEstimator(LandmarkEstimator):
     """
 
     _semi_supervised = True
+    domains_ = Fitted("inputs.domains")
 
-    # -- training input ----------------------------------------------------------------------------------------------
+    # -- training input ------------------------------------------------------------------------------------------------
 
-    def _door(
+    def _read(
         self, X: Any, y: Any, sample_domain: Any, sample_weight: Any, *, labels: bool = True, fallback: str = "refuse"
-    ) -> tuple[Rows, Cells]:
-        """Validated rows with their columns y, domain and weight, and the cells they are in.
+    ) -> tuple[Rows, Cells, Inputs]:
+        """Validated rows with their columns y, domain and weight, the cells they are in, and their names.
 
         Parameters
         ----------
@@ -70,29 +70,24 @@ class DomainedEstimator(LandmarkEstimator):
         if is_lazy(X):
             rows = input_rows(self, X, reset=True)
         else:
-            X = _validate(self, X, reset=True)
-            rows = as_rows(X)
-            if sample_weight is not None:
-                try:
-                    sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-                except ValueError as error:
-                    raise DataError(f"sample_weight: {error}") from error
+            X = validate_input(self, X, reset=True)
+            rows, sample_weight = as_rows(X), validated_weight(sample_weight, X)
         if labels and y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: {name} requires y to be passed, but the target y is None")
         domain = None if sample_domain is None else _integers(sample_domain)
         kept = {"domain", "weight"} | ({"y"} if labels else set())
         rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
         rows = as_rows(rows, weight=sample_weight, domain=domain)
-        classes, position = np.zeros(0, np.int64), None
-        self.__dict__.pop("classes_", None)
+        found: Array | None = None
+        targets = Targets(0, np.zeros(0, np.int64))
         if labels:
-            rows, targets = self._labels(rows, y)
-            classes, position = targets.classes, targets.position
-        rows, domains = self._domains(rows, fallback)
-        return rows, Cells(domains, classes, position)
+            rows, targets, found = self._labels(rows, y)
+        assert targets.classes is not None
+        rows, domains, told = self._domains(rows, fallback)
+        return rows, Cells(told, targets.classes, targets.position), Inputs.of(self, classes=found, domains=domains)
 
-    def _labels(self, rows: Rows, y: Any) -> tuple[Rows, Any]:
-        """Rows with the column y that `classes_` are found in, and the targets that tell which label is which."""
+    def _labels(self, rows: Rows, y: Any) -> tuple[Rows, Targets, Array]:
+        """Rows with the column y, the targets that tell which label is which, and the sorted labels."""
         classes = None
         if y is not None and not is_lazy(y):
             try:
@@ -109,10 +104,11 @@ class DomainedEstimator(LandmarkEstimator):
             rows = rows if y is None else replace(as_rows(rows, y), classes=())
             found = distinct(rows, "y")
             y, classes = None, found[(found != -1) & (found == found)]
-        y, targets = self._class_targets(rows, y, classes, reset=True)
-        return as_rows(rows, y), targets
+        labels = self._find_classes(rows, y, classes)
+        y, targets = self._class_targets(rows, y, labels)
+        return as_rows(rows, y), targets, labels
 
-    def _object_labels(self, rows: Rows, y: Array) -> tuple[Rows, Any]:
+    def _object_labels(self, rows: Rows, y: Array) -> tuple[Rows, Targets, Array]:
         """`_labels` of an array of objects: numbers, or text, with None, NaN or −1 where there is no label."""
         check_consistent_length(y, np.empty(len(rows)))
         missing = np.array([label is None or label == -1 or label != label for label in y], bool)
@@ -124,43 +120,36 @@ class DomainedEstimator(LandmarkEstimator):
             row = int(np.argmin(missing | text))
             raise DataError(f"y: row {row} has the label {y[row]!r}; expected text alone, or numbers alone")
         labels, codes = np.unique(y[~missing].astype(str), return_inverse=True)
-        self._set_classes(labels)
+        self._require_classes(labels)
         column = np.full(len(y), -1)
         column[~missing] = codes
-        return as_rows(rows, column), Targets(len(labels), np.arange(len(labels)))
+        return as_rows(rows, column), Targets(len(labels), np.arange(len(labels))), labels
 
-    def _domains(self, rows: Rows, fallback: str) -> tuple[Rows, Array | None]:
-        """Rows with the column domain and the domains there, (G,), None where labels tell them; sets `domains_`."""
+    def _domains(self, rows: Rows, fallback: str) -> tuple[Rows, Array, Array | None]:
+        """Rows with the column domain, the domains (G,), and the same or None where labels tell them."""
         if "domain" in rows.columns:
-            self.domains_ = distinct(rows, "domain")
-            return rows, self.domains_
+            domains = distinct(rows, "domain")
+            return rows, domains, domains
         if fallback == "refuse":
             raise DataError(
                 f"{rows.name}: {type(self).__name__} needs the domain of every row; pass sample_domain (n,), integers, "
                 "or rows with a column 'domain'"
             )
-        self.domains_ = np.arange(2 if fallback == "labels" else 1)
         if fallback == "labels":
-            return rows, None
-        return as_rows(rows, domain=np.zeros(len(rows), np.int8)), self.domains_
+            return rows, np.arange(2), None
+        return as_rows(rows, domain=np.zeros(len(rows), np.int8)), np.arange(1), np.arange(1)
 
-    # -- the sweep ---------------------------------------------------------------------------------------------------
+    # -- the sweep -----------------------------------------------------------------------------------------------------
 
-    def _statistic(self, cells: Any) -> MomentStatistic:
-        return CellMomentStatistic(self._centred(), cells)
+    def _statistic(self, basis: Any, cells: Any) -> MomentStatistic:
+        return CellMomentStatistic(basis.centred(), cells)
 
-    def _sweep(self, rows: Rows, cells: Any) -> Accumulator:
-        total = super()._sweep(rows, cells)
-        if not total["n"].sum() > 0:
+    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
+        """Sum up the rows: what a solve starts from, and the report of the sweep."""
+        problem, report = super().sweep(rows, targets, inputs, basis)
+        if not problem.statistics["n"].sum() > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
-        return total
-
-    def _plan(self, rows: Rows, cells: Cells) -> Plan:
-        """The plan of the sweep of rows that came through the door of an estimator made for this."""
-        if self._exact:
-            raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
-        self._start(rows, look=False)
-        return plan_sweep(rows, self._statistic(cells))
+        return problem, report
 
 
 def _never(estimator: Any) -> bool:
@@ -177,6 +166,13 @@ class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, Domai
 
     def _row_map(self) -> Projection:
         return Projection(int(self.n_features_in_), Predictor(self._features(), *self._coefficients()))
+
+    def widest(self, rows: Rows) -> Rows:
+        """Rows through a projection as wide as a fit to them can make it, for plans of the step after it."""
+        basis = self.basis(rows, look=False)
+        coef = np.eye(basis.width, self.n_components)
+        predictor = Predictor(basis.features(), coef, np.zeros(self.n_components))
+        return rows.map(Projection(rows.shape[1], predictor))
 
     @property
     def _n_features_out(self) -> int:

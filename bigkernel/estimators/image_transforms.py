@@ -6,6 +6,7 @@ model will be used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -13,8 +14,9 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.errors import ConfigError
-from bigkernel.estimators.transforms import RowTransformer, SameWidthTransformer
+from bigkernel.errors import ConfigError, ModelRejected
+from bigkernel.estimators.state_schema import SEEN, Whole
+from bigkernel.estimators.transforms import PlainTransformer, SameWidthTransformer
 from bigkernel.images.pose_and_strokes import CELLS, DIRECTIONS, MomentNormalise, Orientations
 from bigkernel.images.virtual_copies import image_shape_of
 from bigkernel.streaming.row_maps import RowMap
@@ -22,9 +24,10 @@ from bigkernel.streaming.row_maps import RowMap
 _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}
 
 
-class _ImageTransformer(RowTransformer):
+class _ImageTransformer(PlainTransformer):
     """Base: learns the height and the width of the images."""
 
+    state_schema = (*SEEN, Whole("image_height_", "image_height_"), Whole("image_width_", "image_width_"))
     image_shape: Any
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -41,6 +44,12 @@ class _ImageTransformer(RowTransformer):
             raise ConfigError(f"image_shape: expected (height, width) in pixels, found {self.image_shape!r}")
         self.image_height_, self.image_width_ = image_shape_of(X, shape, self.n_features_in_)
         return self
+
+    def _restore(self, parts: Mapping[str, Any]) -> None:
+        height, width, d = parts["image_height_"], parts["image_width_"], parts["n_features_in_"]
+        if not height * width or height * width != d:
+            raise ModelRejected(f"{type(self).__name__}: images of {height}×{width} pixels are no rows of {d} features")
+        super()._restore(parts)
 
 
 class MomentNormalizer(SameWidthTransformer, _ImageTransformer):

@@ -11,8 +11,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domain_base import DomainedTransformer
+from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem
+from bigkernel.estimators.moment_estimator import Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
+from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
+from bigkernel.estimators.state_schema import Floats
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
@@ -101,6 +104,12 @@ class JDA(SidedEstimator, DomainedTransformer):
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
         "label_alpha": [Real],
     }
+    state_schema = (
+        *SidedEstimator.state_schema,
+        Floats("eigenvalues_", "solution.eigenvalues", axes=("c",)),
+    )
+    _solution_type = AlignedComponents
+    eigenvalues_ = Fitted("solution.eigenvalues")
 
     def __init__(
         self,
@@ -153,16 +162,21 @@ class JDA(SidedEstimator, DomainedTransformer):
             raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
         require_alpha(self.label_alpha)
 
-    def _solve(self, certificates: Certificates) -> None:
-        whitening, aligned, _ = self._bases(certificates)
-        told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
-        values, W = components(aligned, told, self.n_components, float(self.alpha), certificates=certificates)
+    def _solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedComponents:
+        whitening, aligned, labels = reduced.whitening, reduced.aligned, problem.pseudo_labels
+        labels = labels and labels.reduced(whitening)
+        values, W = components(aligned, labels, self.n_components, float(self.alpha), certificates=certificates)
         if not len(values):
             raise DataError("JDA: no component, the rows do not differ in the kernel; expected rows that vary")
-        self.alpha_, self.rank_, self.eigenvalues_ = float(self.alpha), whitening.rank, values
-        self._solution = whitening, aligned, W
-        self.dual_coef_, self.intercept_ = whitening.expand(W), -aligned.mean @ W
+        return AlignedComponents(
+            coef=whitening.expand(W),
+            intercept=-aligned.mean @ W,
+            rank=whitening.rank,
+            alpha=float(self.alpha),
+            eigenvalues=values,
+            whitened=W,
+        )
 
-    def _decision(self, number: int) -> tuple[Decision, float]:
-        whitening, aligned, W = self._solution
-        return expanded(labeller(aligned, W, float(self.label_alpha)), whitening), np.inf
+    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        reduced, W = solved.reduced, solved.solution.whitened  # type: ignore[attr-defined]
+        return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf

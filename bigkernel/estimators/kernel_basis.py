@@ -1,57 +1,183 @@
-"""What every estimator of a kernel in m columns shares: which m, the kernel's parameters, the dtype, the core.
+"""Columns of the kernel estimators: kernel values at m landmarks, or m random Fourier features.
 
-Columns are the kernel's values at m landmarks, whose core K_mm is whitened; or m random Fourier features, which are
-white as they are. Shapes: n rows, d features, m landmarks or random features.
+A basis is an immutable value: the kernel with every parameter a number, the dtype of its blocks, and the landmarks,
+whose core K_mm is whitened, or what the features are drawn from, which are white as they are. Shapes: n rows, d
+features, m landmarks or random features.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.estimators.fit_state import Fitted, Inputs, StatefulEstimator
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
+from bigkernel.estimators.state_schema import FEATURES, Entry, Floats, KernelEntry, Precision, Whole
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor.scope import spent
-from bigkernel.solvers.residuals import Certificates, tell
+from bigkernel.solvers import residuals
+from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, whiten
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 FOURIER = ("fourier", "orthogonal-fourier")
-OF_FOURIER = ("fourier_seed_", "fourier_origin_", "fourier_mean_")
+FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
 GLANCE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
 
 
-class KernelBasis(BaseEstimator):
-    """Base of the estimators with a kernel and landmarks.
+@dataclass(frozen=True, eq=False)
+class LandmarkBasis:
+    """Kernel values at landmarks (m, d), float64; `sample` (k, d): rows of the fit, of kernels whose k(x, x) varies."""
 
-    They have the parameters kernel, gamma, degree, coef0, n_landmarks, landmarks, dtype and random_state; `_start` sets
-    kernel_, dtype_, and landmarks_ (m, d), or in their place fourier_seed_ (an int), fourier_origin_ (d,) and
-    fourier_mean_ (m,), a point near the mean of the features.
+    kernel: Kernel
+    landmarks: Array
+    dtype: str
+    sample: Array | None = None
+
+    @property
+    def width(self) -> int:
+        """m."""
+        return len(self.landmarks)
+
+    def features(self) -> LandmarkMap:
+        """The map of rows to columns."""
+        return LandmarkMap(self.kernel, self.landmarks, np.dtype(self.dtype))
+
+    def centred(self) -> LandmarkMap:
+        """The map whose moments are swept: about a point near the mean of its blocks."""
+        return replace(self.features(), shift=centre_of(self.kernel, self.landmarks, self.dtype))
+
+    def at_origin(self, statistics: Accumulator) -> tuple[LandmarkBasis, Accumulator]:
+        """Both as they are: moments of kernel values are kept about 0."""
+        return self, statistics
+
+    def core(self) -> Array:
+        """K_mm."""
+        return self.kernel(self.landmarks)
+
+    def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
+        """The whitening of the core."""
+        eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
+        return whiten(self.core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
+
+    def trace_error(self, statistics: Accumulator) -> float | None:
+        """tr(K − K̂)/tr(K), K̂ the kernel that the landmarks make of K; None where it is not known.
+
+        Of all rows of the fit, from their moments, where k(x, x) = 1; else of the sample. Costs a whitening and two
+        triangular solves of m right-hand sides.
+        """
+        if not self.kernel.positive:
+            return None
+        whitening = self.whitening(warn=False)
+        if unit_diagonal(self.kernel):
+            # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
+            known, total = float(np.trace(whitening.rotate(statistics["G"].sum(axis=0)))), float(statistics["n"].sum())
+        elif self.sample is not None:
+            known = float((whitening.reduce(self.kernel(self.landmarks, self.sample)) ** 2).sum())
+            total = float(self.kernel.diag(self.sample).sum())
+        else:  # a model from a file
+            return None
+        return min(1.0, max(0.0, 1 - known / total)) if total > 0 else None
+
+    def figures(self) -> dict[str, int]:
+        """Landmarks that repeat another, and features that do not vary among them."""
+        return {
+            "duplicate_landmarks": residuals.duplicates(self.landmarks),
+            "constant_features": residuals.constant_features(self.landmarks),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class FourierBasis:
+    """`width` random Fourier features about `origin` (d,); `mean` (m,) is a point near the mean of the features."""
+
+    kernel: Kernel
+    seed: int
+    origin: Array
+    width: int
+    orthogonal: bool
+    dtype: str
+    mean: Array
+
+    def features(self) -> FourierMap:
+        """The map of rows to columns."""
+        dtype = np.dtype(self.dtype)
+        return FourierMap(self.kernel, self.seed, self.width, self.origin, self.orthogonal, dtype)
+
+    def centred(self) -> FourierMap:
+        """The map whose moments are swept: about a point near the mean of its blocks."""
+        return replace(self.features(), shift=self.mean.astype(self.dtype))
+
+    def at_origin(self, statistics: Accumulator) -> tuple[FourierBasis, Accumulator]:
+        """Both as they are: moments of random features are kept about 0."""
+        return self, statistics
+
+    def core(self) -> Array:
+        """The identity: random features are white."""
+        return np.eye(self.width)
+
+    def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
+        """No whitening."""
+        return identity(self.width)
+
+    def trace_error(self, statistics: Accumulator) -> None:
+        """Not known."""
+
+    def figures(self) -> dict[str, int]:
+        """Nothing: there are no landmarks."""
+        return {}
+
+
+Basis = LandmarkBasis | FourierBasis
+
+
+class KernelEstimator(StatefulEstimator):
+    """Base of the estimators of a kernel in m columns.
+
+    They have the parameters kernel, gamma, degree, coef0, n_landmarks, landmarks, dtype and random_state.
     """
+
+    kernel_ = Fitted("basis.kernel")
+    dtype_ = Fitted("basis.dtype")
+    landmarks_ = Fitted("basis.landmarks")
+    fourier_seed_ = Fitted("basis.seed")
+    fourier_origin_ = Fitted("basis.origin")
+    fourier_mean_ = Fitted("basis.mean")
+    rank_ = Fitted("solution.rank")
+    state_schema: ClassVar[tuple[Entry, ...]] = (
+        *FEATURES,
+        KernelEntry("kernel_", "basis.kernel"),
+        Precision("dtype_", "basis.dtype"),
+        Floats("landmarks_", "basis.landmarks", lambda estimator: not estimator._fourier, axes=("m", "d")),
+        Whole("fourier_seed_", "basis.seed", lambda estimator: estimator._fourier),
+        Floats("fourier_origin_", "basis.origin", lambda estimator: estimator._fourier, axes=("d",)),
+        Floats("fourier_mean_", "basis.mean", lambda estimator: estimator._fourier, axes=("m",)),
+        Whole("rank_", "solution.rank", axis="r"),
+    )
+    _default_landmarks: int | None = None  # how many where n_landmarks says nothing; None: every row
+
+    # -- parameters ----------------------------------------------------------------------------------------------------
 
     @property
     def _fourier(self) -> bool:
-        """Whether the columns are random features."""
+        """True where the columns are random features."""
         return isinstance(self.landmarks, str) and self.landmarks in FOURIER
 
     @property
-    def _exact(self) -> bool:
-        return self.n_landmarks is None and isinstance(self.landmarks, str)
-
-    @property
-    def _n_drawn(self) -> Any:
-        """How many landmarks `_start` takes, or None: n_landmarks; more for an estimator with several sets of them."""
-        return self.n_landmarks
+    def exact(self) -> bool:
+        """True where a fit takes every row for a landmark, all in memory."""
+        return self.n_landmarks is None and self._default_landmarks is None and isinstance(self.landmarks, str)
 
     def _check_landmarks(self) -> None:
         if not isinstance(self.landmarks, str):
@@ -59,134 +185,120 @@ class KernelBasis(BaseEstimator):
         if self.landmarks not in CHOICES + FOURIER:
             names = ", ".join(map(repr, CHOICES + FOURIER))
             raise ConfigError(f"landmarks: expected one of {names}, or an array (m, d), found {self.landmarks!r}")
-        if self.n_landmarks is None and self.landmarks != "uniform":
+        if self.n_landmarks is None and self._default_landmarks is None and self.landmarks != "uniform":
             raise ConfigError(f"landmarks={self.landmarks!r}: expected n_landmarks to say how many, found None")
-        if self._fourier and getattr(self, "eigenfunctions", "all") == "landmarks":
-            raise ConfigError(
-                f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
-                "eigenfunctions='all'"
-            )
 
     def _kernel(self) -> Kernel:
         return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
-    def _start(self, rows: Rows, *, look: bool = True) -> None:
-        """Choose landmarks, fix the kernel's parameters and the dtype; `look=False`: as they are likely to be."""
-        for name in ("sample_weight_", "landmarks_", *OF_FOURIER, "_trace_rows"):  # of another fit before
-            self.__dict__.pop(name, None)
+    # -- the basis of rows ---------------------------------------------------------------------------------------------
+
+    def basis(self, rows: Rows, *, look: bool = True, like: LandmarkBasis | None = None) -> Basis:
+        """Choose the columns for rows.
+
+        Parameters
+        ----------
+        look : False: the first rows stand for those drawn, as a plan needs no more
+        like : a basis whose landmarks are taken
+        """
         if self._fourier:
-            self._start_fourier(rows, look=look)
-            return
-        if isinstance(self.landmarks, str):
-            draws.require_count(len(rows), self._n_drawn)
-            if not look:  # the first rows stand for the draw
-                first = rows.take(np.arange(min(len(rows), self._n_drawn, 256)))
-                self.landmarks_ = np.resize(first, (self._n_drawn, rows.shape[1]))
-            else:
-                rng = check_random_state(self.random_state)
-                with spent("landmarks"):
-                    chosen = choose(rows, self.landmarks, self._n_drawn, kernel=self._kernel(), rng=rng)
-                tell(chosen.note or "", True, None)
-                self.landmarks_ = chosen.landmarks
-        else:
-            self.landmarks_ = draws.given(self.landmarks, rows.shape[1])
-            if self._n_drawn not in (None, len(self.landmarks_)):
-                raise DataError(f"n_landmarks={self._n_drawn}, but {len(self.landmarks_)} landmarks were given")
-        self.kernel_ = self._kernel().resolve(self.landmarks_)
-        if not unit_diagonal(self.kernel_) and look:
-            places = np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64)
-            self._trace_rows = rows.take(places)
-        self.dtype_ = self._compute_dtype(rows)
-        if not self._within(self.dtype_):
+            return self._fourier_basis(rows, look=look)
+        landmarks = self._choose(rows, look=look) if like is None else like.landmarks
+        kernel = self._kernel().resolve(landmarks)
+        sample = None
+        if not unit_diagonal(kernel) and look and like is None:
+            sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
+        narrow = _within(kernel, landmarks, "float32")
+        basis = LandmarkBasis(kernel, landmarks, self._compute_dtype(rows, kernel, landmarks, narrow=narrow), sample)
+        if like is None and not _within(kernel, landmarks, basis.dtype):
             raise DataError(
-                f"{self.kernel_.name} kernel: squares of its values at the landmarks leave the range of {self.dtype_}; "
+                f"{kernel.name} kernel: squares of its values at the landmarks leave the range of {basis.dtype}; "
                 "scale the rows, or take dtype='float64'"
             )
+        return basis
 
-    def _start_fourier(self, rows: Rows, *, look: bool) -> None:
-        self.kernel_, self.fourier_seed_, sample = begin(rows, self._kernel(), self.random_state, look=look)
-        self.fourier_origin_ = sample.mean(axis=0)
-        self.dtype_ = self._compute_dtype(rows, sample)
-        self.fourier_mean_ = self._features().of(sample).mean(axis=0, dtype=np.float64)
+    def _choose(self, rows: Rows, *, look: bool) -> Array:
+        """The landmarks (m, d)."""
+        count = self._count(rows)
+        if not isinstance(self.landmarks, str):
+            landmarks = draws.given(self.landmarks, rows.shape[1])
+            if count not in (None, len(landmarks)):
+                raise DataError(f"n_landmarks={count}, but {len(landmarks)} landmarks were given")
+            return landmarks
+        draws.require_count(len(rows), count)
+        if not look:
+            first = rows.take(np.arange(min(len(rows), count, 256)))
+            return np.resize(first, (count, rows.shape[1]))
+        rng = check_random_state(self.random_state)
+        with spent("landmarks"):
+            chosen = choose(rows, self.landmarks, count, kernel=self._kernel(), rng=rng)
+        residuals.tell(chosen.note or "", True, None)
+        return chosen.landmarks
 
-    def _compute_dtype(self, rows: Rows, points: Array | None = None) -> str:
+    def _count(self, rows: Rows) -> Any:
+        """How many landmarks are taken, or None: as many as are given."""
+        return self.n_landmarks
+
+    def _fourier_basis(self, rows: Rows, *, look: bool) -> FourierBasis:
+        kernel, seed, sample = draw_spectrum(rows, self._kernel(), self.random_state, look=look)
+        dtype, orthogonal = self._compute_dtype(rows, kernel, sample), self.landmarks == "orthogonal-fourier"
+        origin = sample.mean(axis=0)
+        features = FourierMap(kernel, seed, self.n_landmarks, origin, orthogonal, np.dtype(dtype))
+        mean = features.of(sample).mean(axis=0, dtype=np.float64)
+        return FourierBasis(kernel, seed, origin, self.n_landmarks, orthogonal, dtype, mean)
+
+    def _compute_dtype(self, rows: Rows, kernel: Kernel, points: Array, *, narrow: bool = True) -> str:
+        """The dtype of the blocks; `narrow`: values at the points fit float32."""
         if self.dtype != "auto":
             return str(self.dtype)
         if rows.dtype.kind == "f" and rows.dtype.itemsize > 4:
             return "float64"
         try:
-            self.kernel_.bind(self.landmarks_ if points is None else points, np.float32)
+            kernel.bind(points, np.float32)
         except DataError:  # float32 cannot resolve these distances
             return "float64"
-        return "float32" if self._fourier or self._within("float32") else "float64"
+        return "float32" if narrow else "float64"
 
-    def _within(self, dtype: str) -> bool:
-        """Whether sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            largest = np.abs(self.kernel_.diag(self.landmarks_)).max()
-            return bool(1e9 * largest**2 < np.finfo(dtype).max)
+    def _known_sizes(self) -> dict[str, int]:
+        return {"m": int(self.n_landmarks)} if self._fourier else {}
 
-    @property
-    def _columns(self) -> int:
-        """m: landmarks or random features of the fit."""
-        return int(self.n_landmarks) if self._fourier else len(self.landmarks_)
+    def _restored_basis(self, inputs: Inputs, values: Mapping[str, Any]) -> Basis:
+        if not self._fourier:
+            values["kernel"].resolve(values["landmarks"])  # refuses parameters of other rows
+            return LandmarkBasis(**values)
+        require_frequencies(type(self).__name__, inputs.n_features, int(self.n_landmarks))
+        orthogonal = self.landmarks == "orthogonal-fourier"
+        basis = FourierBasis(width=self.n_landmarks, orthogonal=orthogonal, **values)
+        basis.features()  # refuses kernels without frequencies
+        return basis
 
     def _features(self) -> Any:
-        dtype = np.dtype(self.dtype_)
-        if not self._fourier:
-            return LandmarkMap(self.kernel_, self.landmarks_, dtype)
-        return FourierMap(
-            self.kernel_,
-            self.fourier_seed_,
-            self.n_landmarks,
-            self.fourier_origin_,
-            self.landmarks == "orthogonal-fourier",
-            dtype,
+        return self._fitted.basis.features()  # type: ignore[union-attr]
+
+
+def require_frequencies(estimator: str, d: int, count: int) -> None:
+    """Raise `ModelRejected` where a model asks for more random frequencies than can be made."""
+    if 8 * d * count > FREQUENCY_BYTES:
+        raise ModelRejected(
+            f"{estimator}: {count:,} random features of {d:,} would take {8e-9 * d * count:,.0f} GB, more "
+            f"than {FREQUENCY_BYTES / 1e9:,.0f} GB"
         )
-
-    def _centred(self) -> Any:
-        """The map whose moments are swept: about a point near the mean of its blocks."""
-        if self._fourier:
-            return replace(self._features(), shift=self.fourier_mean_.astype(self.dtype_))
-        return replace(self._features(), shift=centre_of(self.kernel_, self.landmarks_, self.dtype_))
-
-    def _whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
-        if self._fourier:
-            return identity(self.n_landmarks)
-        eps, name = float(np.finfo(self.dtype_).eps), self.kernel_.name
-        return whiten(self._core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
-
-    def _trace_error(self) -> float | None:
-        """tr(K − K̂)/tr(K), K̂ the kernel that the landmarks make of K; None where it is not known.
-
-        Of all rows of the fit, from their moments, where k(x, x) = 1; else of some rows that were looked at when the
-        landmarks were chosen. Costs a whitening and two triangular solves of m right-hand sides.
-        """
-        if self._fourier or not self.kernel_.positive or not hasattr(self, "statistics_"):
-            return None
-        whitening = self._whitening(warn=False)
-        if unit_diagonal(self.kernel_):
-            # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
-            known = float(np.trace(whitening.rotate(self.statistics_["G"].sum(axis=0))))
-            total = float(self.statistics_["n"].sum())
-        elif hasattr(self, "_trace_rows"):
-            known = float((whitening.reduce(self.kernel_(self.landmarks_, self._trace_rows)) ** 2).sum())
-            total = float(self.kernel_.diag(self._trace_rows).sum())
-        else:  # a model from a file
-            return None
-        return min(1.0, max(0.0, 1 - known / total)) if total > 0 else None
-
-    def _core(self) -> Array:
-        return np.eye(self.n_landmarks) if self._fourier else self.kernel_(self.landmarks_)
 
 
 def unit_diagonal(kernel: Kernel) -> bool:
-    """Whether k(x, x) = 1 for every x: a kernel of the distance."""
+    """True for kernels of the distance, k(x, x) = 1 for every x."""
     return isinstance(kernel, Gaussian | Laplacian | Matern)
 
 
-def begin(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool = True) -> tuple[Kernel, int, Array]:
-    """What random features are made of: the kernel with every parameter a number, a seed, and some rows (k, d).
+def _within(kernel: Kernel, landmarks: Array, dtype: str) -> bool:
+    """True where sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.abs(kernel.diag(landmarks)).max()
+        return bool(1e9 * largest**2 < np.finfo(dtype).max)
+
+
+def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool = True) -> tuple[Kernel, int, Array]:
+    """The kernel with every parameter a number, a seed of its frequencies, and some rows (k, d).
 
     `look=False`: the first rows stand for those drawn.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -11,11 +13,22 @@ from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
-from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator, near_mean
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import DataError, ModelRejected
+from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator
+from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, RidgeSolution, RowBasis
+from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.parameter_checks import require_some
+from bigkernel.estimators.state_schema import (
+    FEATURES,
+    OF_NUMBERS,
+    Coefficients,
+    Floats,
+    Intercept,
+    PenaltyNumber,
+    Statistics,
+)
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.gcv import best_alpha
@@ -23,7 +36,7 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import identity, nystrom_ridge, require_alpha
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 
@@ -31,108 +44,165 @@ Array = NDArray[Any]
 class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
-    statistics_: Accumulator
+    state_schema = (
+        *FEATURES,
+        Coefficients("coef_", "solution.coef", axes=("d",), transposed=True),
+        Intercept("intercept_", "solution.intercept"),
+        PenaltyNumber("alpha_", "solution.alpha"),
+        Floats("training_mse_", "solution.training_mse", axes=("c",)),
+        Floats("shift_", "basis.shift", axes=("d",)),
+        Statistics("statistics_", "statistics", columns="d"),
+        *OF_NUMBERS,
+    )
+    statistics_ = Fitted("statistics")
+    shift_ = Fitted("basis.shift")
+    training_mse_ = Fitted("solution.training_mse")
+
+    @property
+    def coef_(self) -> Array:
+        """Coefficients, (c, d); (d,) of one column of numbers."""
+        fit = self._require("coef_")
+        coef: Array = fit.solution.coef
+        return coef[:, 0] if fit.inputs.flat else coef.T
+
+    @property
+    def intercept_(self) -> Any:
+        """The intercept, (c,); a float of one column of numbers."""
+        fit = self._require("intercept_")
+        return float(fit.solution.intercept[0]) if fit.inputs.flat else fit.solution.intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
-        return self._add(X, y, sample_weight, first=True)
+        return self._add(X, y, sample_weight, None)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows: the model becomes that of one fit on all rows."""
-        return self._add(X, y, sample_weight, first=not hasattr(self, "statistics_"))
+        return self._add(X, y, sample_weight, self._fitted)
 
     def refit(self) -> Self:
         """Solve again from the statistics that are kept, after `set_params(alpha=…)`: no sweep."""
         check_is_fitted(self)
         self._check_settings()
-        self._solve()
+        before = self._require("fit")
+        self._fitted = self._solved(before, sweep=before.sweep, skipped_rows=before.skipped_rows)
         return self
+
+    def plan(self, X: Any, y: Any = None) -> Plan:
+        """What `fit` on these rows would cost, without running it."""
+        rows = as_rows(X, y)
+        shape = rows.columns["y"].shape
+        targets = Targets(1 if len(shape) == 1 else shape[1])
+        return plan_sweep(rows, MomentStatistic(IdentityMap(np.zeros(rows.shape[1])), targets))
 
     def _alpha(self) -> float | str:
         return 0.0
+
+    @property
+    def _intercept(self) -> bool:
+        return bool(self.fit_intercept)
 
     def _check_settings(self) -> None:
         alpha = self._alpha()
         if not isinstance(alpha, str):
             require_alpha(alpha)
 
-    def _penalty(self) -> Penalty:
+    def penalty(self) -> Penalty:
+        """Return what may differ between candidates that share all moments."""
         return Penalty(self._alpha(), self.fit_intercept)
 
-    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+        """Return the coordinates of the rows themselves."""
         return Coordinates()
 
-    def _adopt(self, statistics: Accumulator) -> Self:
-        """Become the model of these statistics, as after a sweep of one's own."""
-        if not statistics["n"][0] > 0:
-            raise DataError("y: no labelled row with a weight above zero")
-        if not np.isfinite(statistics["G"]).all():
-            raise DataError("X: squares of its values leave the range of float64; scale the rows")
-        self.statistics_ = statistics
-        self._solve()
+    def basis(self, rows: Rows, *, like: RowBasis | None = None) -> RowBasis:
+        """Choose the point that is taken off the rows, near their mean, so that centring their moments loses nothing.
+
+        `like`: a basis whose point is taken.
+        """
+        return like or RowBasis(near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1]))
+
+    def adopt(self, problem: Problem) -> Self:
+        """Become the model of these sums, as after a sweep of one's own."""
+        self._see(problem.inputs)
+        self._fitted = self._solved(problem)
         return self
 
     def fit_report(self) -> dict[str, Any]:
         """What the fit was, as plain data; see `KernelRidge.fit_report`."""
         check_is_fitted(self)
+        fit = self._require("fit")
         return {
             "estimator": type(self).__name__,
             "features": self.n_features_in_,
-            "alpha": self.alpha_,
-            "certificates": getattr(self, "certificates_", {}),
-            "skipped_rows": getattr(self, "skipped_rows_", 0),
-            "rows": int(self.statistics_["rows"].sum()),
-            "sweep": getattr(self, "sweep_", {}),
+            "alpha": fit.solution.alpha,
+            "certificates": dict(fit.certificates),
+            "skipped_rows": fit.skipped_rows,
+            "rows": int(fit.statistics["rows"].sum()),
+            "sweep": dict(fit.sweep),
         }
 
-    def _start(self, rows: Rows) -> None:
-        # rows are shifted near their mean, so that centring the moments loses no digits
-        self.shift_ = near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1])
+    def sweep(self, rows: Rows, targets: Targets, inputs: Inputs, basis: RowBasis) -> tuple[Problem, dict[str, Any]]:
+        """Sum up the rows: what a solve starts from, and the report of the sweep."""
+        swept = sweep(rows, MomentStatistic(basis.centred(), targets), what="moments")
+        report = swept.report()
+        require_some(rows, report["skipped_rows"])
+        return Problem(inputs=inputs, basis=basis, statistics=swept.total), report
 
-    def _statistic(self, targets: Targets) -> MomentStatistic:
-        return MomentStatistic(IdentityMap(self.shift_), targets)
-
-    def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
-        swept = sweep(rows, self._statistic(targets), what="moments")
-        self.sweep_ = swept.report()
-        self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
-        return swept.total
-
-    def _add(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Self:
-        self._validate_params()
-        self._check_settings()
-        rows, targets = self._training(X, y, sample_weight, reset=first)
-        if first:
-            self._start(rows)
-        before = 0 if first else getattr(self, "skipped_rows_", 0)
+    def _add(self, X: Any, y: Any, sample_weight: Any, before: Any) -> Self:
+        self.check_parameters()
+        rows, targets, inputs = self.training(X, y, sample_weight, known=None if before is None else before.inputs)
+        basis = self.basis(rows, like=None if before is None else before.basis)
         with part_of_job(f"{type(self).__name__}.fit"):
-            total = self._sweep(rows, targets)
-            self.skipped_rows_ += before
-            return self._adopt(total if first else add(self.statistics_, total))
+            problem, report = self.sweep(rows, targets, inputs, basis)
+            skipped = report["skipped_rows"]
+            if before is not None:
+                skipped += before.skipped_rows
+                problem = replace(problem, statistics=add(before.statistics, problem.statistics))
+            self._fitted = self._solved(problem, sweep=report, skipped_rows=skipped)
+        return self
 
-    def _solve(self) -> None:
-        moments = Moments.of(self.statistics_)
-        whitening = identity(self.n_features_in_)
-        alpha = self._alpha()
+    def _solved(self, problem: Problem, **kept: Any) -> MomentFit:
+        if not problem.statistics["n"][0] > 0:
+            raise DataError("y: no labelled row with a weight above zero")
+        if not np.isfinite(problem.statistics["G"]).all():
+            raise DataError("X: squares of its values leave the range of float64; scale the rows")
+        moments, whitening, alpha = problem.moments, identity(problem.basis.width), self._alpha()
         if alpha == "gcv":
             alpha = best_alpha(moments, whitening, fit_intercept=self.fit_intercept)
-        self.alpha_ = float(alpha)
         certificates = Certificates()
         coef, intercept, error = nystrom_ridge(
-            moments, whitening, self.alpha_, fit_intercept=self.fit_intercept, certificates=certificates
+            moments, whitening, float(alpha), fit_intercept=self.fit_intercept, certificates=certificates
         )
         certificates.warn()
-        self.certificates_ = certificates.report()
-        intercept = intercept - self.shift_ @ coef + self.target_shift_
-        self.training_mse_ = error / moments.n
-        self.coef_ = coef[:, 0] if self._flat else coef.T
-        self.intercept_ = float(intercept[0]) if self._flat else intercept
+        solution = RidgeSolution(
+            coef=coef,
+            intercept=intercept - problem.basis.shift @ coef + problem.inputs.shift,
+            rank=whitening.rank,
+            alpha=float(alpha),
+            training_mse=error / moments.n,
+            with_intercept=self.fit_intercept,
+        )
+        return MomentFit(
+            inputs=problem.inputs,
+            basis=problem.basis,
+            statistics=problem.statistics,
+            solution=solution,
+            certificates=certificates.report(),
+            **kept,
+        )
+
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit:
+        if parts["statistics"] is None:
+            raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")
+        return MomentFit(
+            inputs=inputs,
+            basis=RowBasis(**parts["basis"]),
+            statistics=parts["statistics"],
+            solution=RidgeSolution(**parts["solution"], rank=inputs.n_features, with_intercept=self.fit_intercept),
+        )
 
     def _features(self) -> IdentityMap:
         return IdentityMap(np.zeros(self.n_features_in_))
-
-    def _coefficients(self) -> tuple[Array, Array]:
-        return np.atleast_2d(self.coef_).T, np.atleast_1d(self.intercept_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

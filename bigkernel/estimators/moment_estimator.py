@@ -1,4 +1,4 @@
-"""What KernelRidge and SSSL share: a kernel, landmarks, one sweep of moments, `partial_fit`; and the exact form.
+"""Kernel estimators that are fitted from one sweep of moments, or exactly from the n×n kernel matrix.
 
 Exact (`n_landmarks=None`): the n×n kernel matrix in memory, for some thousands of rows. Nyström (`n_landmarks=m`): one
 sweep for the moments of the landmark block, then an m×m solve; the statistics are kept, so that more rows, another
@@ -7,8 +7,10 @@ alpha or another number of components need no second sweep of the old ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,69 +19,119 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, ModelRejected, PlanTooLarge
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.kernel_basis import KernelBasis
-from bigkernel.estimators.parameter_checks import require_exact, require_some
+from bigkernel.estimators.exact_rows import ExactRows, read_exact
+from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution
+from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
+from bigkernel.estimators.parameter_checks import require_some
+from bigkernel.estimators.state_schema import PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
-from bigkernel.solvers import residuals
-from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import require_alpha
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, require_weights, selected, uncentred
-from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.statistics.moments import MomentStatistic, add, selected, uncentred
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 
 
-class LandmarkEstimator(KernelBasis, RowsEstimator):
+@dataclass(frozen=True, eq=False)
+class ExactProblem:
+    """What an exact solve starts from: K (n, n), what its rows are fitted to, and their weights (n,) or None."""
+
+    inputs: Inputs
+    basis: LandmarkBasis
+    K: Array
+    wanted: Any
+    weight: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A solution of a problem (or exact problem); `reduced`: what other solves of the same sums share."""
+
+    problem: Any
+    solution: Solution
+    certificates: Certificates
+    reduced: Any = None
+
+
+class LandmarkEstimator(KernelEstimator, RowsEstimator):
     """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
 
-    # -- what a subclass gives ---------------------------------------------------------------------------------------
+    state_schema = (
+        *KernelEstimator.state_schema,
+        PenaltyNumber("alpha_", "solution.alpha"),
+        Weights("sample_weight_", "weight"),
+    )
+    _solution_type: ClassVar[type[Solution]] = Solution
+    statistics_ = Fitted("statistics")
+    sample_weight_ = Fitted("weight")
 
-    def _solve(self, certificates: Certificates) -> None:
-        """Set dual_coef_, intercept_, rank_ and alpha_ from statistics_ and the landmarks."""
+    @property
+    def dual_coef_(self) -> Array:
+        """Coefficients over the columns, (m, c); (m,) of one column of numbers."""
+        fit = self._require("dual_coef_")
+        coef: Array = fit.solution.coef
+        return coef[:, 0] if fit.inputs.flat else coef
+
+    @property
+    def intercept_(self) -> Any:
+        """The intercept, (c,); a float of one column of numbers."""
+        fit = self._require("intercept_")
+        return float(fit.solution.intercept[0]) if fit.inputs.flat else fit.solution.intercept
+
+    # -- what a subclass gives -----------------------------------------------------------------------------------------
+
+    def _reduce(self, problem: Problem, certificates: Certificates) -> Any:
+        """Return what the solves of one problem share: the whitening of its columns."""
+        return problem.basis.whitening(certificates=certificates)
+
+    def _solve(self, problem: Problem, reduced: Any, certificates: Certificates) -> Solution:
+        """Return the solution from sums and what `_reduce` made of them."""
         raise TypeError(type(self).__name__)
 
-    def _solve_exact(
-        self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
-    ) -> None:
-        """The same from K (n, n), targets of the labelled rows, and weights."""
+    def _exact_targets(self, exact: ExactRows, targets: Any) -> Any:
+        """Return what the rows of an exact fit are fitted to, checked before their kernel matrix is made."""
+        return exact.labels(targets)
+
+    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> Solution:
+        """Return the solution from the kernel matrix of all rows."""
         raise TypeError(type(self).__name__)
 
-    # -- fitting -----------------------------------------------------------------------------------------------------
+    def _statistic(self, basis: Any, targets: Any) -> MomentStatistic:
+        """Return what the sweep sums up."""
+        return MomentStatistic(basis.centred(), targets, self.unlabelled)
+
+    # -- fitting -------------------------------------------------------------------------------------------------------
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        self._validate_params()
-        self._check_settings()
-        rows, targets = self._training(X, y, sample_weight)
+        self.check_parameters()
+        rows, targets, inputs = self.training(X, y, sample_weight)
         with part_of_job(f"{type(self).__name__}.fit"):
-            if self._exact:
-                self._fit_exact(rows, targets)
+            if self.exact:
+                self._fitted = self._fit_exact(rows, targets, inputs)
             else:
-                self._start(rows)
-                self._learn(rows, targets)
+                self._fitted = self._fit_moments(rows, targets, inputs, self.basis(rows))
         return self
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
-        first = not hasattr(self, "statistics_")
-        self._validate_params()
-        self._check_settings()
-        if self._exact:
+        before = self._fitted if isinstance(self._fitted, MomentFit) else None
+        self.check_parameters()
+        if self.exact:
             raise ConfigError(
                 f"{type(self).__name__}: partial_fit needs n_landmarks, the exact form keeps no statistics"
             )
-        rows, targets = self._training(X, y, sample_weight, reset=first, classes=classes)
+        known = None if before is None else before.inputs
+        rows, targets, inputs = self.training(X, y, sample_weight, known=known, classes=classes)
         with part_of_job(f"{type(self).__name__}.partial_fit"):
-            if first:
-                self._start(rows)
-                self._learn(rows, targets)
+            if before is None:
+                self._fitted = self._fit_moments(rows, targets, inputs, self.basis(rows))
             else:
-                before = getattr(self, "skipped_rows_", 0)
-                statistics = add(self.statistics_, self._sweep(rows, targets))
-                self.skipped_rows_ += before
-                self._adopt(statistics)
+                more, report = self.sweep(rows, targets, inputs, before.basis)
+                problem = replace(before, statistics=add(before.statistics, more.statistics))
+                skipped = before.skipped_rows + report["skipped_rows"]
+                self._fitted = self._settle(self._solved(problem), sweep=report, skipped_rows=skipped)
         return self
 
     def refit(self) -> Self:
@@ -89,10 +141,16 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         """
         check_is_fitted(self)
         self._check_settings()
-        if not hasattr(self, "statistics_"):
-            raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; fit again")
-        self._finish()
+        before = self._require_moments("fit again")
+        kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows, "rounds": before.rounds}
+        self._fitted = self._settle(self._solved(before), **kept)
         return self
+
+    def _require_moments(self, advice: str) -> MomentFit:
+        """The fit; `ConfigError` where it is exact."""
+        if not isinstance(self._fitted, MomentFit):
+            raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; {advice}")
+        return self._fitted
 
     def with_landmarks(self, count: int) -> Self:
         """A model on `count` of the landmarks, from the statistics that are kept: no sweep.
@@ -124,25 +182,30 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         (5,)
         """
         check_is_fitted(self)
-        if not hasattr(self, "statistics_"):
-            raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; fit with n_landmarks")
+        before = self._require_moments("fit with n_landmarks")
         if self._fourier:
             raise ConfigError(
                 f"with_landmarks: landmarks={self.landmarks!r} are random features; fit with a smaller n_landmarks"
             )
-        if not 1 <= count <= len(self.landmarks_):
+        if not 1 <= count <= before.basis.width:
             raise ConfigError(
-                f"with_landmarks: expected from 1 to the {len(self.landmarks_):,} landmarks of the fit, found {count}"
+                f"with_landmarks: expected from 1 to the {before.basis.width:,} landmarks of the fit, found {count}"
             )
-        fewer, drawn = copy(self), isinstance(self.landmarks, str)
+        drawn = isinstance(self.landmarks, str)
         # landmarks that were drawn stand in the order of their rows, which may be one of classes or of time
-        order = np.random.RandomState(0).permutation(len(self.landmarks_)) if drawn else np.arange(count)
-        columns = np.sort(order[:count])
-        fewer.n_landmarks = count
-        if not drawn:
-            fewer.landmarks = np.asarray(self.landmarks)[:count]
-        fewer.landmarks_ = self.landmarks_[columns]
-        return fewer._adopt(selected(self.statistics_, columns))
+        order = np.random.RandomState(0).permutation(before.basis.width) if drawn else np.arange(count)
+        return self._of_columns(before, count, np.sort(order[:count]))
+
+    def _of_columns(self, before: MomentFit, count: int, columns: Array) -> Self:
+        """A copy with n_landmarks=count, fitted to some columns of the fit."""
+        fewer: Self = copy(self).set_params(n_landmarks=count)
+        if not isinstance(self.landmarks, str):
+            fewer.set_params(landmarks=np.asarray(self.landmarks)[columns])
+        basis = replace(before.basis, landmarks=before.basis.landmarks[columns])
+        problem = replace(before, basis=basis, statistics=selected(before.statistics, columns))
+        kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows}
+        fewer._fitted = fewer._settle(fewer._solved(problem), **kept)
+        return fewer
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What `fit` on these rows would cost, without running it.
@@ -153,12 +216,11 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
             Rows, chunks, segments, flops, bytes read and memory of a task of its sweep.
         """
         self._check_settings()
-        if self._exact:
+        if self.exact:
             raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
         other = self.__class__(**self.get_params(deep=False))
-        rows, targets = other._training(X, y, None)
-        other._start(rows, look=False)
-        return plan_sweep(rows, other._statistic(targets))
+        rows, targets, _ = other.training(X, y, None)
+        return plan_sweep(rows, other._statistic(other.basis(rows, look=False), targets))
 
     def _check_settings(self) -> None:
         if self.alpha != "gcv":
@@ -167,129 +229,116 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
             raise ConfigError(f"dtype: expected 'auto', 'float32' or 'float64', found {self.dtype!r}")
         self._check_landmarks()
 
-    def _statistic(self, targets: Targets) -> MomentStatistic:
-        return MomentStatistic(self._centred(), targets, self._unlabelled)
+    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
+        """Sum up the rows: what a solve starts from, and the report of the sweep."""
+        statistic = self._statistic(basis, targets)
+        swept = sweep(rows, statistic, what="moments")
+        report = swept.report()
+        require_some(rows, report["skipped_rows"])
+        total = uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
+        return Problem(inputs=inputs, basis=basis, statistics=total), report
 
-    # -- what a search over a grid asks ------------------------------------------------------------------------------
-
-    def _penalty(self) -> Penalty:
-        """What may differ between candidates that share all moments."""
-        raise TypeError(type(self).__name__)
-
-    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
-        """Where the method is ridge, from the moments of all rows."""
-        raise TypeError(type(self).__name__)
-
-    def _adopt(self, statistics: Accumulator) -> Self:
-        """Become the model of these statistics, as after a sweep of one's own."""
-        self.statistics_ = statistics
-        self._finish()
+    def adopt(self, problem: Problem) -> Self:
+        """Become the model of these sums, as after a sweep of one's own."""
+        self._see(problem.inputs)
+        self._fitted = self._settle(self._solved(problem))
         return self
 
-    def _sweep(self, rows: Rows, targets: Targets) -> Accumulator:
-        statistic = self._statistic(targets)
-        swept = sweep(rows, statistic, what="moments")
-        self.sweep_ = swept.report()
-        self.skipped_rows_ = require_some(rows, self.sweep_["skipped_rows"])
-        return uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
+    def _fit_moments(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit:
+        solved, report = self._swept(rows, targets, inputs, basis)
+        return self._settle(solved, sweep=report, skipped_rows=report["skipped_rows"])
 
-    def _learn(self, rows: Rows, targets: Targets) -> None:
+    def _swept(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Solved, dict[str, Any]]:
         """Sweep and solve; once more in float64 where float32 proves too coarse and the dtype is ours to choose."""
-        self.statistics_ = self._sweep(rows, targets)
-        certificates = self._solved()
-        if self._blind(certificates) and self.dtype == "auto" and self.dtype_ == "float32":
-            note, self.dtype_ = self._rounding_note(certificates), "float64"
+        problem, report = self.sweep(rows, targets, inputs, basis)
+        solved = self._solved(problem)
+        if self._rounding_exceeds_alpha(solved) and self.dtype == "auto" and basis.dtype == "float32":
+            note = self._rounding_note(solved)
             try:
-                self.statistics_ = self._sweep(rows, targets)
+                problem, report = self.sweep(rows, targets, inputs, replace(basis, dtype="float64"))
             except PlanTooLarge as error:
-                self.dtype_ = "float32"
-                certificates.notes.append(f"{note}, and float64 does not fit: {error}")
+                solved.certificates.notes.append(f"{note}, and float64 does not fit: {error}")
             else:
-                certificates = self._solved()
-                certificates.notes.insert(0, f"{note}: the rows are swept again in float64")
-        self._settle(certificates)
+                solved = self._solved(problem)
+                solved.certificates.notes.insert(0, f"{note}: the rows are swept again in float64")
+        return solved, report
 
-    def _finish(self) -> None:
-        self._settle(self._solved())
-
-    def _solved(self) -> Certificates:
-        if not self.statistics_["rows"].sum() or not self.statistics_["n"][-1] > 0:
-            raise DataError("y: no labelled row with a weight above zero")
+    def _solved(self, problem: Problem, reduced: Any = None) -> Solved:
+        """Solve; `reduced`: what an earlier solve from the same sums has made of them."""
+        problem.require_labels()
         certificates = Certificates()
         with spent("solve"):
-            self._solve(certificates)
-        return certificates
+            if reduced is None:
+                reduced = self._reduce(problem, certificates)
+            solution = self._solve(problem, reduced, certificates)
+        return Solved(problem, solution, certificates, reduced)
 
-    def _settle(self, certificates: Certificates) -> None:
-        """Warn of what the solve has met, and keep its certificates for the report."""
-        if self._blind(certificates):
-            narrow = self.dtype_ == "float32" and hasattr(self, "statistics_")
+    def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
+        """The fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
+        problem = solved.problem
+        assert isinstance(problem, Problem)
+        return MomentFit(
+            inputs=problem.inputs,
+            basis=problem.basis,
+            statistics=problem.statistics,
+            pseudo_labels=problem.pseudo_labels,
+            solution=solved.solution,
+            certificates=self._certify(solved),
+            **kept,
+        )
+
+    def _certify(self, solved: Solved) -> dict[str, float | int]:
+        certificates = solved.certificates
+        if self._rounding_exceeds_alpha(solved):
+            narrow = solved.problem.basis.dtype == "float32"
             advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
-            certificates.notes.append(f"{self._rounding_note(certificates)}; take {advice}a larger alpha")
+            certificates.notes.append(f"{self._rounding_note(solved)}; take {advice}a larger alpha")
         certificates.warn()
-        self.certificates_ = certificates.report()
-        if not self._fourier:
-            self.certificates_["duplicate_landmarks"] = residuals.duplicates(self.landmarks_)
-            self.certificates_["constant_features"] = residuals.constant_features(self.landmarks_)
+        return {**certificates.report(), **solved.problem.basis.figures()}
 
-    def _blind(self, certificates: Certificates) -> bool:
+    def _rounding_exceeds_alpha(self, solved: Solved) -> bool:
         # "gcv" asks for what serves with the moments as they are
-        return certificates.blind and self.alpha != "gcv"
+        return solved.certificates.blind and self.alpha != "gcv"
 
-    def _rounding_note(self, certificates: Certificates) -> str:
-        values = "moments" if hasattr(self, "statistics_") else "kernel values"
+    def _rounding_note(self, solved: Solved) -> str:
+        basis, certificates = solved.problem.basis, solved.certificates
+        values = "moments" if isinstance(solved.problem, Problem) else "kernel values"
         condition = certificates.figures.get("core_condition")
         return (
-            f"{self.kernel_.name} kernel: in {self.dtype_} the {values} carry rounding of up to "
-            f"{certificates.rounding:.2g}, beyond alpha = {self.alpha_:.3g}"
+            f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
+            f"{certificates.rounding:.2g}, beyond alpha = {solved.solution.alpha:.3g}"
             + ("" if condition is None else f"; the core has the condition {condition:.1e}")
         )
 
-    def _fit_exact(self, rows: Rows, targets: Targets) -> None:
-        n = len(rows)
-        require_exact(type(self).__name__, n)
-        given = rows.read(0, n)
-        sound = ~given.faults()
-        chunk, self.skipped_rows_ = rows.validate_or_mask(given)  # refuses rows that are not sound, or blanks them
-        y, weight = chunk.y, chunk.weight if "weight" in rows.columns else None
-        assert y is not None
-        labelled = targets.labelled(y, 0) & sound
-        keep = sound if self._semi_supervised else labelled
-        X = chunk.load(np.flatnonzero(keep), rows.shape[1], np.float64)
-        labelled = labelled[keep]
-        require_some(rows, self.skipped_rows_)
-        if not labelled.any():
-            raise DataError("y: no labelled row")
-        Y = np.empty((int(labelled.sum()), targets.width))
-        targets.encode(y[keep][labelled], Y)
-        if weight is not None:
-            weight = require_weights(np.asarray(weight, np.float64), 0)[keep]
-            if not weight[labelled].any():
-                raise DataError("y: no labelled row with a weight above zero")
-        self.kernel_ = self._kernel().resolve(X, weight)
-        self.landmarks_, self.dtype_ = X, "float64"
-        for name in ("statistics_", "sample_weight_"):
-            self.__dict__.pop(name, None)
-        if weight is not None:
-            self.sample_weight_ = weight
-        certificates = Certificates()
-        with np.errstate(over="ignore", invalid="ignore"):
-            K = self.kernel_(X)
-        if not np.isfinite(K).all():
-            raise DataError(f"{self.kernel_.name} kernel: its values leave the range of float64; scale the rows")
-        self._solve_exact(K, Y, labelled, weight, certificates)
-        self._settle(certificates)
+    def _fit_exact(self, rows: Rows, targets: Any, inputs: Inputs) -> ExactFit:
+        exact = read_exact(type(self).__name__, rows, None if self._semi_supervised else targets)
+        wanted = self._exact_targets(exact, targets)
+        kernel, K = exact.gram(self._kernel())
+        basis = LandmarkBasis(kernel, exact.X, "float64")
+        problem, certificates = ExactProblem(inputs, basis, K, wanted, exact.weight), Certificates()
+        solution = self._solve_exact(problem, certificates)
+        return ExactFit(
+            inputs=inputs,
+            basis=basis,
+            solution=solution,
+            certificates=self._certify(Solved(problem, solution, certificates)),
+            skipped_rows=exact.skipped,
+            weight=exact.weight,
+        )
 
-    # -- prediction --------------------------------------------------------------------------------------------------
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit | ExactFit:
+        basis = self._restored_basis(inputs, parts["basis"])
+        solution = self._solution_type(**parts["solution"])
+        if parts["statistics"] is not None:
+            labels = parts.get("pseudo_labels")
+            return MomentFit(
+                inputs=inputs, basis=basis, statistics=parts["statistics"], pseudo_labels=labels, solution=solution
+            )
+        if not self.exact:
+            raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")
+        return ExactFit(inputs=inputs, basis=basis, solution=solution, weight=parts["weight"])
 
-    def _coefficients(self) -> tuple[Array, Array]:
-        coef = self.dual_coef_
-        return (coef[:, None] if coef.ndim == 1 else coef), np.atleast_1d(self.intercept_)
-
-    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
-        flat, intercept = getattr(self, "_flat", False), intercept + getattr(self, "target_shift_", 0.0)
-        self.dual_coef_ = coef[:, 0] if flat else coef
-        self.intercept_ = float(intercept[0]) if flat else intercept
+    # -- prediction ----------------------------------------------------------------------------------------------------
 
     def fit_report(self) -> dict[str, Any]:
         """What the fit was, as plain data.
@@ -302,21 +351,22 @@ class LandmarkEstimator(KernelBasis, RowsEstimator):
         moments, landmarks that repeat another and features that do not vary among them.
         """
         check_is_fitted(self)
+        fit = self._require("fit")
         report: dict[str, Any] = {
             "estimator": type(self).__name__,
-            "kernel": {"name": self.kernel_.name, **self.kernel_.get_params()},
-            "landmarks": self._columns,
+            "kernel": {"name": fit.basis.kernel.name, **fit.basis.kernel.get_params()},
+            "landmarks": fit.basis.width,
             "landmark_choice": self.landmarks if isinstance(self.landmarks, str) else "given",
-            "rank": int(self.rank_),
-            "dtype": self.dtype_,
-            "alpha": self.alpha_,
-            "certificates": getattr(self, "certificates_", {}),  # a model that was read from a file has none
-            "skipped_rows": getattr(self, "skipped_rows_", 0),
+            "rank": int(fit.solution.rank),
+            "dtype": fit.basis.dtype,
+            "alpha": fit.solution.alpha,
+            "certificates": dict(fit.certificates),  # none of a model that was read from a file
+            "skipped_rows": fit.skipped_rows,
         }
-        if hasattr(self, "statistics_"):
-            report["trace_error"] = self._trace_error()
-            report["rows"] = int(self.statistics_["rows"].sum())
-            report["labelled_rows"] = int(self.statistics_["rows"][-1])
-            report["sweep"] = getattr(self, "sweep_", {})
+        if isinstance(fit, MomentFit):
+            report["trace_error"] = fit.basis.trace_error(fit.statistics)
+            report["rows"] = int(fit.statistics["rows"].sum())
+            report["labelled_rows"] = int(fit.statistics["rows"][-1])
+            report["sweep"] = dict(fit.sweep)
             report["block_rows"] = settings().block_rows
         return report

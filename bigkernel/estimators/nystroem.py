@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -10,9 +11,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import input_rows
-from bigkernel.estimators.kernel_basis import KernelBasis
+from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Solution
+from bigkernel.estimators.inputs import input_rows
+from bigkernel.estimators.kernel_basis import KernelEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.state_schema import SOLUTION
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.functions import Kernel
 from bigkernel.monitor.scope import part_of_job
@@ -20,7 +23,7 @@ from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 
 
-class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelBasis):
+class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator):
     """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
 
     As scikit-learn's `Nystroem`, for rows of any size and any choice of landmarks; its features are these but for a
@@ -65,6 +68,9 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelBasis):
         **{name: KERNEL_CONSTRAINTS[name] for name in ("dtype", "random_state")},
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
+    state_schema = (*KernelEstimator.state_schema, *SOLUTION)
+    dual_coef_ = Fitted("solution.coef")
+    intercept_ = Fitted("solution.intercept")
 
     def __init__(
         self,
@@ -111,11 +117,16 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelBasis):
             raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
         rows = input_rows(self, X, reset=True)
         with part_of_job("Nystroem.fit"):
-            self._start(rows)
-            whitening = self._whitening()
-        self.dual_coef_ = whitening.expand(np.eye(whitening.rank))
-        self.intercept_, self.rank_ = np.zeros(whitening.rank), whitening.rank
+            basis = self.basis(rows)
+            whitening = basis.whitening()
+        coef = whitening.expand(np.eye(whitening.rank))
+        solution = Solution(coef=coef, intercept=np.zeros(whitening.rank), rank=whitening.rank, alpha=0.0)
+        self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         return self
+
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> ProjectionFit:
+        basis = self._restored_basis(inputs, parts["basis"])
+        return ProjectionFit(inputs=inputs, basis=basis, solution=Solution(**parts["solution"], alpha=0.0))
 
     def _row_map(self) -> Projection:
         return Projection(int(self.n_features_in_), Predictor(self._features(), self.dual_coef_, self.intercept_))

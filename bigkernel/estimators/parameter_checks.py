@@ -1,4 +1,4 @@
-"""What the kernel estimators refuse: settings of the wrong kind, no rows at all, an exact form that is too large."""
+"""Refusals of the kernel estimators: settings of the wrong kind, no rows at all, an exact form that is too large."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 def keeps_statistics(estimator: Any) -> bool:
-    """Whether a fit keeps what `partial_fit` adds to."""
-    return not estimator._exact
+    """True where a fit keeps what `partial_fit` adds to."""
+    return not estimator.exact
 
 
 def require_some(rows: Rows, skipped: int) -> int:

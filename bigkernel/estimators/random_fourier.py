@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -10,14 +11,15 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import input_rows
-from bigkernel.estimators.kernel_basis import begin
-from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.estimators.inputs import input_rows
+from bigkernel.estimators.kernel_basis import draw_spectrum, require_frequencies
+from bigkernel.estimators.state_schema import SEEN, Floats, KernelEntry, Whole
+from bigkernel.estimators.transforms import PlainTransformer
 from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 
 
-class RandomFourier(ClassNamePrefixFeaturesOutMixin, RowTransformer):
+class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
     """Random Fourier features of a Gaussian, Laplacian or Matérn kernel.
 
     √(2/p) [cos Ωᵀ(x − a), sin Ωᵀ(x − a)], whose inner products are k(x, z) in the mean, with a standard deviation of
@@ -87,6 +89,17 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, RowTransformer):
         self.gamma = gamma
         self.random_state = random_state
 
+    state_schema = (
+        *SEEN,
+        KernelEntry("kernel_", "kernel_"),
+        Whole("fourier_seed_", "fourier_seed_"),
+        Floats("fourier_origin_", "fourier_origin_", axes=("d",)),
+    )
+
+    def _restore(self, parts: Mapping[str, Any]) -> None:
+        require_frequencies(type(self).__name__, parts["n_features_in_"], int(self.n_components))
+        super()._restore(parts)
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw a seed, and read a few rows of X (n, d) for the origin and a bandwidth that is left to them.
 
@@ -97,7 +110,7 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, RowTransformer):
         """
         self._validate_params()
         rows = input_rows(self, X, reset=True)
-        self.kernel_, self.fourier_seed_, sample = begin(
+        self.kernel_, self.fourier_seed_, sample = draw_spectrum(
             rows, as_kernel(self.kernel, gamma=self.gamma), self.random_state
         )
         spectrum_of(self.kernel_, self.fourier_seed_, rows.shape[1], orthogonal=self.orthogonal)  # refuses early

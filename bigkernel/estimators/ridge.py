@@ -15,18 +15,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.fit_state import ExactFit, Fitted, MomentFit, Problem, RidgeSolution
+from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
+from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Flag, Floats, Statistics
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.indefinite import indefinite_krr
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import exact_krr, nystrom_ridge
+from bigkernel.solvers.ridge import Whitening, exact_krr, nystrom_ridge
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
+_INTERCEPT = ("_with_intercept", "solution.with_intercept")
 
 
 class _KernelRidge(LandmarkEstimator):
@@ -64,43 +67,61 @@ class _KernelRidge(LandmarkEstimator):
         self.solver = solver
         self.random_state = random_state
 
-    def _solve(self, certificates: Certificates) -> None:
-        flag, shift = self.fit_intercept, getattr(self, "target_shift_", 0.0)
-        # targets were summed about a point near their mean where the fit had an intercept
-        moments = Moments.of(self.statistics_ if flag else unshifted(self.statistics_, np.asarray(shift)))
-        whitening = self._whitening(certificates=certificates)
-        self.alpha_ = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
-        coef, intercept, error = nystrom_ridge(
-            moments, whitening, self.alpha_, fit_intercept=flag, certificates=certificates
-        )
-        self.rank_ = whitening.rank
-        self.training_mse_ = error / max(float(self.statistics_["n"].sum()), 1e-300)
-        self._set_coefficients(coef, intercept if flag else intercept - shift)
+    state_schema = (
+        *LandmarkEstimator.state_schema,
+        *SOLUTION,
+        Floats("training_mse_", "solution.training_mse", axes=("c",)),
+        Statistics("statistics_", "statistics"),
+    )
+    _solution_type = RidgeSolution
+    training_mse_ = Fitted("solution.training_mse")
 
-    def _penalty(self) -> Penalty:
+    @property
+    def _intercept(self) -> bool:
+        return bool(self.fit_intercept)
+
+    def penalty(self) -> Penalty:
+        """Return what may differ between candidates that share all moments."""
         return Penalty(self.alpha, self.fit_intercept)
 
-    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
-        return Coordinates(self._whitening())
+    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+        """Return the whitened coordinates."""
+        return Coordinates(basis.whitening())
 
-    def _solve_exact(
-        self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
-    ) -> None:
-        self.rank_, flag = len(K), self.fit_intercept
+    def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> RidgeSolution:
+        flag, shift = self.fit_intercept, problem.inputs.shift
+        # targets were summed about a point near their mean where the fit had an intercept
+        moments = problem.moments if flag else Moments.of(unshifted(problem.statistics, shift))
+        alpha = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
+        coef, intercept, error = nystrom_ridge(moments, whitening, alpha, fit_intercept=flag, certificates=certificates)
+        return RidgeSolution(
+            coef=coef,
+            intercept=(intercept if flag else intercept - shift) + shift,
+            rank=whitening.rank,
+            alpha=alpha,
+            training_mse=error / max(float(problem.statistics["n"].sum()), 1e-300),
+            with_intercept=flag,
+        )
+
+    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
+        K, weight, kernel, flag = problem.K, problem.weight, problem.basis.kernel, self.fit_intercept
+        Y, _ = problem.wanted
         if self.alpha == "gcv":
-            self.alpha_ = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
+            alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
         else:
-            self.alpha_ = float(self.alpha)
-        solve = exact_krr if self.kernel_.positive else partial(indefinite_krr, kernel=self.kernel_.name)
-        coef, intercept = solve(K, Y, self.alpha_, fit_intercept=flag, weight=weight, certificates=certificates)
+            alpha = float(self.alpha)
+        solve = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
+        coef, intercept = solve(K, Y, alpha, fit_intercept=flag, weight=weight, certificates=certificates)
         # Y is without its shift here, as is the intercept
-        self.training_mse_ = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
-        self._set_coefficients(coef, intercept)
-
-    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
-        super()._set_coefficients(coef, intercept)
-        self.__dict__.pop("_spread", None)  # it belonged to the coefficients before
-        self._with_intercept = self.fit_intercept
+        error = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
+        return RidgeSolution(
+            coef=coef,
+            intercept=intercept + problem.inputs.shift,
+            rank=len(K),
+            alpha=alpha,
+            training_mse=error,
+            with_intercept=flag,
+        )
 
 
 class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
@@ -171,6 +192,9 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     True
     """
 
+    state_schema = (*_KernelRidge.state_schema, *OF_NUMBERS, Flag(*_INTERCEPT, says="it has one"))
+    _posterior: tuple[ExactFit | MomentFit, Posterior] | None = None  # of which fit
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
         return self._fit(X, y, sample_weight)
@@ -202,39 +226,39 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
         check_is_fitted(self)
         values = self._values(X, self._spread_predictor())
         mean, std = values[:, :-1], values[:, -1:]
-        if self._flat:
+        if self._require("fit").inputs.flat:
             return mean[:, 0], std[:, 0]
         return mean, std * np.ones((1, mean.shape[1]))
 
     def _spread_predictor(self) -> SpreadPredictor:
-        if not hasattr(self, "_spread"):
-            self._spread = self._posterior()
-        return SpreadPredictor(self._features(), *self._coefficients(), posterior=self._spread)
-
-    def _posterior(self) -> Posterior:
-        if not self.kernel_.positive:
-            raise ConfigError(
-                f"return_std: the {self.kernel_.name} kernel is not positive definite and so no covariance function"
-            )
-        if hasattr(self, "statistics_"):
-            return nystrom_posterior(
-                Moments.of(self.statistics_),
-                self._whitening(warn=False),
-                self.alpha_,
-                fit_intercept=self._with_intercept,
-            )
-        require_exact(type(self).__name__, len(self.landmarks_))
-        weight = getattr(self, "sample_weight_", None)
-        return exact_posterior(self._core(), self.alpha_, fit_intercept=self._with_intercept, weight=weight)
+        fit = self._require("fit")
+        if self._posterior is None or self._posterior[0] is not fit:
+            self._posterior = fit, posterior_of(fit, type(self).__name__)
+        return SpreadPredictor(self._features(), *self._coefficients(), posterior=self._posterior[1])
 
     def __getstate__(self) -> dict[str, Any]:
         # the factors are made again when they are asked for
-        return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
+        return {key: value for key, value in super().__getstate__().items() if key != "_posterior"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def posterior_of(fit: ExactFit | MomentFit, name: str) -> Posterior:
+    """The Gaussian process that the fit of the estimator `name` is the mean of."""
+    kernel, solution = fit.basis.kernel, fit.solution
+    assert isinstance(solution, RidgeSolution)
+    if not kernel.positive:
+        raise ConfigError(
+            f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
+        )
+    flag = solution.with_intercept
+    if isinstance(fit, MomentFit):
+        return nystrom_posterior(fit.moments, fit.basis.whitening(warn=False), solution.alpha, fit_intercept=flag)
+    require_exact(name, fit.basis.width)
+    return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
 
 
 class KernelRidgeClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _KernelRidge):
@@ -246,6 +270,8 @@ class KernelRidgeClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _Ker
     ----------
     classes_ : (c,)
     """
+
+    state_schema = (*_KernelRidge.state_schema, *OF_CLASSES, Flag(*_INTERCEPT, optional=True))
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""

@@ -19,12 +19,14 @@ from sklearn.utils.metaestimators import available_if
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, SpectralSolution
+from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator, Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
+from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
 from bigkernel.kernels.functions import Kernel
 from bigkernel.kernels.positive_definite import negative_note
-from bigkernel.solvers.eigenfunctions import Alpha, sssl_all, sssl_core
+from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.jda import Aligned, distance_penalty
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
@@ -46,8 +48,8 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         "alignment": [Interval(Real, 0, None, closed="left")],
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
     }
+    unlabelled = "keep"
     _semi_supervised = True
-    _unlabelled = "keep"
 
     def __init__(
         self,
@@ -80,47 +82,20 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _chosen(self, q: Array, rows: float) -> Alpha:
-        """The penalty for labelled rows with Σ w y² = q (c,); it is left in `alpha_`."""
-        if self.alpha != "gcv":
-            self.alpha_ = float(self.alpha)
-            return self.alpha_
+    state_schema = (
+        *LandmarkEstimator.state_schema,
+        *SOLUTION,
+        Floats("eigenvalues_", "solution.eigenvalues", axes=("s",)),
+        Statistics("statistics_", "statistics", groups=2),
+    )
+    _solution_type = SpectralSolution
+    eigenvalues_ = Fitted("solution.eigenvalues")
 
-        def choose(G: Array, C: Array) -> float:
-            self.alpha_ = best_of(G, C, q, rows)
-            return self.alpha_
-
-        return choose
-
-    def _solve(self, certificates: Certificates) -> None:
-        labelled = Moments.of(self.statistics_, 1)
-        alpha = self._chosen(labelled.q, float(labelled.rows))
-        if self.eigenfunctions != "landmarks":
-            whitening = self._whitening(certificates=certificates)
-            coef, self.eigenvalues_ = sssl_all(
-                Moments.of(self.statistics_),
-                labelled,
-                whitening,
-                self.n_components,
-                alpha,
-                penalty=self._distance(whitening) if self.eigenfunctions == "aligned" else None,
-                certificates=certificates,
-            )
-            self.rank_ = whitening.rank
-        else:
-            core = self._core()
-            self._note_negative(core, certificates)
-            coef, self.eigenvalues_ = sssl_core(
-                core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates
-            )
-            self.rank_ = len(core)
-        self._set_coefficients(coef, np.zeros(coef.shape[1]))
-
-    # -- aligned eigenfunctions --------------------------------------------------------------------------------------
+    # -- parameters ----------------------------------------------------------------------------------------------------
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.eigenfunctions == "aligned" and self._exact:
+        if self.eigenfunctions == "aligned" and self.exact:
             raise ConfigError("eigenfunctions='aligned': expected n_landmarks or an array of landmarks, found neither")
         if self.n_rounds and not (self.eigenfunctions == "aligned" and is_classifier(self)):
             raise ConfigError(
@@ -128,21 +103,82 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
                 "eigenfunctions='aligned'"
             )
 
-    def _distance(self, whitening: Whitening) -> Array:
+    def _check_landmarks(self) -> None:
+        super()._check_landmarks()
+        if self._fourier and self.eigenfunctions == "landmarks":
+            raise ConfigError(
+                f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
+                "eigenfunctions='all'"
+            )
+
+    # -- the solve -----------------------------------------------------------------------------------------------------
+
+    def _reduce(self, problem: Problem, certificates: Certificates) -> Whitening | None:
+        return None if self.eigenfunctions == "landmarks" else super()._reduce(problem, certificates)
+
+    def _solve(self, problem: Problem, whitening: Whitening | None, certificates: Certificates) -> SpectralSolution:
+        labelled = Moments.of(problem.statistics, 1)
+        alpha = _Penalty(self.alpha, labelled.q, float(labelled.rows))
+        if whitening is None:
+            core = problem.basis.core()
+            _note_negative(core, problem.basis.kernel, certificates)
+            coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
+        else:
+            coef, values = sssl_all(
+                problem.moments,
+                labelled,
+                whitening,
+                self.n_components,
+                alpha,
+                penalty=self._distance(problem, whitening) if self.eigenfunctions == "aligned" else None,
+                certificates=certificates,
+            )
+        return SpectralSolution(
+            coef=coef,
+            intercept=np.zeros(coef.shape[1]) + problem.inputs.shift,
+            rank=problem.basis.width if whitening is None else whitening.rank,
+            alpha=alpha.chosen,
+            eigenvalues=values,
+        )
+
+    def _distance(self, problem: Problem, whitening: Whitening) -> Array:
         """I + alignment·n Σ_j e_j e_jᵀ, between unlabelled and labelled rows."""
-        aligned = Aligned.of(self.statistics_, whitening)
+        aligned, labels = Aligned.of(problem.statistics, whitening), problem.pseudo_labels
         if not aligned.target.n > 0:
             raise DataError("y: eigenfunctions='aligned' need rows without a label to align with; all are labelled")
-        told = None if self.pseudo_labels_ is None else self.pseudo_labels_.reduced(whitening)
-        return distance_penalty(aligned, told, float(self.alignment), 1.0)
+        return distance_penalty(aligned, labels and labels.reduced(whitening), float(self.alignment), 1.0)
 
-    def _learn(self, rows: Rows, targets: Targets) -> None:
-        self.pseudo_labels_, self.rounds_ = None, []
-        super()._learn(rows, targets)
-        if self.n_rounds:
-            assert targets.classes is not None
-            cells = Cells(None, targets.classes, targets.position)
-            self._adapt(rows, Sides(cells, np.array([True, False])), self.n_rounds)
+    def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> SpectralSolution:
+        # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
+        K, (Y, labelled) = problem.K, problem.wanted
+        root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
+        _note_negative(K, problem.basis.kernel, certificates)
+        P = (K[:, labelled] * root[:, None]) * root[labelled]
+        target = root[labelled, None] * Y
+        alpha = _Penalty(self.alpha, (target**2).sum(axis=0), float(np.count_nonzero(root[labelled])))
+        coef, values = sssl_core(
+            K * np.outer(root, root), P @ P.T, P @ target, self.n_components, alpha, certificates=certificates
+        )
+        return SpectralSolution(
+            coef=root[:, None] * coef,
+            intercept=np.zeros(coef.shape[1]) + problem.inputs.shift,
+            rank=len(K),
+            alpha=alpha.chosen,
+            eigenvalues=values,
+        )
+
+    # -- rounds of pseudo-labels ---------------------------------------------------------------------------------------
+
+    def _fit_moments(self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any) -> MomentFit:
+        if not self.n_rounds:
+            return super()._fit_moments(rows, targets, inputs, basis)
+        assert targets.classes is not None
+        cells = Cells(None, targets.classes, targets.position)
+        solved, report = self._swept(rows, targets, inputs, basis)
+        return self._adapt(rows, Sides(cells, np.array([True, False])), self.n_rounds, solved, report)
+
+    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        return Decision(solved.solution.coef, solved.solution.intercept), np.inf
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         self._require_no_rounds("partial_fit")
@@ -157,51 +193,46 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         if self.n_rounds:
             raise ConfigError(f"{what}: n_rounds={self.n_rounds} rounds would have to be done again; fit again")
 
-    def _decision(self, number: int) -> tuple[Decision, float]:
-        return Decision(*self._coefficients()), np.inf
+    # -- what a search over a grid asks --------------------------------------------------------------------------------
 
-    # -- what a search over a grid asks ------------------------------------------------------------------------------
-
-    def _penalty(self) -> Penalty:
-        return Penalty(self.alpha, n_components=self.n_components)
-
-    def _coordinates(self, everything: Moments, n_components: int) -> Coordinates:
+    def penalty(self) -> Penalty:
+        """Return what may differ between candidates that share all moments."""
         if self.eigenfunctions == "aligned":
             raise ConfigError(
                 "eigenfunctions='aligned' differ from fold to fold: a search by sweeps takes 'all' or 'landmarks', "
                 "scikit-learn's GridSearchCV these too"
             )
-        whitening = self._whitening() if self.eigenfunctions == "all" else None
-        return sssl_coordinates(everything, self._core(), whitening, n_components)
+        return Penalty(self.alpha, n_components=self.n_components)
 
-    def _solve_exact(
-        self, K: Array, Y: Array, labelled: Array, weight: Array | None, certificates: Certificates
-    ) -> None:
-        # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
-        root = np.ones(len(K)) if weight is None else np.sqrt(weight)
-        self._note_negative(K, certificates)
-        P = (K[:, labelled] * root[:, None]) * root[labelled]
-        target = root[labelled, None] * Y
-        coef, self.eigenvalues_ = sssl_core(
-            K * np.outer(root, root),
-            P @ P.T,
-            P @ target,
-            self.n_components,
-            self._chosen((target**2).sum(axis=0), float(np.count_nonzero(root[labelled]))),
-            certificates=certificates,
-        )
-        self.rank_ = len(K)
-        self._set_coefficients(root[:, None] * coef, np.zeros(coef.shape[1]))
-
-    def _note_negative(self, K: Array, certificates: Certificates) -> None:
-        # only the largest eigenvalues are looked at afterwards
-        if not self.kernel_.positive:
-            tell(negative_note(linalg.eigvalsh(K), self.kernel_.name), True, certificates)
+    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+        """Return the coordinates of the leading eigenfunctions."""
+        whitening = basis.whitening() if self.eigenfunctions == "all" else None
+        return sssl_coordinates(everything, basis.core(), whitening, n_components)
 
     @property
     def n_components_(self) -> int:
         """How many eigenfunctions were used: n_components, or the numerical rank where that is less."""
         return len(self.eigenvalues_)
+
+
+class _Penalty:
+    """The penalty for labelled rows with Σ w y² = q (c,): a number, or chosen by GCV when the solver asks.
+
+    `chosen` is what the solver was given.
+    """
+
+    def __init__(self, alpha: float | str, q: Array, rows: float) -> None:
+        self.alpha, self.q, self.rows, self.chosen = alpha, q, rows, np.nan
+
+    def __call__(self, G: Array, C: Array) -> float:
+        self.chosen = best_of(G, C, self.q, self.rows) if isinstance(self.alpha, str) else float(self.alpha)
+        return self.chosen
+
+
+def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None:
+    # only the largest eigenvalues are looked at afterwards
+    if not kernel.positive:
+        tell(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
 
 
 class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
@@ -249,6 +280,8 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
     True
     """
 
+    state_schema = (*_SSSL.state_schema, *OF_NUMBERS)
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled."""
         return self._fit(X, y, sample_weight)
@@ -273,6 +306,8 @@ class SSSLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL):
     ----------
     classes_ : (c,)
     """
+
+    state_schema = (*_SSSL.state_schema, *OF_CLASSES, PseudoLabelSums("pseudo_labels_", "pseudo_labels"))
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""

@@ -6,7 +6,6 @@ McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-superv
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -21,14 +20,17 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
+from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
+from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.xnv import canonical_ridge, canonical_views
-from bigkernel.statistics.moments import Moments, selected, unshifted
+from bigkernel.solvers.xnv import Canonical, canonical_ridge, canonical_views
+from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
 LANDMARKS = 200  # of a view, where nothing says how many
@@ -41,9 +43,20 @@ class _XNV(LandmarkEstimator):
         "n_landmarks": [Interval(Integral, 1, None, closed="left"), None],
         "fit_intercept": ["boolean"],
     }
+    unlabelled = "keep"
     _semi_supervised = True
-    _unlabelled = "keep"
-    _exact = False
+    _default_landmarks = LANDMARKS
+    state_schema = (
+        *LandmarkEstimator.state_schema,
+        Coefficients("dual_coef_", "solution.coef", axes=("m/2",)),
+        Intercept("intercept_", "solution.intercept"),
+        Floats("correlations_", "solution.correlations", axes=("r",)),
+        Pair("view_ranks_", "solution.view_ranks"),
+        Statistics("statistics_", "statistics", groups=2),
+    )
+    _solution_type = ViewSolution
+    correlations_ = Fitted("solution.correlations")
+    view_ranks_ = Fitted("solution.view_ranks")
 
     def __init__(
         self,
@@ -71,35 +84,30 @@ class _XNV(LandmarkEstimator):
         self.random_state = random_state
 
     @property
-    def _view(self) -> int:
-        """m, landmarks of a view."""
-        return len(self.landmarks_) // 2
-
-    @property
-    def _n_drawn(self) -> int | None:
-        return self._pair
+    def _intercept(self) -> bool:
+        return bool(self.fit_intercept)
 
     def _check_landmarks(self) -> None:
-        named = copy(self)
-        named.n_landmarks = self.n_landmarks or LANDMARKS
-        super(_XNV, named)._check_landmarks()
+        super()._check_landmarks()
         if self._fourier:
             raise ConfigError(
                 f"landmarks={self.landmarks!r}: XNV has two Nyström views; expected a choice of landmarks"
             )
 
-    def _start(self, rows: Rows, *, look: bool = True) -> None:
+    def basis(self, rows: Rows, *, look: bool = True, like: LandmarkBasis | None = None) -> Basis:
         """Choose the landmarks of both views, in random order, the first view's first."""
-        self._pair = self._both(rows)
-        super()._start(rows, look=look)
-        if isinstance(self.landmarks, str):
-            # they stand in the order of their rows, which may be one of classes: a view is not to be half of those
-            order = check_random_state(self.random_state).permutation(len(self.landmarks_))
-            self.landmarks_ = self.landmarks_[order[: 2 * (len(order) // 2)]]  # some choices find fewer than are asked
-            if not len(self.landmarks_):
-                raise DataError(f"landmarks={self.landmarks!r}: one was found, and two views need two")
+        basis = super().basis(rows, look=look, like=like)
+        if not isinstance(self.landmarks, str):
+            return basis
+        assert isinstance(basis, LandmarkBasis)
+        # they stand in the order of their rows, which may be one of classes: a view is not to be half of those
+        order = check_random_state(self.random_state).permutation(basis.width)
+        order = order[: 2 * (len(order) // 2)]  # some choices find fewer than are asked
+        if not len(order):
+            raise DataError(f"landmarks={self.landmarks!r}: one was found, and two views need two")
+        return replace(basis, landmarks=basis.landmarks[order])
 
-    def _both(self, rows: Rows) -> int:
+    def _count(self, rows: Rows) -> int:
         """How many landmarks the two views have together."""
         if not isinstance(self.landmarks, str):
             count = len(self.landmarks)
@@ -117,26 +125,31 @@ class _XNV(LandmarkEstimator):
 
     def _features(self) -> LandmarkMap:
         """The first view: predictions need no other."""
-        return LandmarkMap(self.kernel_, self.landmarks_[: self._view], np.dtype(self.dtype_))
+        basis = self._require("fit").basis
+        first: LandmarkMap = replace(basis, landmarks=basis.landmarks[: basis.width // 2]).features()
+        return first
 
-    def _centred(self) -> LandmarkMap:
-        shift = centre_of(self.kernel_, self.landmarks_, self.dtype_)
-        return LandmarkMap(self.kernel_, self.landmarks_, np.dtype(self.dtype_), shift)
+    def _reduce(self, problem: Problem, certificates: Certificates) -> Canonical:
+        return canonical_views(problem.moments, problem.basis.width // 2)
 
-    def _solve(self, certificates: Certificates) -> None:
-        m, total = self._view, self.statistics_
-        views = canonical_views(Moments.of(total), m)
-        self.correlations_, self.rank_, self.view_ranks_ = views.correlations, len(views.correlations), views.ranks
-        self.alpha_ = float(self.alpha)
+    def _solve(self, problem: Problem, views: Canonical, certificates: Certificates) -> ViewSolution:
+        m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
-        labelled = Moments.of(total if self.fit_intercept else unshifted(total, self.target_shift_), 1)
+        labelled = Moments.of(total if flag else unshifted(total, shift), 1)
         first_view = replace(labelled, G=labelled.G[:m, :m], C=labelled.C[:m], s=labelled.s[:m])
-        coef, intercept = canonical_ridge(
-            first_view, views, self.alpha_, fit_intercept=self.fit_intercept, certificates=certificates
+        alpha = float(self.alpha)
+        coef, intercept = canonical_ridge(first_view, views, alpha, fit_intercept=flag, certificates=certificates)
+        return ViewSolution(
+            coef=coef,
+            intercept=(intercept if flag else intercept - shift) + shift,
+            rank=len(views.correlations),
+            alpha=alpha,
+            correlations=views.correlations,
+            view_ranks=views.ranks,
         )
-        self._set_coefficients(coef, intercept if self.fit_intercept else intercept - self.target_shift_)
 
-    def _penalty(self) -> Penalty:
+    def penalty(self) -> Penalty:
+        """Refuse: it differs from direction to direction."""
         raise ConfigError(
             f"{type(self).__name__}: its penalty differs from direction to direction, which the search of a sweep does "
             "not know; use scikit-learn's GridSearchCV, or refit() after set_params(alpha=…)"
@@ -148,16 +161,13 @@ class _XNV(LandmarkEstimator):
         The first of each view; they stand in random order where they were drawn. See `KernelRidge.with_landmarks`.
         """
         check_is_fitted(self)
-        if not 1 <= count <= self._view:
+        before = self._require_moments("fit again")
+        view = before.basis.width // 2
+        if not 1 <= count <= view:
             raise ConfigError(
-                f"with_landmarks: expected from 1 to the {self._view:,} landmarks of a view of the fit, found {count}"
+                f"with_landmarks: expected from 1 to the {view:,} landmarks of a view of the fit, found {count}"
             )
-        fewer, columns = copy(self), np.concatenate([np.arange(count), self._view + np.arange(count)])
-        fewer.n_landmarks = count
-        if not isinstance(self.landmarks, str):
-            fewer.landmarks = np.asarray(self.landmarks)[columns]
-        fewer.landmarks_ = self.landmarks_[columns]
-        return fewer._adopt(selected(self.statistics_, columns))
+        return self._of_columns(before, count, np.concatenate([np.arange(count), view + np.arange(count)]))
 
     def fit_report(self) -> dict[str, Any]:
         """What the fit was, as plain data; see `KernelRidge.fit_report`. `rank` is that of the canonical directions."""
@@ -220,6 +230,8 @@ class XNV(LazyScoreMixin, RegressorMixin, _XNV):
     True
     """
 
+    state_schema = (*_XNV.state_schema, *OF_NUMBERS)
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled."""
         return self._fit(X, y, sample_weight)
@@ -243,6 +255,8 @@ class XNVClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _XNV):
     ----------
     classes_ : (c,)
     """
+
+    state_schema = (*_XNV.state_schema, *OF_CLASSES)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""

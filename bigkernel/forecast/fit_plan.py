@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
@@ -17,18 +16,14 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
 from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.kernel_basis import FOURIER
-from bigkernel.estimators.linear import _Linear
 from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.forecast.time_model import Forecast, Work
-from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.plan import Plan
 
@@ -49,29 +44,15 @@ def plan_of(model: Any, rows: Rows) -> Plan:
     last = _last(model)
     for step in _before(model):
         if isinstance(step, DomainedTransformer):
-            first, second = step.plan(rows), plan_of(last, _projected(rows, step))
+            first, second = step.plan(rows), plan_of(last, step.widest(rows))
             larger = max(first, second, key=lambda plan: plan.task_bytes)
             return replace(larger, flops=first.flops + second.flops, bytes_read=first.bytes_read + second.bytes_read)
         if not isinstance(step, Standardizer):  # which needs a sweep, and changes no width
             rows = clone(step).fit(rows).transform(rows)
-    if isinstance(last, _Linear):  # d×d moments of the rows themselves
-        shape = rows.columns["y"].shape
-        targets = Targets(1 if len(shape) == 1 else shape[1])
-        return plan_sweep(rows, MomentStatistic(IdentityMap(np.zeros(rows.shape[1])), targets))
     if not hasattr(last, "plan"):
         raise ConfigError(f"{type(last).__name__} has no sweep to plan")
     plan: Plan = last.plan(rows)
     return plan
-
-
-def _projected(rows: Rows, step: DomainedTransformer) -> Rows:
-    """Rows through a projection as wide as a fit of the step can make it."""
-    other = clone(step)
-    other.n_features_in_ = rows.shape[1]
-    other._start(rows, look=False)
-    other.dual_coef_ = np.eye(other._columns, other.n_components)
-    other.intercept_ = np.zeros(other.n_components)
-    return rows.map(other._row_map())
 
 
 def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
@@ -87,7 +68,7 @@ def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
         unknown.append(f"the choice of landmarks by {choice}")
     if projection is not None:
         unknown.append(f"the fit of {type(_last(model)).__name__} to the components")
-    linear = isinstance(last, _Linear)
+    linear = not hasattr(last, "kernel")
     given = isinstance(last, KernelRidge | KernelRidgeClassifier) and last.alpha != "gcv"
     return Work(
         plan.width,
@@ -95,7 +76,7 @@ def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
         "" if linear else as_kernel(last.kernel, gamma=None, degree=last.degree, coef0=last.coef0).name,
         drawn=not linear and isinstance(last.landmarks, str),
         solved="krr" if given else "",
-        groups=2 if getattr(last, "_unlabelled", "drop") == "keep" else 1,
+        groups=2 if last.unlabelled == "keep" else 1,
         block_rows=settings().block_rows,
         stored_bytes=0 if corpus is None else _beyond_memory(corpus, plan),
         unknown=tuple(unknown),

@@ -12,6 +12,7 @@ from sklearn.base import clone, is_classifier
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
+from bigkernel.estimators.base import predicted_values
 from bigkernel.search.scoring import Tested
 from bigkernel.search.shared_sweeps import Candidate
 from bigkernel.search.splits import NOT_USED, Partition
@@ -48,7 +49,7 @@ def refit_each(
                         f"cv: split {split} has {len(train)} labelled rows to train on, {len(test)} to test on, "
                         "or their weights are zero"
                     )
-                if candidate.last._semi_supervised:  # tested rows stay, without their label
+                if candidate.last.unlabelled == "keep":  # tested rows stay, without their label
                     classes = is_classifier(candidate.last)
                     shown = chunk.y.astype(np.int64 if classes else np.float64)
                     shown[test] = -1 if classes else np.nan
@@ -58,7 +59,7 @@ def refit_each(
 
 
 def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None, test: Array, split: int) -> Tested:
-    values, truth = model._values(X), np.empty((len(X), targets.width))
+    values, truth = predicted_values(model, X), np.empty((len(X), targets.width))
     if values.shape != truth.shape:
         raise DataError(
             f"cv: split {split} has rows of {values.shape[1]} of the {truth.shape[1]} classes to train on; take "

@@ -74,16 +74,16 @@ def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate]
     best = int(results[f"rank_test_{label}"].argmin())
     if one_standard_error:
         near = np.flatnonzero(mean >= mean[best] - error[best])
-        best = int(max(near, key=lambda i: (*_simplicity(everyone[int(i)].last), mean[i])))
+        best = int(max(near, key=lambda i: (*_simplicity(everyone[int(i)]), mean[i])))
     return best
 
 
-def _simplicity(last: Any) -> tuple[float, float, float]:
+def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     """Large for simple models: by α, then by few components, then by the width of the kernel."""
-    params: Mapping[str, Any] = last.kernel_.get_params() if hasattr(last, "kernel_") else {}
+    kernel = getattr(candidate.basis, "kernel", None)
+    params: Mapping[str, Any] = {} if kernel is None else kernel.get_params()
     width = params.get("sigma", params.get("length_scale", 0.0))
     if "gamma" in params:
         width = 1 / params["gamma"]
-    alpha = last._penalty().alpha
-    components = float(getattr(last, "n_components", 0))
+    alpha, components = candidate.penalty.alpha, float(candidate.penalty.n_components or 0)
     return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))

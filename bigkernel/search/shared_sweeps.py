@@ -22,10 +22,13 @@ from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators.fit_state import Inputs, Problem
+from bigkernel.estimators.kernel_basis import FOURIER, LandmarkBasis
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
+from bigkernel.kernels.functions import as_kernel
 from bigkernel.monitor.events import Step
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.search.scoring import OF_CLASSES, Tested
@@ -40,7 +43,7 @@ from bigkernel.solvers.penalty_grid import (
     total_spread,
 )
 from bigkernel.statistics.grid_scores import GridScores
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred, unshifted
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
@@ -48,12 +51,17 @@ Array = NDArray[Any]
 
 @dataclass(eq=False)
 class Candidate:
-    """One point of the grid: its number, its parameters, and the last step of its model, ready to be solved."""
+    """One point of the grid: its number, its parameters, its model, the last step of it, and what that is ridge in.
+
+    `basis` is None where every fit chooses its own.
+    """
 
     index: int
     params: dict[str, Any]
     model: Any
     last: Any
+    penalty: Penalty
+    basis: Any = None
 
 
 @dataclass(eq=False)
@@ -75,11 +83,11 @@ class Sweep:
     @property
     def features(self) -> Any:
         """The feature map: one block a kernel."""
-        lead = self.members[0][0].last
-        if not isinstance(lead, LandmarkEstimator):
-            return lead._statistic(Targets(1)).features
-        kernels = tuple(one[0].last.kernel_ for one in self.members)
-        return LandmarkFamily(kernels, lead.landmarks_, np.dtype(lead.dtype_))
+        lead = self.members[0][0].basis
+        if not isinstance(lead, LandmarkBasis):
+            return lead.centred()
+        kernels = tuple(one[0].basis.kernel for one in self.members)
+        return LandmarkFamily(kernels, lead.landmarks, np.dtype(lead.dtype))
 
     def statistic(self, targets: Targets, partition: Partition) -> MomentStatistic:
         """The moments of all its kernels, by fold."""
@@ -87,7 +95,7 @@ class Sweep:
         if isinstance(features, LandmarkFamily):
             shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
             features = replace(features, shifts=np.stack(shifts))
-        return MomentStatistic(features, targets, self.members[0][0].last._unlabelled, partition.folds)
+        return MomentStatistic(features, targets, self.members[0][0].last.unlabelled, partition.folds)
 
     def judge(
         self,
@@ -117,13 +125,14 @@ class Work:
 
     Attributes
     ----------
-    rows, targets : as an estimator's own fit has them
+    rows, targets, inputs : as an estimator's own fit has them
     partitions : of the folds
     sweeps : in the order they run
     """
 
     rows: Rows
     targets: Targets
+    inputs: Inputs
     partitions: list[Partition]
     sweeps: list[Sweep]
     kept: dict[int, Accumulator] = field(default_factory=dict)
@@ -200,9 +209,10 @@ class Work:
     ) -> dict[int, Solved]:
         """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
         c, groups = self.targets.width, range(statistic.groups)
+        swept = Problem(inputs=self.inputs, basis=members[0].basis, statistics=total)
         by_intercept = {
-            flag: [Moments.of(about, group) for group in groups]
-            for flag, about in ((True, total), (False, without_shifts(total, members[0].last)))
+            flag: [Moments.of(problem.statistics, group) for group in groups]
+            for flag, problem in ((True, swept), (False, swept.at_origin()))
         }
         labelled = by_intercept[True][statistic.unlabelled == "keep" :]
         for number in range(partition.folds.count):
@@ -216,10 +226,9 @@ class Work:
             for fold in range(partition.folds.count)
         }
         for places in _alike(members):
-            leads = [members[place].last for place in places]
-            penalties = [last._penalty() for last in leads]
-            parts = by_intercept[penalties[0].fit_intercept]
-            coordinates = leads[0]._coordinates(summed(parts), max(p.n_components or 0 for p in penalties))
+            lead, penalties = members[places[0]], [members[place].penalty for place in places]
+            parts, most = by_intercept[penalties[0].fit_intercept], max(p.n_components or 0 for p in penalties)
+            coordinates = lead.last.coordinates(lead.basis, summed(parts), most)
             small = list(pool.map(coordinates.reduce, parts[statistic.unlabelled == "keep" :]))
             columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
             fit = partial(_fit_fold, small, penalties, coordinates, expand=expand, gcv=gcv)
@@ -256,19 +265,15 @@ class Work:
         else:
             self.kept[id(members)] = {name: values.sum(axis=0, keepdims=True) for name, values in total.items()}
 
-    def statistics_of(self, candidate: Candidate) -> Accumulator:
-        """The moments of all rows as a fit of the candidate would have them: kept, or swept once more."""
+    def problem_of(self, candidate: Candidate) -> Problem:
+        """What a fit of the candidate to all rows would solve: sums that were kept, or are swept once more."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         kept = None if found is None else self.kept.get(id(found))
         if kept is None:
-            kept = candidate.last._sweep(self.rows, self.targets)
-        if candidate.last._penalty().fit_intercept:
-            return kept
-        kept = without_shifts(kept, candidate.last)
-        for name in ("shift_", "target_shift_"):
-            if hasattr(candidate.last, name):
-                setattr(candidate.last, name, np.zeros_like(getattr(candidate.last, name)))
-        return kept
+            problem: Problem = candidate.last.sweep(self.rows, self.targets, self.inputs, candidate.basis)[0]
+        else:
+            problem = Problem(inputs=self.inputs, basis=candidate.basis, statistics=kept)
+        return problem if candidate.penalty.fit_intercept else problem.at_origin()
 
 
 @dataclass(eq=False)
@@ -306,7 +311,7 @@ def _alike(members: list[Candidate]) -> list[list[int]]:
     """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[Any, list[int]] = {}
     for place, candidate in enumerate(members):
-        key = (getattr(candidate.last, "eigenfunctions", None), candidate.last._penalty().fit_intercept)
+        key = (getattr(candidate.last, "eigenfunctions", None), candidate.penalty.fit_intercept)
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 
@@ -316,23 +321,22 @@ def arrange(
 ) -> list[Sweep]:
     """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
     sweeps = []
-    for group in _same_landmarks(members, rows):
-        lead = group[0].last
-        if not isinstance(lead, LandmarkEstimator):
+    for group in _share_landmarks(members, rows):
+        if not isinstance(group[0].basis, LandmarkBasis):
             sweeps.append(Sweep([group]))
             continue
         kernels: dict[Any, list[Candidate]] = {}
         for candidate in group:
-            kernels.setdefault((candidate.last.dtype_, _key(candidate.last.kernel_)), []).append(candidate)
+            kernels.setdefault((candidate.basis.dtype, _key(candidate.basis.kernel)), []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, _), one in kernels.items() if name == dtype]
-            for family in gather([one[0].last.kernel_ for one in lists]):
+            for family in gather([one[0].basis.kernel for one in lists]):
                 sweeps += _within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
     return sweeps
 
 
-def _same_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
-    """Candidates grouped by their landmarks, which are drawn once a group; kernels and dtypes are fixed."""
+def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
+    """Candidates grouped by their landmarks, which are drawn once a group; each is given its basis."""
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
         last = candidate.last
@@ -340,27 +344,26 @@ def _same_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate
             groups.setdefault("rows", []).append(candidate)
             continue
         given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        if last._fourier:
+        if given in FOURIER:
             raise ConfigError(f"landmarks={last.landmarks!r}: random features share no sweep; search with 'uniform'")
-        kernel = _key(last._kernel()) if given in BY_KERNEL else None
+        kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
     for group in groups.values():
-        # rows are shifted where one of them has an intercept; `without_shifts` undoes it for the others
-        group.sort(key=lambda candidate: not getattr(candidate.last, "fit_intercept", False))
-        lead, dtypes = group[0].last, {}
-        lead._start(rows)
+        # rows are shifted where one of them has an intercept; `Problem.at_origin` undoes it for the others
+        group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
+        lead = group[0].basis = group[0].last.basis(rows)
+        bases: dict[Any, Any] = {}
         for candidate in group[1:]:
             last = candidate.last
-            if not isinstance(last, LandmarkEstimator):
-                last.shift_ = lead.shift_
-                continue
-            last.landmarks_ = lead.landmarks_
-            last.kernel_ = last._kernel().resolve(last.landmarks_)
-            key = (last.dtype, _key(last.kernel_))
-            if key not in dtypes:
-                dtypes[key] = last._compute_dtype(rows)
-            last.dtype_ = dtypes[key]
+            key = (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
+            if key not in bases:
+                bases[key] = last.basis(rows, like=lead)
+            candidate.basis = bases[key]
     return list(groups.values())
+
+
+def _kernel_of(last: Any) -> Any:
+    return as_kernel(last.kernel, gamma=last.gamma, degree=last.degree, coef0=last.coef0)
 
 
 def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> list[Sweep]:
@@ -382,15 +385,6 @@ def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partiti
     return [one]
 
 
-def without_shifts(total: Accumulator, last: Any) -> Accumulator:
-    """Moments as they would be had rows and targets not been shifted for an intercept."""
-    if hasattr(last, "target_shift_") and last.target_shift_.any():
-        total = unshifted(total, last.target_shift_)
-    if hasattr(last, "shift_") and last.shift_.any():
-        total = uncentred(total, last.shift_)
-    return total
-
-
 def _seed(random_state: Any) -> Any:
     """Equal for candidates that would draw the same landmarks."""
     return (
@@ -400,10 +394,3 @@ def _seed(random_state: Any) -> Any:
 
 def _key(kernel: Any) -> Any:
     return kernel.name, tuple((name, np.asarray(value).tobytes()) for name, value in kernel.get_params().items())
-
-
-def prepare(last: Any, proto: Any) -> None:
-    """Give a candidate what the training input set on `proto`."""
-    for name in ("n_features_in_", "feature_names_in_", "classes_", "_flat", "target_shift_"):
-        if hasattr(proto, name):
-            setattr(last, name, getattr(proto, name))

@@ -21,14 +21,14 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import RowsEstimator, is_lazy
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.inputs import is_lazy
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, part_of_job
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table
 from bigkernel.search.scoring import OF_CLASSES, Tested, chosen
-from bigkernel.search.shared_sweeps import Candidate, Work, arrange, prepare
+from bigkernel.search.shared_sweeps import Candidate, Work, arrange
 from bigkernel.search.splits import partitions
 
 
@@ -148,9 +148,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             last = model[-1] if isinstance(model, Pipeline) else model
             if not isinstance(last, RowsEstimator):
                 raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
-            last._validate_params()
-            last._check_settings()
-            found.append(Candidate(index, params, model, last))
+            last.check_parameters()
+            found.append(Candidate(index, params, model, last, last.penalty()))
         return found
 
     def _prepare(self, X: Any, y: Any, groups: Any, sample_weight: Any, sample_domain: Any) -> list[_Prepared]:
@@ -172,27 +171,24 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         for candidate in everyone:
             steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
             key = repr([_described(step) for _, step in steps.steps]) if steps else ""
-            exact = isinstance(candidate.last, LandmarkEstimator) and candidate.last._exact
-            prefixes.setdefault(f"{type(candidate.last).__name__}{exact}{key}", []).append(candidate)
+            prefixes.setdefault(f"{type(candidate.last).__name__}{candidate.last.exact}{key}", []).append(candidate)
         prepared: list[_Prepared] = []
         for members in prefixes.values():
             model = members[0].model
             steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
             inner = X if steps is None else steps.fit(X, y).transform(X)
             proto = clone(members[0].last)
-            if any(getattr(member.last, "fit_intercept", False) for member in members):
+            if any(member.penalty.fit_intercept for member in members):
                 proto.set_params(fit_intercept=True)
-            rows, targets = proto._training(inner, y, sample_weight)
+            rows, targets, inputs = proto.training(inner, y, sample_weight)
             rows = as_rows(rows, domain=sample_domain, group=groups)
-            for member in members:
-                prepare(member.last, proto)
             labels = rows.column("y") if rows.in_memory or not isinstance(self.cv, int | type(None)) else None
             labelled = None if labels is None else targets.labelled(labels, 0)
             if prepared:
                 parts = prepared[0].work.partitions
             else:
                 parts = partitions(self.cv, rows, labelled, classifier=classifier, seed=int(self.random_state))
-            exact = isinstance(proto, LandmarkEstimator) and proto._exact
+            exact = proto.exact
             if exact and is_lazy(inner):
                 raise ConfigError("estimator: without n_landmarks it is exact and needs its rows in memory")
             if exact and "neg_gcv" in self._scores.values():
@@ -201,7 +197,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 )
             wide = any(name in OF_CLASSES for name in self._scores.values())
             sweeps = [] if exact else arrange(members, rows, targets, parts, counts=wide)
-            prepared.append(_Prepared(members, steps, Work(rows, targets, parts, sweeps), inner, y))
+            prepared.append(_Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, y))
         return prepared
 
     def _plan(self, prepared: list[_Prepared]) -> SearchPlan:
@@ -273,10 +269,10 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.multimetric_ = not isinstance(self.scoring, str | type(None))
         self.cv_results_ = table(everyone, tested, shares, self._scores, self.n_splits_)
         self.scorer_ = dict(self._scores) if self.multimetric_ else self._scores["score"]
-        first = prepared[0].members[0].last
-        self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else first.n_features_in_
-        if hasattr(first, "classes_"):
-            self.classes_ = first.classes_
+        inputs = prepared[0].work.inputs
+        self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
+        if inputs.classes is not None:
+            self.classes_ = inputs.classes
         if self.refit or not self.multimetric_:
             label = "score" if "score" in self._scores else str(self.refit)
             best = choose(self.cv_results_, label, everyone, one_standard_error=self.one_standard_error)
@@ -295,7 +291,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 if candidate.index != self.best_index_:
                     continue
                 if one.work.sweeps:
-                    candidate.last._adopt(one.work.statistics_of(candidate))
+                    candidate.last.adopt(one.work.problem_of(candidate))
                 else:
                     candidate.last.fit(one.X, y, sample_weight)
                 if not isinstance(candidate.model, Pipeline):

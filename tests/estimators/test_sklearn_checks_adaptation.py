@@ -17,13 +17,13 @@ from bigkernel.statistics.domain_cells import Cells
 class OnItself:
     """Every row once with its label, once without."""
 
-    def _sided(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Any:
-        rows, cells = self._door(X, y, sample_domain, sample_weight, fallback="labels")
+    def _read_sides(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Any:
+        rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels")
         chunk = rows.read(0, len(rows))
         label = cells.label(chunk)
         weight = None if chunk.weight is None else np.tile(chunk.weight, 2)
         twice = as_rows(np.vstack([chunk.x, chunk.x]), np.concatenate([label, np.full(len(label), -1)]), weight=weight)
-        return twice, Sides(Cells(None, np.arange(cells.n_classes)), np.array([True, False]))
+        return twice, Sides(Cells(None, np.arange(cells.n_classes)), np.array([True, False])), inputs
 
 
 class ARTLClassifierOnItself(OnItself, ARTLClassifier):

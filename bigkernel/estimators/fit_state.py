@@ -1,0 +1,317 @@
+"""A fit as an immutable value: columns, sums and solution. The fitted attributes of an estimator are read from it.
+
+Shapes: d features, p columns of the map, c targets, g groups of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_feature_names
+
+from bigkernel.errors import DataError, ModelRejected
+from bigkernel.estimators.file_content import Content
+from bigkernel.estimators.state_schema import Entry
+from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.statistics.moments import Moments, uncentred, unshifted
+from bigkernel.streaming.merge_tree import Accumulator
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Names and kinds of the columns that were fitted to; None where there are none of a kind.
+
+    Attributes
+    ----------
+    n_features : d
+    feature_names : (d,)
+    classes : (c,) sorted labels
+    flat : the numbers that are targets are one column (n,), not (n, c)
+    target_shift : (c,) a point near the mean of numeric targets, taken off before they are summed
+    domains, source_domains, target_domains : sorted integers
+    """
+
+    n_features: int
+    feature_names: Array | None = None
+    classes: Array | None = None
+    flat: bool | None = None
+    target_shift: Array | None = None
+    domains: Array | None = None
+    source_domains: Array | None = None
+    target_domains: Array | None = None
+
+    @classmethod
+    def of(cls, estimator: BaseEstimator, **found: Any) -> Self:
+        """With the features that scikit-learn's validation has seen."""
+        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None), **found)
+
+    @property
+    def shift(self) -> Array:
+        """The shift of the targets, 0 where there is none."""
+        return np.asarray(0.0) if self.target_shift is None else self.target_shift
+
+
+@dataclass(frozen=True, eq=False)
+class RowBasis:
+    """The rows themselves as columns, summed about `shift` (d,)."""
+
+    shift: Array
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return len(self.shift)
+
+    def centred(self) -> IdentityMap:
+        """The map whose moments are swept."""
+        return IdentityMap(self.shift)
+
+    def at_origin(self, statistics: Accumulator) -> tuple[RowBasis, Accumulator]:
+        """The basis without its shift, and moments as they are there."""
+        if not self.shift.any():
+            return self, statistics
+        return RowBasis(np.zeros_like(self.shift)), uncentred(statistics, self.shift)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solution:
+    """f(x) = φ(x)ᵀW + b: `coef` W (p, c), `intercept` b (c,), the rank it was solved in and its penalty."""
+
+    coef: Array
+    intercept: Array
+    rank: int
+    alpha: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RidgeSolution(Solution):
+    """With the mean squared error of training (c,), and whether an intercept was solved for."""
+
+    training_mse: Array
+    with_intercept: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpectralSolution(Solution):
+    """With eigenvalues (s,), falling."""
+
+    eigenvalues: Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ViewSolution(Solution):
+    """With the canonical correlations (r,) of two views, falling, and the directions of each above rounding."""
+
+    correlations: Array
+    view_ranks: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComponentSolution(SpectralSolution):
+    """With the mean squared distance of the domains' means, in the features and in the components."""
+
+    variance: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AlignedSolution(Solution):
+    """With W (r, c) over the whitened columns, from which a round of pseudo-labels goes on; a file does not hold it."""
+
+    whitened: Array | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AlignedComponents(AlignedSolution, SpectralSolution):
+    """Components of both sides with their eigenvalues."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """All that a solve starts from.
+
+    Attributes
+    ----------
+    inputs : of the rows
+    basis : of the columns
+    statistics : the sums of one sweep
+    pseudo_labels : of the last round, where a method has rounds of them
+    """
+
+    inputs: Inputs
+    basis: Any
+    statistics: Accumulator
+    pseudo_labels: PseudoLabels | None = None
+
+    @property
+    def moments(self) -> Moments:
+        """The moments of all rows."""
+        return Moments.of(self.statistics)
+
+    def at_origin(self) -> Problem:
+        """The same of rows and targets that nothing was taken off."""
+        inputs, statistics = self.inputs, self.statistics
+        if inputs.target_shift is not None and inputs.target_shift.any():
+            statistics = unshifted(statistics, inputs.target_shift)
+            inputs = replace(inputs, target_shift=np.zeros_like(inputs.target_shift))
+        basis, statistics = self.basis.at_origin(statistics)
+        return replace(self, inputs=inputs, basis=basis, statistics=statistics)
+
+    def require_labels(self) -> None:
+        """Raise `DataError` unless a labelled row weighs something."""
+        if not self.statistics["rows"].sum() or not self.statistics["n"][-1] > 0:
+            raise DataError("y: no labelled row with a weight above zero")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MomentFit(Problem):
+    """A fit from sums, which another alpha or more rows go on from.
+
+    Attributes
+    ----------
+    solution : of these sums
+    certificates : figures of the solve by name
+    sweep : report of the sweep; nothing where the sums came from elsewhere
+    skipped_rows : bad rows that were left out
+    rounds : figures of each round of pseudo-labels
+    """
+
+    solution: Solution
+    certificates: Mapping[str, float | int] = field(default_factory=dict)
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    skipped_rows: int = 0
+    rounds: Sequence[Mapping[str, float]] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExactFit:
+    """A fit from the n×n kernel matrix; every row is a landmark of its basis, and `weight` (n,) are theirs."""
+
+    inputs: Inputs
+    basis: Any
+    solution: Solution
+    certificates: Mapping[str, float | int] = field(default_factory=dict)
+    skipped_rows: int = 0
+    weight: Array | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProjectionFit:
+    """A map that needs no sums: its columns, and how they become features."""
+
+    inputs: Inputs
+    basis: Any
+    solution: Solution
+
+
+class Fitted:
+    """A fitted attribute: what stands at a path in the state of an estimator; there is none before the fit."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, estimator: Any, owner: Any = None) -> Any:
+        if estimator is None:
+            return self
+        value = found_at(estimator._fitted, self.path)
+        if value is None:
+            raise AttributeError(f"{type(estimator).__name__!r} object has no attribute {self.name!r}")
+        return value
+
+    def __set__(self, estimator: Any, value: Any) -> None:
+        raise AttributeError(f"{self.name} of {type(estimator).__name__} is read from its fit and cannot be set")
+
+
+def found_at(state: Any, path: str) -> Any:
+    """The value at a path as "solution.rank" in a state, or None."""
+    for name in path.split("."):
+        state = getattr(state, name, None)
+    return state
+
+
+class StatefulEstimator(BaseEstimator):
+    """Base of the estimators whose fit is one immutable value."""
+
+    _fitted: ExactFit | MomentFit | ProjectionFit | None = None
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fitted is not None
+
+    def _require(self, name: str) -> Any:
+        """The fit; `AttributeError` before it."""
+        if self._fitted is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._fitted
+
+    # -- model files ---------------------------------------------------------------------------------------------------
+
+    state_schema: ClassVar[tuple[Entry, ...]] = ()
+
+    def _known_sizes(self) -> dict[str, int]:
+        """Axes whose size the parameters tell."""
+        return {}
+
+    def _restore(self, parts: Mapping[str, Any]) -> None:
+        """Take the state that a file holds: values by the first and the second names of their paths."""
+        inputs = Inputs(**parts["inputs"])
+        self._see(inputs)
+        self._fitted = self._restored(inputs, parts)
+
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> Any:
+        """The fit of what a file holds."""
+        raise TypeError(f"{type(self).__name__} is not stored")
+
+    def _see(self, inputs: Inputs) -> None:
+        """Know the features as if scikit-learn's validation had seen them."""
+        self.n_features_in_ = inputs.n_features
+        _check_feature_names(self, None, reset=True)
+        if inputs.feature_names is not None:
+            self.feature_names_in_ = inputs.feature_names
+
+
+def write_state(estimator: Any, content: Content) -> None:
+    """Put the state of a fitted estimator into the content of a file, as its class declares it."""
+    state = getattr(estimator, "_fitted", estimator)
+    content.flat = found_at(state, "inputs.flat")
+    for entry in estimator.state_schema:
+        value = found_at(state, entry.path)
+        if value is not None:
+            entry.write(content, value)
+
+
+def read_state(estimator: Any, content: Content) -> None:
+    """Give an estimator, its parameters set, the state that a file holds.
+
+    Raises
+    ------
+    ModelRejected
+        A value that is missing, unknown or of another shape than those that belong to it.
+    """
+    content.sizes |= estimator._known_sizes()
+    found = {entry.path: entry.read(content) for entry in estimator.state_schema if entry.when(estimator)}
+    for entry in estimator.state_schema:  # of another form, by a fit before
+        content.arrays.pop(entry.name, None)
+        content.values.pop(entry.name, None)
+    unknown = [*(f"fitted value {name!r}" for name in content.values), *(f"array {name!r}" for name in content.arrays)]
+    if any("'pseudo." in name for name in unknown):
+        raise content.refuse("has no pseudo-labels")
+    if unknown:
+        raise ModelRejected(f"unknown {sorted(unknown)[0]}")
+    parts: dict[str, Any] = {}
+    for path, value in found.items():
+        head, _, tail = path.partition(".")
+        if tail:
+            parts.setdefault(head, {})[tail] = value
+        else:
+            parts[head] = value
+    estimator._restore(parts)

@@ -1,0 +1,95 @@
+"""Inputs of the estimators: NumPy arrays that scikit-learn validates, or what is read chunk by chunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_feature_names, _check_sample_weight, validate_data
+
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.errors import DataError
+from bigkernel.statistics.moments import Targets
+from bigkernel.storage.corpus import Corpus
+
+Array = NDArray[Any]
+DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
+
+
+def is_lazy(X: Any) -> bool:
+    """True where X is read chunk by chunk rather than held in memory."""
+    return isinstance(X, Rows | Corpus | da.Array | zarr.Array)
+
+
+def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
+    """Rows of X alone; sets (`reset`) or compares the estimator's n_features_in_."""
+    if not is_lazy(X):
+        return as_rows(validate_input(estimator, X, reset=reset))
+    rows = as_rows(X)
+    if reset:
+        estimator.n_features_in_ = rows.shape[1]
+        _check_feature_names(estimator, None, reset=True)  # those of a fit before are gone
+        if not len(rows):
+            raise DataError(f"{rows.name}: 0 rows; at least one is needed")
+    elif rows.shape[1] != estimator.n_features_in_:
+        raise DataError(
+            f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input"
+        )
+    return rows
+
+
+def validated_weight(sample_weight: Any, X: Array) -> Any:
+    """Weights of rows in memory, (n,) float64, or None.
+
+    Raises
+    ------
+    DataError
+        Weights of another number than the rows, or below 0.
+    """
+    if sample_weight is None:
+        return None
+    try:
+        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    except ValueError as error:
+        raise DataError(f"sample_weight: {error}") from error
+
+
+def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
+    """scikit-learn's validation, its refusals of values as ours (which are ValueErrors too)."""
+    try:
+        return validate_data(estimator, *data, dtype=DTYPES, **options)
+    except ValueError as error:
+        X = data[0]
+        bad = np.zeros(0, np.int64)
+        if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2:
+            bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
+        where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)." if len(bad) else ""
+        raise DataError(f"{error}{where}") from error
+
+
+def near_mean(rows: Rows) -> Array:
+    """A point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
+    sample = rows.take(np.arange(min(len(rows), 256)))
+    mean: Array = sample.mean(axis=0)
+    return mean
+
+
+def near_target(rows: Rows, targets: Targets) -> Array:
+    """A point near the mean of numeric targets, (c,): of the first labelled rows; zeros for classes."""
+    shift = np.zeros(targets.width)
+    if targets.classes is None and "y" in rows.columns and len(rows):
+        chunk, _ = rows.validate_or_mask(rows.read(0, min(len(rows), 4096)))
+        y = chunk.y
+        assert y is not None
+        admitted = np.ones(len(y), bool) if chunk.weight is None else chunk.weight > 0
+        y = y[targets.labelled(y, 0) & admitted]
+        if len(y):
+            values = np.empty((len(y), targets.width))
+            targets.encode(y, values)
+            shift = values.mean(axis=0)
+    return shift
