@@ -10,11 +10,11 @@ import click
 # name: (module below `pipelines` with a command of that name, one line of help)
 PIPELINES: dict[str, tuple[str, str]] = {
     "digits": ("digits.command", "The main job: SSSL and KRR on 200,000 digits, with a report page."),
-    "wine": ("wine.command", "Seed 000: linear, ridge and kernel ridge regression on white wine."),
-    "usps-mnist": ("usps_mnist.command", "Seed 001: SSSL, exact and Nyström, from USPS to MNIST digits."),
+    "wine": ("wine.command", "White wine: linear, ridge and kernel ridge regression beside printed numbers."),
+    "usps-mnist": ("usps_mnist.command", "From USPS to MNIST digits: SSSL, exact and Nyström, beside printed numbers."),
     "domains": ("domains.command", "Domain generalization: from one set of digits to another, all methods."),
-    "representer": ("representer", "Seed 003: seven points, polynomials, a kernel and its band."),
-    "mercer": ("mercer", "Definition 1: which of the seeds' kernels are positive definite on digits."),
+    "representer": ("representer", "The representer theorem: seven points, polynomials, a kernel and its band."),
+    "mercer": ("mercer", "Which kernels are positive definite on digits."),
     "landmarks": ("landmark_choice", "Choices of landmarks: trace error, accuracy and seconds."),
     "tune": ("tune.command", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
     "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),

@@ -1,13 +1,15 @@
 """`python -m pipelines mercer`: which kernels are positive definite symmetric (PDS) on real digits, by eigenvalues.
 
-Seed 000, Definition 1: every Gram matrix is symmetric without a negative eigenvalue. A sample of rows can refute it,
-not prove it: the table says for each kernel what theory knows and what the digits show.
+Definition 1 of “Fast Domain Generalization with Kernel Methods”, part 1, the printed reference: every Gram matrix is
+symmetric without a negative eigenvalue. A sample of rows can refute it, not prove it: the table says for each kernel
+what theory knows and what the digits show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,9 @@ from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, 
 from bigkernel.errors import DataError
 from bigkernel.kernels.positive_definite import GramSpectrum
 from bigkernel.monitor.report.page import Column, Table
-from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report, digit_pair, options
+from pipelines.shared.experiments import Report, digit_pair, options, steps
 
 Array = NDArray[Any]
 GRID_A, GRID_B = np.geomspace(0.1, 10, 9), np.linspace(-2, 2, 9)  # slope and offset of the sigmoid kernel
@@ -43,7 +44,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """The kernels of seed 000, those of ours beside them, and the Gaussian as the seed prints it."""
+    """The kernels of the reference, those of ours beside them, and the Gaussian as the reference prints it."""
     printed = lambda X, Z: np.exp(-cdist(X, Z) / (2 * 0.31**2))  # noqa: E731
     return [
         Case("linear", Linear(), "PDS", True),
@@ -105,7 +106,8 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
 
     \b
     1. Draws --rows digits, --repeats times, each digit of unit norm.
-    2. Computes the spectrum of every kernel of seed 000 and of ours with
+    2. Computes the spectrum of every kernel of the printed reference (“Fast Domain
+       Generalization with Kernel Methods”, part 1) and of ours with
        bigkernel.check_positive_definite, and tells which are PDS.
     3. Maps for which slope a and offset b the sigmoid kernel tanh(a⟨x,z⟩ + b) has
        negative eigenvalues, and how much of its spectrum they are.
@@ -122,25 +124,41 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
     rng = np.random.default_rng(seed)
     draws = [rng.permutation(len(X))[:rows] for _ in range(repeats)]
     report = Report(out, "Positive definite or not", f"{rows:,} digits a draw, {repeats} draws", quiet=as_json)
-    chosen, records, drawn = cases(), [], []
-    few = X[draws[0][:GRID_ROWS]]
-    mass = np.zeros((len(GRID_B), len(GRID_A)))
-    with bar("eigenvalues", enabled=not as_json) as update:
-        for number, case in enumerate(chosen):
+    records, drawn = [], []
+    count = len(cases()) + len(GRID_A) * len(GRID_B)
+    with steps("eigenvalues", count, quiet=as_json) as after:
+        for case in cases():
             spectra = [check_positive_definite(case.kernel, X[ids]) for ids in draws]
             records.append(record(case, spectra))
             if case.drawn:
-                drawn.append((case.name, spectra[0]))
-            update(number + 1, len(chosen) + mass.size)
-        for place, (i, j) in enumerate(np.ndindex(mass.shape), 1):
-            mass[i, j] = check_positive_definite(Sigmoid(float(GRID_A[j]), float(GRID_B[i])), few).negative_mass
-            update(len(chosen) + place, len(chosen) + mass.size)
+                drawn.append(_spectrum(case.name, spectra[0]))
+            after()
+        grid = sigmoid_grid(X[draws[0][:GRID_ROWS]], after)
+    _kernels(report, records, drawn, rows)
+    _sigmoid(report, grid)
+    report.finish({"data": source, "rows": f"{rows:,} a draw, unit norm", "draws": repeats, "seed": seed}, sigmoid=grid)
+
+
+def sigmoid_grid(few: Array, after: Callable[[], None]) -> list[dict[str, float]]:
+    """The negative share of Σ|λ|, %, of the sigmoid kernel at every slope a and offset b; offsets change last."""
+    found = []
+    for b, a in product(GRID_B.tolist(), GRID_A.tolist()):
+        found.append(
+            {"a": a, "b": b, "negative_percent": 100 * check_positive_definite(Sigmoid(a, b), few).negative_mass}
+        )
+        after()
+    return found
+
+
+def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], rows: int) -> None:
+    """Write the table of the kernels and the picture of their spectra."""
     positive = [r["kernel"] for r in records if r["positive"] == r["draws"]]
     report.page.text(
         f"{len(positive)} of {len(records)} kernels have no negative eigenvalue in any draw. A matrix of finite size "
         "can refute that a kernel is positive definite symmetric (PDS), and cannot prove it; the column “theory” can.",
-        "The seed prints the Gaussian with the distance unsquared, exp(−‖x − x'‖/(2σ²)). That is another kernel, of "
-        "the Matérn family with ν = 1/2, and PDS as well; the seed's code squares the distance, and so do we.",
+        "“Fast Domain Generalization with Kernel Methods”, part 1, prints the Gaussian with the distance unsquared, "
+        "exp(−‖x − x'‖/(2σ²)). That is another kernel, of the Matérn family with ν = 1/2, and PDS as well; the code "
+        "of that reference squares the distance, and so do we.",
     )
     report.table(
         "kernels",
@@ -153,7 +171,7 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
     report.figure(
         "spectra",
         curves,
-        [_spectrum(name, spectrum) for name, spectrum in drawn],
+        drawn,
         x_label="number of the eigenvalue by size",
         y_label="|λ| / largest |λ|",
         x_log=True,
@@ -163,26 +181,24 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
         caption="Size of the eigenvalues of one draw, on logarithmic axes; where a curve is below n·eps it shows "
         "rounding. How fast it falls is how few landmarks a Nyström approximation needs.",
     )
+
+
+def _sigmoid(report: Report, grid: list[dict[str, float]]) -> None:
+    """Draw the negative share over slopes and offsets."""
     report.page.heading("The sigmoid kernel")
     report.figure(
         "sigmoid",
         pictures.heat_map,
-        100 * mass,
+        np.reshape([cell["negative_percent"] for cell in grid], (len(GRID_B), len(GRID_A))),
         [f"{a:.2g}" for a in GRID_A],
         [f"{b:+.1f}".replace("-", "−") for b in GRID_B],
         x_label="slope a",
         y_label="offset b",
         value_label="negative share of Σ|λ|, %",
-        caption=f"tanh(a⟨x, z⟩ + b) on {len(few)} digits: the share of its eigenvalue mass that is negative, in %. "
-        "“0” is none beyond rounding.",
+        caption=f"tanh(a⟨x, z⟩ + b) on {GRID_ROWS} digits at most: the share of its eigenvalue mass that is negative, "
+        "in %. “0” is none beyond rounding.",
     )
-    grid = [
-        {"a": float(a), "b": float(b), "negative_percent": 100 * float(mass[i, j])}
-        for i, b in enumerate(GRID_B)
-        for j, a in enumerate(GRID_A)
-    ]
-    Table([Column(key, key) for key in grid[0]], grid).write_csv(out / "sigmoid.csv")
-    report.finish({"data": source, "rows": f"{rows:,} a draw, unit norm", "draws": repeats, "seed": seed}, sigmoid=grid)
+    Table([Column(key, key) for key in grid[0]], grid).write_csv(report.out / "sigmoid.csv")
 
 
 def _spectrum(name: str, spectrum: GramSpectrum) -> Curve:

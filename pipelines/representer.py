@@ -1,8 +1,10 @@
-"""`python -m pipelines representer`: seed 003's seven points: a line, polynomials, a kernel fit and its ±2σ band.
+"""`python -m pipelines representer`: seven points, a line, polynomials, a kernel fit and its ±2σ band.
+
+The printed reference is “Practical usage of Representer theorem”; the points and the hyper-parameters are its own.
 
 By the representer theorem the regularised fit over a whole function space is a sum of kernels at the data,
-g(x) = Σ α_j k(x, x_j), with α̂ = (K + γI)⁻¹y: kernel ridge regression. The seed's squared exponential
-g2·exp(−(x−x')A(x−x')) + w2·[same row] is ours by three identities (`mapped`): the seed has no 2 in the exponent, so
+g(x) = Σ α_j k(x, x_j), with α̂ = (K + γI)⁻¹y: kernel ridge regression. The reference's squared exponential
+g2·exp(−(x−x')A(x−x')) + w2·[same row] is ours by three identities (`mapped`): it has no 2 in the exponent, so
 σ = (2A)^{-1/2}; a scale g2 on the kernel is a factor on the penalty; w2 on the diagonal is added to the penalty.
 """
 
@@ -24,6 +26,7 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, timed
 
 Array = NDArray[Any]
+REFERENCE = "“Practical usage of Representer theorem”"
 X = np.array([1.0, 4, 6, 9, 11, 15, 18])
 Y = np.array([3.0, 4, 2.5, 2, 3, 1.5, 3.5])
 DEGREES = (1, 2, 3, 4)
@@ -32,7 +35,7 @@ NAMES = {1: "linear", 2: "2nd order", 3: "3rd order", 4: "4th order"}
 
 @dataclass(frozen=True)
 class SquaredExponential:
-    """The seed's `kernel_se`: g2·exp(−A(x−x')²), with w2 added on the diagonal of the training matrix."""
+    """The reference's `kernel_se`: g2·exp(−A(x−x')²), with w2 added on the diagonal of the training matrix."""
 
     g2: float = 1.0
     A: float = 1 / 25
@@ -82,10 +85,10 @@ def read_points(path: Path) -> tuple[Array, Array]:
 
 @click.command()
 @click.option("--points", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of your own x,y.")
-@click.option("--g2", type=float, default=1.0, show_default=True, help="Scale of the kernel, the seed's g2.")
-@click.option("--a", "a", type=float, default=1 / 25, show_default=True, help="The seed's A: 1/length².")
-@click.option("--w2", type=float, default=1e-8, show_default=True, help="Noise on the diagonal, the seed's w2.")
-@click.option("--gamma", type=float, default=1e-4, show_default=True, help="The penalty, the seed's gamma.")
+@click.option("--g2", type=float, default=1.0, show_default=True, help="Scale of the kernel, printed as g2.")
+@click.option("--a", "a", type=float, default=1 / 25, show_default=True, help="1/length², printed as A.")
+@click.option("--w2", type=float, default=1e-8, show_default=True, help="Noise on the diagonal, printed as w2.")
+@click.option("--gamma", type=float, default=1e-4, show_default=True, help="The penalty, printed as gamma.")
 @options("representer", repeats=10, repeats_help="Functions drawn from the posterior, in the last figure.")
 def representer(
     points: Path | None,
@@ -99,13 +102,15 @@ def representer(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Seven points, polynomials, and the representer theorem: seed 003.
+    """Seven points, polynomials, and the representer theorem.
+
+    The printed reference is “Practical usage of Representer theorem”.
 
     \b
     1. A line and polynomials of degree 2 to 4 by least squares.
-    2. Kernel ridge regression with the seed's squared exponential: g2, A, w2 and
-       gamma become sigma and alpha of KernelRidge, and its coefficients are
-       compared with the seed's five lines, written out.
+    2. Kernel ridge regression with the printed squared exponential: g2, A, w2 and
+       gamma become sigma and alpha of KernelRidge, and its predictions are
+       compared with the printed five lines, written out.
     3. The same model as a Gaussian process: its band of two standard deviations
        (return_std=True) and functions drawn from it.
 
@@ -125,20 +130,63 @@ def representer(
     at = np.linspace(0, 20, 401) if points is None else np.linspace(x.min(), x.max(), 401)
     report = Report(out, "The representer theorem on seven points", f"{len(x)} points, σ = {sigma:.4g}", quiet=as_json)
 
-    model, seconds = timed(KernelRidge(Gaussian(sigma), alpha=alpha).fit, x[:, None], y)
+    fits, std, seconds = fit_all(x, y, at, kernel, gamma)
+    difference = float(np.abs(printed_formula(x, y, at, kernel, gamma) - fits["kernel"][len(x) :]).max())
+    report.page.text(
+        "Over all functions of the kernel's space, the one that minimises Σ(y − g(x))² + γ‖g‖² is a sum of kernels at "
+        f"the data points: g(x) = Σ α_j k(x, x_j), here with {len(x)} coefficients. That is kernel ridge regression, "
+        "and the mean of a Gaussian process.",
+        f"The hyper-parameters of {REFERENCE}, g2 = {g2:g}, A = {a:g}, w2 = {w2:g}, γ = {gamma:g}, are σ = (2A)^(−1/2) "
+        f"= {sigma:.6g} and alpha = (γ + w2)/g2 = {alpha:.6g} of KernelRidge. Largest difference to the printed "
+        f"formula, written out: {difference:.1e}.",
+    )
+    _table(report, x, y, fits, seconds, sigma, alpha)
+    _figures(report, x, y, at, fits, std)
+    _process(report, x, y, at, fits["kernel"][len(x) :], std, posterior_draws(x, y, at, kernel, gamma, repeats, seed))
+    columns = {"x": at, **{name: values[len(x) :] for name, values in fits.items()}, "std": std}
+    lines = [dict(zip(columns, map(float, line), strict=True)) for line in zip(*columns.values(), strict=True)]
+    Table([Column(name, name) for name in columns], lines).write_csv(out / "curves.csv")
+    source = str(points or "the seven printed ones")
+    facts = {"points": source, "kernel": f"σ {sigma:.6g}, alpha {alpha:.6g}", "seed": seed}
+    report.say(f"σ = {sigma:.6g}, alpha = {alpha:.6g}; largest difference to the printed formula {difference:.1e}")
+    report.finish(facts, difference=difference, sigma=sigma, alpha=alpha)
+
+
+def fit_all(
+    x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float
+) -> tuple[dict[str, Array], Array, dict[str, float]]:
+    """Fit the polynomials and the kernel.
+
+    Returns
+    -------
+    fits : values at x and then at `at`, (len(x) + len(at),), by name; "kernel" is the last
+    std : (len(at),), standard deviations of an observation by the kernel fit
+    seconds : of each fit, by name
+    """
+    fits, seconds = {}, {}
+    for degree in DEGREES:
+        fits[NAMES[degree]], seconds[NAMES[degree]] = timed(polynomial, x, y, degree, np.concatenate([x, at]))
+    sigma, alpha = kernel.mapped(gamma)
+    model, seconds["kernel"] = timed(KernelRidge(Gaussian(sigma), alpha=alpha).fit, x[:, None], y)
     mean, unit_std = model.predict(at[:, None], return_std=True)
-    # std of our kernel of scale 1; the seed's is g2 times as large
-    std = np.sqrt(g2) * unit_std
-    fitted = {NAMES[d]: timed(polynomial, x, y, d, np.concatenate([x, at])) for d in DEGREES}
-    fits = {name: values for name, (values, _) in fitted.items()}
     fits["kernel"] = np.concatenate([model.predict(x[:, None]), mean])
+    # std of our kernel of scale 1; the printed kernel is g2 times as large
+    return fits, np.sqrt(kernel.g2) * unit_std, seconds
 
-    # the seed's five lines
-    K = g2 * np.exp(-a * np.subtract.outer(x, x) ** 2) + w2 * np.eye(len(x))
+
+def printed_formula(x: Array, y: Array, at: Array, kernel: SquaredExponential, gamma: float) -> Array:
+    """The kernel fit at `at` by the reference's five lines."""
+    K = kernel.g2 * np.exp(-kernel.A * np.subtract.outer(x, x) ** 2) + kernel.w2 * np.eye(len(x))
     alphahat = np.linalg.solve(K + gamma * np.eye(len(x)), y)
-    ktest = g2 * np.exp(-a * np.subtract.outer(at, x) ** 2)
-    difference = float(np.abs(ktest @ alphahat - mean).max())
+    ktest = kernel.g2 * np.exp(-kernel.A * np.subtract.outer(at, x) ** 2)
+    found: Array = ktest @ alphahat
+    return found
 
+
+def _table(
+    report: Report, x: Array, y: Array, fits: dict[str, Array], seconds: dict[str, float], sigma: float, alpha: float
+) -> None:
+    """Write the errors of every fit at the points."""
     records = [
         {
             "fit": name,
@@ -146,63 +194,45 @@ def representer(
             "mse": float(np.mean((values[: len(x)] - y) ** 2)),
             "largest": float(np.abs(values[: len(x)] - y).max()),
             "leave_one_out": _leave_one_out(x, y, None if name == "kernel" else degree, sigma, alpha),
-            "seconds": seconds if name == "kernel" else fitted[name][1],
+            "seconds": seconds[name],
         }
         for degree, (name, values) in enumerate(fits.items(), 1)
     ]
-    table = Table(
-        [
-            Column("fit", "fit", left=True),
-            Column("parameters", "parameters", ","),
-            Column("mse", "training MSE", ".2e"),
-            Column("largest", "largest error", ".2e"),
-            Column("leave_one_out", "leave-one-out MSE", ".3f"),
-            Column("seconds", "s", ".4f"),
-        ],
-        records,
-    )
-    report.page.text(
-        "Over all functions of the kernel's space, the one that minimises Σ(y − g(x))² + γ‖g‖² is a sum of kernels at "
-        f"the data points: g(x) = Σ α_j k(x, x_j), here with {len(x)} coefficients. That is kernel ridge regression, "
-        "and the mean of a Gaussian process.",
-        f"The seed's hyper-parameters g2 = {g2:g}, A = {a:g}, w2 = {w2:g}, γ = {gamma:g} are σ = (2A)^(−1/2) = "
-        f"{sigma:.6g} and alpha = (γ + w2)/g2 = {alpha:.6g} of KernelRidge. Largest difference to the seed's formula, "
-        f"written out: {difference:.1e}.",
-    )
+    columns = [
+        Column("fit", "fit", left=True),
+        Column("parameters", "parameters", ","),
+        Column("mse", "training MSE", ".2e"),
+        Column("largest", "largest error", ".2e"),
+        Column("leave_one_out", "leave-one-out MSE", ".3f"),
+        Column("seconds", "s", ".4f"),
+    ]
     report.table(
         "fits",
         "Fits",
-        table,
+        Table(columns, records),
         caption="Leave-one-out: every point in turn predicted from the others, which is what an interpolating curve "
         "does not show. Nothing was tuned.",
     )
-    _figures(report, x, y, at, fits, std)
-    draws = posterior_draws(x, y, at, kernel, gamma, repeats, seed)
+
+
+def _process(report: Report, x: Array, y: Array, at: Array, mean: Array, std: Array, draws: Array) -> None:
+    """Draw the Gaussian process: functions drawn from it, its mean and its band."""
     report.page.heading("As a Gaussian process")
+    functions = [
+        Curve("draws" if i == 0 else "", at, draw, marks=False, colour=6, width=0.8) for i, draw in enumerate(draws)
+    ]
     report.figure(
         "fig5",
         curves,
         [
-            *(
-                Curve("draws" if i == 0 else "", at, draw, marks=False, colour=6, width=0.8)
-                for i, draw in enumerate(draws)
-            ),
+            *functions,
             Curve("mean ± 2σ", at, mean, band=2 * std, marks=False, colour=1),
             Curve("training data", x, y, line=False, colour="ink"),
         ],
         **_axes(y, at),
-        caption=f"{repeats} functions drawn from the Gaussian process given the points, its mean, and the band of two "
-        "standard deviations of an observation, from predict(…, return_std=True).",
+        caption=f"{len(draws)} functions drawn from the Gaussian process given the points, its mean, and the band of "
+        "two standard deviations of an observation, from predict(…, return_std=True).",
     )
-    columns = [Column("x", "x"), *(Column(name, name) for name in fits), Column("std", "std")]
-    listed = [
-        {"x": float(at[i]), "std": float(std[i]), **{name: float(values[len(x) + i]) for name, values in fits.items()}}
-        for i in range(len(at))
-    ]
-    Table(columns, listed).write_csv(out / "curves.csv")
-    facts = {"points": str(points or "seed 003"), "kernel": f"σ {sigma:.6g}, alpha {alpha:.6g}", "seed": seed}
-    report.say(f"σ = {sigma:.6g}, alpha = {alpha:.6g}; largest difference to the seed's formula {difference:.1e}")
-    report.finish(facts, difference=difference, sigma=sigma, alpha=alpha)
 
 
 def _leave_one_out(x: Array, y: Array, degree: int | None, sigma: float, alpha: float) -> float:
@@ -220,7 +250,7 @@ def _leave_one_out(x: Array, y: Array, degree: int | None, sigma: float, alpha: 
 
 
 def _figures(report: Report, x: Array, y: Array, at: Array, fits: dict[str, Array], std: Array) -> None:
-    """The seed's four figures."""
+    """Draw the reference's four figures."""
     data = Curve("training data", x, y, line=False, colour="ink")
     lines = [
         Curve(name, at, fits[name][len(x) :], marks=False, colour=c)

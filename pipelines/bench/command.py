@@ -5,8 +5,8 @@ Rows are digits or random pixels (`shared.timed_sweeps`).
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -24,24 +24,18 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor.terminal.bar import bar, progress
+from pipelines.shared.experiments import data_option, json_option, out_option
 from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, moments_job, table
 
 
 def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--data, --out, --json."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--out", default="out/bench", show_default=True, type=click.Path(path_type=Path)),
-        click.option(
-            "--data",
-            default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
-            show_default="$BIGKERNEL_DATA or ../shared/data",
-            type=click.Path(path_type=Path),
-            help="Directory with MNIST's idx files.",
-        ),
-    ):
-        function = option(function)
-    return function
+    several = (
+        data_option("Directory with MNIST's idx files."),
+        out_option("bench", "Directory for the corpora."),
+        json_option,
+    )
+    return functools.reduce(lambda found, option: option(found), reversed(several), function)
 
 
 @click.group()

@@ -15,11 +15,11 @@ import dask
 import numpy as np
 
 from bigkernel.errors import BigKernelError
-from pipelines.chaos import page as chaos_page
+from pipelines.chaos import page
 from pipelines.chaos.driver import TTL_SECONDS, Fit, clear, differences
 from pipelines.chaos.round import Log, Record, Round
 from pipelines.shared import digit_corpora
-from pipelines.shared.experiments import Report
+from pipelines.shared.experiments import Report, json_option, out_option, seed_option
 
 
 def fit_undisturbed(fit: Fit, directory: Path, log: Log) -> Record:
@@ -52,6 +52,34 @@ def fit_disturbed(
     return record
 
 
+def corpus_to_fit(out: Path, rows: int, segments: int, landmarks: int, workers: int, seed: int) -> Fit:
+    """The fit of a corpus of deformed digits, made or found below `out`, in about so many segments."""
+    with dask.config.set({"bigkernel.chunk-bytes": max(1024, 64 * -(-rows // segments))}):
+        train = digit_corpora.bundled(out / f"corpus-{segments}", rows, seed, keep=True).train
+    return Fit(Path(train.path), landmarks, workers, train.chunk_rows, -(-len(train) // train.chunk_rows), seed)
+
+
+def all_rounds(fit: Fit, directory: Path, log: Log, seed: int, every: float, minutes: float) -> list[Record]:
+    """The undisturbed fit, then rounds until the minutes are over and one had all signals, or one is in trouble."""
+    clear(directory)
+    records = [fit_undisturbed(fit, directory / "undisturbed", log)]
+    model = directory / "undisturbed" / "fitted.model"
+    rng, deadline = np.random.default_rng(seed), log.seconds() + 60 * minutes
+    while not records[0].trouble:
+        number = len(records)
+        records.append(fit_disturbed(fit, directory / str(number), number, log, rng, every, model))
+        done = any(record.complete or record.trouble for record in records[1:])
+        if log.seconds() >= deadline and done:
+            break
+    return records
+
+
+def signals(every: float) -> dict[str, str]:
+    """Who gets which signals, for the foot of the page."""
+    workers = f"every {every:g} s in the mean; a frozen one is given up after {TTL_SECONDS} s"
+    return {"signals to workers": workers, "signals to drivers": "3 SIGKILL and 1 SIGTERM a round"}
+
+
 @click.command()
 @click.option("--minutes", type=click.FloatRange(0, 10_000), default=5.0, show_default=True, help="Begin rounds for.")
 @click.option("--rows", type=click.IntRange(2400), default=1_000_000, show_default=True, help="Deformed digits to fit.")
@@ -65,15 +93,9 @@ def fit_disturbed(
     show_default=True,
     help="Mean seconds between signals to workers.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of every random choice.")
-@click.option(
-    "--out",
-    default=Path("out", "chaos"),
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for report.html, log.jsonl, CSV and PNG.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@seed_option
+@out_option("chaos", "Directory for report.html, log.jsonl, CSV and PNG.")
+@json_option
 @click.pass_context
 def chaos(
     ctx: click.Context,
@@ -121,38 +143,16 @@ def chaos(
     the run directory of a round that failed.
     """
     out = out.absolute()  # drivers stand elsewhere
-    report = Report(
-        out, "Killed, frozen, identical", f"{rows:,} rows, {landmarks:,} landmarks, {workers} workers", quiet=as_json
-    )
+    size = f"{rows:,} rows, {landmarks:,} landmarks, {workers} workers"
+    report = Report(out, "Killed, frozen, identical", size, quiet=as_json)
     log = Log(out / "log.jsonl", report.say)
-    rounds = out / "rounds"
-    clear(rounds)
-    with dask.config.set({"bigkernel.chunk-bytes": max(1024, 64 * -(-rows // segments))}):
-        train = digit_corpora.bundled(out / f"corpus-{segments}", rows, seed, keep=True).train
-    cut = -(-len(train) // train.chunk_rows)
-    fit = Fit(Path(train.path), landmarks, workers, train.chunk_rows, cut, seed)
-    log("corpus", f"corpus of {len(train):,} rows in {cut} segments; rounds begin for {minutes:g} minutes")
-    records = [fit_undisturbed(fit, rounds / "undisturbed", log)]
-    model = rounds / "undisturbed" / "fitted.model"
-    rng, deadline = np.random.default_rng(seed), log.seconds() + 60 * minutes
-    while not records[0].trouble:
-        number = len(records)
-        records.append(fit_disturbed(fit, rounds / str(number), number, log, rng, every, model))
-        done = any(record.complete or record.trouble for record in records[1:])
-        if log.seconds() >= deadline and done:
-            break
+    fit = corpus_to_fit(out, rows, segments, landmarks, workers, seed)
+    log("corpus", f"corpus of {rows:,} rows in {fit.segments} segments; rounds begin for {minutes:g} minutes")
+    records = all_rounds(fit, out / "rounds", log, seed, every, minutes)
     failed = [record for record in records if record.trouble]
     log("end", f"{len(failed)} of {len(records) - 1} rounds failed" if failed else "every promise was kept")
-    chaos_page.show(report, records, log.seconds())
-    report.finish(
-        {
-            "job": f"{len(train):,} rows in {cut} segments, {landmarks:,} landmarks, {workers} workers",
-            "signals to workers": f"every {every:g} s in the mean; a frozen one is given up after {TTL_SECONDS} s",
-            "signals to drivers": "3 SIGKILL and 1 SIGTERM a round",
-            "seed": seed,
-        },
-        identical=not failed,
-        records=[asdict(record) for record in records],
-    )
+    page.show(report, records, log.seconds())
+    facts = {"job": f"{size}, {fit.segments} segments", **signals(every), "seed": seed}
+    report.finish(facts, identical=not failed, records=[asdict(record) for record in records])
     if failed:
         ctx.exit(1)

@@ -18,9 +18,9 @@ from bigkernel.cli.options import Where, cluster_options, execution, json_option
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.yaml_files import Kind, check_mapping, expanded, read_mapping
 from bigkernel.errors import ConfigError
-from pipelines.corpus import job as corpus_job
-from pipelines.corpus import page as corpus_page
-from pipelines.corpus.job import Settings
+from pipelines.corpus import page
+from pipelines.corpus.job import Settings, planned, work
+from pipelines.shared.experiments import seed_option
 
 _CLUSTER = "cluster file"  # the cluster that a job file describes, in the context's meta
 
@@ -90,6 +90,60 @@ def _types(option: click.Option) -> tuple[type, ...]:
     return (int, str) if option.name == "memory_limit" else (str,)
 
 
+_PATH = click.Path(path_type=Path)
+# of a job, in the order of --help
+_SETTINGS = (
+    click.option(
+        "--data",
+        type=_PATH,
+        help="Directory with the four MNIST files (train-images-idx3-ubyte.gz …): its digits are the originals "
+        "[scikit-learn's 8×8 digits].",
+    ),
+    click.option("--corpus", type=_PATH, help="A corpus to fit as it is; nothing is deformed. Needs --test."),
+    click.option("--test", type=_PATH, help="With --corpus: the corpus with the true test rows."),
+    click.option("--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."),
+    click.option(
+        "--landmarks",
+        type=click.IntRange(10),
+        default=2000,
+        show_default=True,
+        help="m, drawn from the rows of the first step.",
+    ),
+    click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
+    click.option(
+        "--sigma",
+        type=click.FloatRange(0, min_open=True),
+        help="Width of the Gaussian kernel, rows of unit norm [0.5; SSSL 0.4; 8×8 digits 0.35 and 0.2].",
+    ),
+    click.option(
+        "--alpha",
+        type=_Alpha(),
+        default="gcv",
+        show_default=True,
+        help="Ridge penalty, or gcv: chosen from the statistics of the fit.",
+    ),
+    click.option(
+        "--components", type=click.IntRange(1), default=120, show_default=True, help="Eigenfunctions of SSSL."
+    ),
+    click.option(
+        "--labelled-per-class",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        help="SSSL: originals of each class that keep their label; all other rows are unlabelled.",
+    ),
+    click.option(
+        "--steps",
+        type=click.IntRange(1, 20),
+        default=5,
+        show_default=True,
+        help="Numbers of rows and of landmarks that the error is told for.",
+    ),
+    click.option("--strength", type=click.FloatRange(0), help="Of the deformation [1; 8×8 digits 2]."),
+    seed_option,
+)
+
+
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a job, as one argument `job`."""
 
@@ -98,66 +152,7 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
         job = Settings(**{name: options.pop(name) for name in Settings.__dataclass_fields__})
         return function(job=job, **options)
 
-    paths = click.Path(path_type=Path)
-    found: Callable[..., Any] = command
-    for option in reversed(
-        (
-            click.option(
-                "--data",
-                type=paths,
-                help="Directory with the four MNIST files (train-images-idx3-ubyte.gz …): its digits are the originals "
-                "[scikit-learn's 8×8 digits].",
-            ),
-            click.option("--corpus", type=paths, help="A corpus to fit as it is; nothing is deformed. Needs --test."),
-            click.option("--test", type=paths, help="With --corpus: the corpus with the true test rows."),
-            click.option(
-                "--rows", type=click.IntRange(100), help="Rows of the deformed corpus [200,000; all of --corpus]."
-            ),
-            click.option(
-                "--landmarks",
-                type=click.IntRange(10),
-                default=2000,
-                show_default=True,
-                help="m, drawn from the rows of the first step.",
-            ),
-            click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
-            click.option(
-                "--sigma",
-                type=click.FloatRange(0, min_open=True),
-                help="Width of the Gaussian kernel, rows of unit norm [0.5; SSSL 0.4; 8×8 digits 0.35 and 0.2].",
-            ),
-            click.option(
-                "--alpha",
-                type=_Alpha(),
-                default="gcv",
-                show_default=True,
-                help="Ridge penalty, or gcv: chosen from the statistics of the fit.",
-            ),
-            click.option(
-                "--components", type=click.IntRange(1), default=120, show_default=True, help="Eigenfunctions of SSSL."
-            ),
-            click.option(
-                "--labelled-per-class",
-                type=click.IntRange(1),
-                default=100,
-                show_default=True,
-                help="SSSL: originals of each class that keep their label; all other rows are unlabelled.",
-            ),
-            click.option(
-                "--steps",
-                type=click.IntRange(1, 20),
-                default=5,
-                show_default=True,
-                help="Numbers of rows and of landmarks that the error is told for.",
-            ),
-            click.option("--strength", type=click.FloatRange(0), help="Of the deformation [1; 8×8 digits 2]."),
-            click.option(
-                "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of every random choice."
-            ),
-        )
-    ):
-        found = option(found)
-    return found
+    return functools.reduce(lambda found, option: option(found), reversed(_SETTINGS), command)
 
 
 @click.command()
@@ -227,13 +222,12 @@ def corpus(
     described = ctx.meta.get(_CLUSTER)
     if described is not None and ctx.get_parameter_source("cluster") is not click.core.ParameterSource.COMMANDLINE:
         where = replace(where, cluster=described)
-    # workers may stand elsewhere
-    directory = Path(run).absolute()
+    directory = Path(run).absolute()  # workers may stand elsewhere
     if dry_run:
-        corpus_page.show_plan(corpus_job.planned(job, directory), as_json=as_json)
+        page.show_plan(planned(job, directory), as_json=as_json)
         return
     job.check()
-    made = corpus_page.begin(job, directory / "results", quiet=as_json)
+    made = page.begin(job, directory / "results", quiet=as_json)
     with execution(where, run=str(directory), resume=resume, quiet=as_json):
-        outcome = corpus_job.work(job, directory, quiet=as_json)
-    corpus_page.fill(made, outcome)
+        outcome = work(job, directory, quiet=as_json)
+    page.fill(made, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,20 +80,41 @@ def _crossed(outcome: Outcome, counts: list[int]) -> Table:
 
 def fill(made: Report, outcome: Outcome) -> None:
     """Print the tables, and leave report.html, errors.csv, fits.csv, rows.png, landmarks.png."""
-    job, material = outcome.job, outcome.material
-    train, test = material.train, material.test
     gemm = median_rate(outcome.gemm)
     fits = [
         {**fit, "error": error["error"], "error_se": error["error_se"], "share": fit["computed_flops"] / gemm / sweep}
         for fit, error in steps_of(outcome)
         if (sweep := fit["sweep_seconds"] or 1e-9)
     ]
-    last, ends = fits[-1], fits[:: max(1, len(fits) - 1)]
+    _fits(made, outcome, fits, gemm)
+    computed = sum(fit["computed_flops"] for fit in fits)
+    if computed:
+        made.say(
+            f"all sweeps: {flops_rate(outcome.rate)}, {outcome.rate / gemm:.3f} of the matrix product's "
+            f"{flops_rate(gemm)} on {outcome.workers} workers"
+        )
+    _errors(made, outcome, fits[-1]["rows"])
+    made.finish(
+        _facts(outcome, max(fit["peak_bytes"] for fit in fits)),
+        gemm_gflops=[rate / 1e9 for rate in outcome.gemm],
+        sweep_gflops=outcome.rate / 1e9,
+        share_of_gemm=outcome.rate / gemm if computed else None,
+        stage_seconds=[fit["stage_seconds"] for fit in outcome.fits],
+        confusion=outcome.verdict["confusion"],
+        corpus_seconds=outcome.material.seconds,
+        all_errors=outcome.errors,
+    )
+
+
+def _fits(made: Report, outcome: Outcome, fits: list[Record], gemm: float) -> None:
+    """Say what was fitted and how well, and write the table of the fits."""
+    job, material = outcome.job, outcome.material
+    train, ends = material.train, fits[:: max(1, len(fits) - 1)]
     made.tell(
         f"Corpus: {train.info.name}, {len(train):,} rows, {'found whole' if material.kept else 'made'} in "
         f"{duration(material.seconds)}. A Gaussian kernel of width {outcome.sigma:g}, rows of unit norm, the "
         f"penalty {'by generalised cross-validation' if job.alpha == 'gcv' else 'given'}. "
-        f"Error on {len(test):,} test digits "
+        f"Error on {len(material.test):,} test digits "
         + " and ".join(f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends)
         + "."
     )
@@ -103,17 +125,16 @@ def fill(made: Report, outcome: Outcome) -> None:
         caption=f"GFLOP/s of the sweep, and over that of the matrix product (float32, one thread a worker, all workers "
         f"at once, measured between the fits): {flops_rate(gemm)}. Resumed: segments that were found in the run.",
     )
-    computed = sum(fit["computed_flops"] for fit in fits)
-    if computed:
-        made.say(
-            f"all sweeps: {flops_rate(outcome.rate)}, {outcome.rate / gemm:.3f} of the matrix product's "
-            f"{flops_rate(gemm)} on {outcome.workers} workers"
-        )
+
+
+def _errors(made: Report, outcome: Outcome, rows: int) -> None:
+    """Write errors against rows and landmarks, and the confusion of the last fit, which has all `rows`."""
     counts = sorted({record["landmarks"] for record in outcome.errors})
     made.table("errors", "Error in % against rows and landmarks: all from the one sweep", _crossed(outcome, counts))
     for against in ("rows", "landmarks"):
         if len({record[against] for record in outcome.errors}) > 1:
-            caption = f"Error on the {len(test):,} test digits against {against}; bars: one standard error."
+            test = len(outcome.material.test)
+            caption = f"Error on the {test:,} test digits against {against}; bars: one standard error."
             made.figure(against, error_picture, outcome, against, caption=caption)
     verdict = outcome.verdict
     if len(verdict["classes"]) <= 20:
@@ -123,29 +144,23 @@ def fill(made: Report, outcome: Outcome) -> None:
             pictures.confusion,
             np.array(verdict["confusion"]),
             verdict["classes"],
-            caption=f"Test digits by true and predicted class: all {last['rows']:,} rows, all landmarks.",
+            caption=f"Test digits by true and predicted class: all {rows:,} rows, all landmarks.",
         )
+
+
+def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
+    """Settings at the foot of the page."""
+    job, material = outcome.job, outcome.material
+    announced = outcome.plan.worker_bytes(settings().worker_base_bytes)
     facts = {
-        "corpus": f"{train.path}; {'found whole' if material.kept else 'made'} in {material.seconds:.1f} s",
-        "source": train.info.source,
-        "test": f"{test.path}: {test.info.source}",
+        "corpus": f"{material.train.path}; {'found whole' if material.kept else 'made'} in {material.seconds:.1f} s",
+        "source": material.train.info.source,
+        "test": f"{material.test.path}: {material.test.info.source}",
         "method": f"{job.method}, σ {outcome.sigma:g}, m {job.landmarks:,}, α {job.alpha}",
         "workers": outcome.workers,
-        "a worker": f"{size(max(fit['peak_bytes'] for fit in fits))} at most; announced "
-        f"{size(outcome.plan.worker_bytes(settings().worker_base_bytes))}",
+        "a worker": f"{size(peak_bytes)} at most; announced {size(announced)}",
         "model": outcome.model,
         "seed": job.seed,
     }
     incidents = [text for fit in outcome.fits for text in fit["incidents"]]
-    if incidents:
-        facts["incidents"] = "; ".join(incidents[:10])
-    made.finish(
-        facts,
-        gemm_gflops=[rate / 1e9 for rate in outcome.gemm],
-        sweep_gflops=outcome.rate / 1e9,
-        share_of_gemm=outcome.rate / gemm if computed else None,
-        stage_seconds=[fit["stage_seconds"] for fit in outcome.fits],
-        confusion=verdict["confusion"],
-        corpus_seconds=material.seconds,
-        all_errors=outcome.errors,
-    )
+    return facts | ({"incidents": "; ".join(incidents[:10])} if incidents else {})

@@ -15,10 +15,9 @@ per row.
 
 from __future__ import annotations
 
-import json
-import platform
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline, make_pipeline
 
-import bigkernel
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, connect, executing
-from bigkernel.engine.context import processors
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.bar import bar, progress
-from bigkernel.storage.run_directory import write_json
-from pipelines.digits.page import Fit, table, write_page
+from pipelines.digits.page import Fit, show
 from pipelines.shared import digit_corpora
+from pipelines.shared.digit_corpora import Digits
+from pipelines.shared.experiments import Report, json_option, seed_option, timed
 
 Array = NDArray[Any]
 
@@ -50,10 +47,36 @@ class Setting:
     krr_sigma: float
     krr_alpha: float
 
+    def chosen(self, rows: int, given: Mapping[str, float | None]) -> Setting:
+        """The setting of a corpus of so many rows, with what the options give in place of it."""
+        options = {name: value for name, value in given.items() if value is not None}
+        return replace(self, **{"alpha": self.alpha * rows, **options})
+
+    def facts(self, landmarks: int) -> dict[str, str]:
+        """What the page says of it."""
+        return {
+            "SSSL": f"σ {self.sigma}, {self.components} components, α {self.alpha:g}, {landmarks:,} landmarks",
+            "KRR": f"σ {self.krr_sigma}, α {self.krr_alpha:g}, {landmarks:,} landmarks with all labels, else exact",
+        }
+
 
 # alpha is given a row of the corpus here
 BUNDLED = Setting(sigma=0.2, components=80, alpha=1e-4, krr_sigma=0.35, krr_alpha=0.1)
 MNIST = Setting(sigma=0.4, components=80, alpha=2e-4, krr_sigma=0.5, krr_alpha=0.1)
+
+
+def corpora(out: Path, data: Path | None, rows: int, seed: int, *, keep: bool, quiet: bool) -> Digits:
+    """The corpora of MNIST's files in `data`, or of the bundled digits; made, or found, below `out`."""
+    if data is None:
+        return digit_corpora.bundled(out, rows, seed, keep=keep)
+    with bar("ingest", enabled=not quiet) as shown:
+        return digit_corpora.mnist(out, data, keep=keep, progress=shown)
+
+
+def labelled_rows(train: Corpus, per_class: int, seed: int) -> Array:
+    """Rows that keep their label, `per_class` of each class, no two of them copies of one digit."""
+    group = train.column("group") if "group" in train.columns else np.arange(len(train))
+    return digit_corpora.choose_labelled(train.column("y"), group, per_class, seed)
 
 
 def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, landmarks: int, seed: int) -> list[Fit]:
@@ -120,22 +143,17 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one a processor].")
 @click.option("--memory-limit", metavar="BYTES", help="Of each local worker, such as 2GiB [2GiB].")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of every random choice.")
+@seed_option
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Output directory [out/digits; MNIST out/mnist]."
 )
 @click.option("--keep/--fresh", default=True, help="Use again a whole corpus of the same settings in --out [keep].")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@json_option
 def digits(
     data: Path | None,
     rows: int,
     landmarks: int,
     labelled_per_class: int,
-    sigma: float | None,
-    components: int | None,
-    alpha: float | None,
-    krr_sigma: float | None,
-    krr_alpha: float | None,
     cluster: str,
     workers: int | None,
     memory_limit: str | None,
@@ -143,6 +161,7 @@ def digits(
     out: Path | None,
     keep: bool,
     as_json: bool,
+    **given: float | None,
 ) -> None:
     """SSSL and KRR on a corpus of digits, on a Dask cluster, with a report page.
 
@@ -164,16 +183,13 @@ def digits(
     python -m pipelines digits --json | jq '.results[] | {method, accuracy_percent}'
 
     \b
-    In --out: report.html (opens offline), table.csv, results.json,
-    originals.corpus, train.corpus, test.corpus (bigkernel info shows what
-    is in them).
+    In --out: report.html (opens offline), table.csv, results.json, a PNG of each
+    picture, originals.corpus, train.corpus, test.corpus (bigkernel info shows
+    what is in them).
     """
-    begun = time.perf_counter()
     out = (out or Path("out", "mnist" if data else "digits")).absolute()  # workers may stand elsewhere
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{out}: the output directory cannot be made: {error.strerror}") from error
+    subtitle = f"{labelled_per_class} labelled rows a class, {landmarks:,} landmarks"
+    report = Report(out, "What unlabelled digits are worth", subtitle, quiet=as_json)
     with (
         connect(cluster, workers=workers, memory_limit=memory_limit) as client,
         executing(client),
@@ -181,55 +197,14 @@ def digits(
     ):
         if not as_json:
             click.echo(f"dashboard: {client.dashboard_link}", err=True)
-        start = time.perf_counter()
-        if data:
-            with bar("ingest", enabled=not as_json) as shown:
-                found = digit_corpora.mnist(out, data, keep=keep, progress=shown)
-        else:
-            found = digit_corpora.bundled(out, rows, seed, keep=keep)
-        train, test = found.train, found.test
-        corpus_seconds = time.perf_counter() - start
-        corpus = f"{'found whole' if found.kept else 'made'} in {corpus_seconds:.1f} s"
-        default = MNIST if data else BUNDLED
-        setting = Setting(
-            sigma=default.sigma if sigma is None else sigma,
-            components=components or default.components,
-            alpha=default.alpha * len(train) if alpha is None else alpha,
-            krr_sigma=default.krr_sigma if krr_sigma is None else krr_sigma,
-            krr_alpha=default.krr_alpha if krr_alpha is None else krr_alpha,
-        )
-        y = train.column("y")
-        group = train.column("group") if "group" in train.columns else np.arange(len(train))
-        labelled = digit_corpora.choose_labelled(y, group, labelled_per_class, seed)
-        fits = fit_all(train, test, labelled, setting, landmarks, seed)
-    facts = {
-        "data": train.info.source,
-        "rows": f"{len(train):,} training, {len(test):,} test, {train.n_features} features",
-        "SSSL": f"σ {setting.sigma}, {setting.components} components, α {setting.alpha:g}, {landmarks:,} landmarks",
-        "KRR": f"σ {setting.krr_sigma}, α {setting.krr_alpha:g}, {landmarks:,} landmarks with all labels, else exact",
-        "cluster": f"{cluster}, {fits[0].sweep['workers']} workers; {processors()} processors, {platform.machine()}",
-        "corpus": corpus,
-        "versions": f"bigkernel {bigkernel.__version__}, Python {platform.python_version()}, NumPy {np.__version__}",
-        "seed": seed,
-        "made": time.strftime("%Y-%m-%d %H:%M"),
-    }
-    if not as_json:
-        click.echo(f"{train.info.name}: {len(train):,} rows, {len(test):,} test digits; corpus {corpus}\n")
-        table(fits).print()
-    originals = None if data else digit_corpora.bundled_originals(seed)[0]
-    page = write_page(out, train, test, labelled, fits, facts, originals)
-    table(fits).write_csv(out / "table.csv")
-    results = {
-        "report": str(page),
-        "facts": facts,
-        "setting": asdict(setting),
-        "corpus_seconds": corpus_seconds,
-        "seconds": time.perf_counter() - begun,
-        "labelled_rows": labelled.tolist(),
-        "results": [{**fit.record, "sweep": fit.sweep} for fit in fits],
-    }
-    write_json(out / "results.json", results)
-    if as_json:
-        click.echo(json.dumps(results))
-    else:
-        click.echo(f"\n{results['seconds']:.1f} s in all; report: {page}")
+        found, seconds = timed(corpora, out, data, rows, seed, keep=keep, quiet=as_json)
+        labelled = labelled_rows(found.train, labelled_per_class, seed)
+        setting = (MNIST if data else BUNDLED).chosen(len(found.train), given)
+        fits = fit_all(found.train, found.test, labelled, setting, landmarks, seed)
+    corpus = f"{'found whole' if found.kept else 'made'} in {seconds:.1f} s"
+    report.say(f"{found.train.info.name}: {len(found.train):,} rows, {len(found.test):,} test digits; corpus {corpus}")
+    show(report, found, labelled, fits, None if data else digit_corpora.bundled_originals(seed)[0])
+    facts = setting.facts(landmarks) | {"cluster": f"{cluster}, {fits[0].sweep['workers']} workers", "corpus": corpus}
+    figures = {"setting": asdict(setting), "corpus_seconds": seconds, "labelled_rows": labelled.tolist()}
+    results = [{**fit.record, "sweep": fit.sweep} for fit in fits]
+    report.finish({"data": found.train.info.source, **facts, "seed": seed}, **figures, results=results)

@@ -1,10 +1,9 @@
-"""The report page of `python -m pipelines digits`, and the table that goes with it."""
+"""The report page of `python -m pipelines digits`, and its table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,10 @@ from numpy.typing import NDArray
 
 from bigkernel import Corpus
 from bigkernel.engine.rows import as_rows
-from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared import pictures
+from pipelines.shared.digit_corpora import Digits
+from pipelines.shared.experiments import Report
 
 Array = NDArray[Any]
 
@@ -46,89 +47,89 @@ COLUMNS = (
 )
 
 
-def table(fits: Sequence[Fit]) -> Table:
-    """The records of the fits under their columns."""
-    return Table(COLUMNS, [fit.record for fit in fits])
-
-
-def write_page(
-    out: Path, train: Corpus, test: Corpus, labelled: Array, fits: list[Fit], facts: dict[str, Any], originals: Any
-) -> Path:
-    """Write report.html; `originals` are the undeformed training images, or None where nothing was deformed."""
-    subtitle = f"{train.info.name}, {len(train):,} rows, {len(labelled)} of them labelled"
-    page = Page("What unlabelled digits are worth", subtitle)
+def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], originals: Any) -> None:
+    """Print the table and fill the page; `originals` are the undeformed training images, or None for MNIST."""
+    train, test = found.train, found.test
     truth = test.column("y")
     shared = f" (those of {len(originals):,} originals, handed on to their copies)" if originals is not None else ""
     labels, percent = fits[0].record["labels"], [f"{fit.record['accuracy_percent']:.1f} %" for fit in fits]
     right, right_alone = fits[0].predicted == truth, fits[1].predicted == truth
     gained, lost = int(np.sum(right & ~right_alone)), int(np.sum(right_alone & ~right))
-    page.text(
+    report.page.text(
         f"With {labels} labels, SSSL is right on {percent[0]} of {len(test):,} test digits. Kernel ridge regression "
         f"(KRR) on the same labelled rows alone is right on {percent[1]}, and with all {len(train):,} labels{shared} "
         f"on {percent[2]}.",
         f"SSSL is right where KRR on the same labels is wrong on {gained:,} test digits, and wrong where that one is "
         f"right on {lost:,}.",
     )
-    page.table(
-        table(fits),
+    report.table(
+        "table",
+        f"Three fits, {len(labelled):,} of {len(train):,} rows labelled",
+        Table(COLUMNS, [fit.record for fit in fits]),
         caption="± is the binomial standard error of the test set. Another draw of the labelled rows moves the first "
         "two errors by about 3 percentage points. Fit seconds count everything from landmarks to solve; peak MB is the "
         "highest resident memory of a worker process, – where the fit needs no sweep.",
     )
     names = [fit.record["method"] for fit in fits]
     bars = [[fit.record[key] / 100 for fit in fits] for key in ("accuracy_percent", "standard_error_percent")]
-    page.figure(*pictures.both(pictures.accuracy_bars, names, *bars), caption="Accuracy of the three fits.")
-    page.heading("The digits")
-    _training_digits(page, train, labelled, originals)
-    page.heading("Predictions of SSSL")
-    _predicted_digits(page, test, truth, fits[0].predicted)
-    page.heading("Where the time went")
+    report.figure("accuracy", pictures.accuracy_bars, names, *bars, caption="Accuracy of the three fits.")
+    report.page.heading("The digits")
+    _training_digits(report, train, labelled, originals)
+    report.page.heading("Predictions of SSSL")
+    _predicted_digits(report, test, truth, fits[0].predicted)
+    report.page.heading("Where the time went")
     swept = [fit for fit in fits if fit.sweep]
-    stages = [fit.sweep["stage_seconds"] for fit in swept]
-    page.figure(
-        *pictures.both(pictures.stage_bars, [fit.record["method"] for fit in swept], stages),
+    report.figure(
+        "stages",
+        pictures.stage_bars,
+        [fit.record["method"] for fit in swept],
+        [fit.sweep["stage_seconds"] for fit in swept],
         caption="Stages of the sweeps over the corpus, seconds of all workers together.",
     )
-    return page.facts(facts).write(out / "report.html")
 
 
-def _training_digits(page: Page, train: Corpus, labelled: Array, originals: Any) -> None:
+def _training_digits(report: Report, train: Corpus, labelled: Array, originals: Any) -> None:
     y = train.column("y")
     if originals is not None:
         # one original a class, which are the first rows, and the first copies of it that the corpus has
         first = np.array([int(np.argmax(y == label)) for label in train.info.classes])
         rounds = [first + len(originals) * k for k in range(4) if first.max() + len(originals) * k < len(train)]
-        sheet = _images(train, np.stack(rounds))
-        titles = ["original", *(f"copy {k + 1}" for k in range(len(rounds) - 1))]
-        page.figure(
-            *pictures.both(pictures.contact_sheet, {"": sheet}, titles),
+        report.figure(
+            "copies",
+            pictures.contact_sheet,
+            {"": _images(train, np.stack(rounds))},
+            ["original", *(f"copy {k + 1}" for k in range(len(rounds) - 1))],
             caption="Training originals, and rows of the corpus made from them by smooth random distortions. Test "
             "digits are originals that were held out before.",
         )
     columns = np.stack([labelled[y[labelled] == label] for label in train.info.classes], axis=1)[:8]
-    page.figure(
-        *pictures.both(
-            pictures.contact_sheet, {"": _images(train, columns)}, [str(k + 1) for k in range(len(columns))]
-        ),
+    report.figure(
+        "labelled",
+        pictures.contact_sheet,
+        {"": _images(train, columns)},
+        [str(k + 1) for k in range(len(columns))],
         caption="The labelled rows, a column a class: all that SSSL and the second fit are told.",
     )
 
 
-def _predicted_digits(page: Page, test: Corpus, truth: Array, predicted: Array) -> None:
+def _predicted_digits(report: Report, test: Corpus, truth: Array, predicted: Array) -> None:
     drawn = np.random.RandomState(0).permutation(len(truth))[:40]
     wrong = np.flatnonzero(predicted != truth)
     some = wrong[np.linspace(0, len(wrong) - 1, min(40, len(wrong))).astype(int)]
-    captions = (
-        "Test digits drawn at random, under their prediction. Wrong ones are framed, the true label in brackets.",
-        f"{len(some)} of the {len(wrong):,} wrong ones.",
-    )
-    for ids, caption in zip((drawn, some), captions, strict=True):
+    shown = {
+        "predicted": (
+            drawn,
+            "Test digits drawn at random, under their prediction. Wrong ones are framed, the true label in brackets.",
+        ),
+        "wrong": (some, f"{len(some)} of the {len(wrong):,} wrong ones."),
+    }
+    for name, (ids, caption) in shown.items():
         if len(ids):
-            drawing = pictures.both(pictures.predictions, _images(test, ids), predicted[ids], truth[ids])
-            page.figure(*drawing, caption=caption)
+            given = _images(test, ids), predicted[ids], truth[ids]
+            report.figure(name, pictures.predictions, *given, caption=caption)
     classes = test.info.classes
     counts = np.array([[np.sum((truth == a) & (predicted == b)) for b in classes] for a in classes])
-    page.figure(*pictures.both(pictures.confusion, counts, classes), caption="Test digits by true and predicted label.")
+    report.figure("confusion", pictures.confusion, counts, classes, caption="Test digits by true and predicted label.")
 
 
 def _images(corpus: Corpus, ids: Array) -> Array:

@@ -52,7 +52,7 @@ class Size:
 
     @property
     def draws(self) -> range:
-        """Seeds."""
+        """The numbers of the draws, which seed them."""
         return range(self.seed, self.seed + self.repeats)
 
     @property

@@ -3,7 +3,7 @@
 A method sees labelled rows of the source; whether it sees the rows of the target too, never with a label, is the
 `knows` of its entry in `METHODS`, and tables keep the two kinds apart. Landmarks are m k-means centres, of the
 rows that it sees. Gaussian kernels have σ = width·√(median ‖z − z′‖²) over the landmarks, the
-one rule for every table, direction and set; SSSL keeps the σ that its seed document prints.
+one rule for every table, direction and set; SSSL keeps the σ that its printed reference has.
 
 Settings marked as the papers' practice were found by us, as those of the papers were, on accuracies of this pair; one
 setting serves both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the

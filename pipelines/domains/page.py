@@ -174,7 +174,7 @@ def verdict(direction: str, exact: Sequence[Fit], answer: Sequence[Fit], labels:
 
 
 def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int) -> None:
-    """The table and the sentences about SSSL_N and the answer to the seed's question."""
+    """The table and the sentences about SSSL_N and the answer to the open problem."""
     verdicts = [
         verdict(f"{source.name} → {target.name}", exact, answer, target.labels)
         for (source, target), exact, answer in zip((sets, sets[::-1]), fits[EXACT], fits[ANSWER], strict=True)
@@ -204,7 +204,7 @@ def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int
         "open_problem",
         "The open problem: faster and more accurate than SSSL_N",
         Table(shown, records),
-        caption=f"On bare vectors, in this run. SSSL_N is exact, with s, σ and λ of the seed; {METHODS[ANSWER].name} "
+        caption=f"On bare vectors, in this run. SSSL_N is exact, with s, σ and λ as printed; {METHODS[ANSWER].name} "
         f"has {m} landmarks. Gain: points of accuracy on the target; its standard error over the draws of landmarks, "
         "and, paired, over the images of the target. Seconds are medians of a fit, landmarks included.",
     )
@@ -221,9 +221,9 @@ def sentence(found: Verdict, m: int) -> str:
         f"{more} than SSSL_N ({found.answer:.1f} and {found.exact:.1f} %), {abs(found.errors):.1f} standard errors, "
         f"and is {speed} with the cost of its landmarks. "
         + (
-            "That answers the seed's question: a semi-supervised method on m landmarks, faster and more accurate."
+            "That answers the open problem: a semi-supervised method on m landmarks, faster and more accurate."
             if found.holds
-            else "That is no answer to the seed's question, which asks for both."
+            else "That does not answer the open problem, which asks for both."
         )
     )
 

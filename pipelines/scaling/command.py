@@ -22,11 +22,9 @@ from bigkernel.forecast.calibration import look as look_up
 from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.storage.corpus import Corpus
-from pipelines.scaling import page as scaling_page
-from pipelines.scaling import scheduler
-from pipelines.scaling import workers as scaling_workers
+from pipelines.scaling import page, scheduler, workers
 from pipelines.scaling.model import CHUNK_ROWS, Cluster, Fit, corrected
-from pipelines.shared.experiments import Report
+from pipelines.shared.experiments import Report, data_option, json_option, out_option
 from pipelines.shared.timed_sweeps import FEATURES, digits_corpus
 
 # of --quick, where they are not given
@@ -99,29 +97,12 @@ class Effort:
 @click.option("--storage", default="5GB", show_default=True, help="A second, of all workers together in the model.")
 @click.option("--quick", is_flag=True, help="Small sizes for whatever is not given: seconds, and no figures to trust.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured, and stop.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
-@click.option(
-    "--out",
-    default=Path("out", "scaling"),
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for report.html, CSV, PNG and the corpora.",
-)
-@click.option(
-    "--data",
-    default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
-    show_default="$BIGKERNEL_DATA or ../shared/data",
-    type=click.Path(path_type=Path),
-    help="Directory with MNIST's idx files; random pixels without them.",
-)
+@json_option
+@out_option("scaling", "Directory for report.html, CSV, PNG and the corpora.")
+@data_option("Directory with MNIST's idx files; random pixels without them.")
 @click.pass_context
 def scaling(
     context: click.Context,
-    rows: int,
-    landmarks: int,
-    repeats: int,
-    crowd: int,
-    segments: tuple[float, ...],
     memory_limit: str,
     storage: str,
     quick: bool,
@@ -129,6 +110,7 @@ def scaling(
     as_json: bool,
     out: Path,
     data: Path,
+    **sizes: Any,
 ) -> None:
     """Measure how fits scale on this machine, and tell it for clusters.
 
@@ -157,13 +139,6 @@ def scaling(
     processors.csv, segments.csv, hours.csv, scheduler.csv, largest.csv,
     hours.png, hours-few.png, and the corpora.
     """
-    sizes: dict[str, Any] = {
-        "rows": rows,
-        "landmarks": landmarks,
-        "repeats": repeats,
-        "crowd": crowd,
-        "segments": segments,
-    }
     if quick:
         default = (name for name in QUICK if context.get_parameter_source(name) is ParameterSource.DEFAULT)
         sizes |= {name: QUICK[name] for name in default}
@@ -175,34 +150,57 @@ def scaling(
         return
     report = Report(out, "Scaling", f"{effort.rows:,} rows, {effort.landmarks:,} landmarks", quiet=as_json)
     with progress(enabled=not as_json):
-        whole, half = (
-            digits_corpus(out, data, n, quiet=as_json, chunk_rows=effort.chunk_rows)
-            for n in (effort.rows, effort.rows // 2)
-        )
-        with bar("scaling", enabled=not as_json, unit="sweeps") as update:
-            timings = scaling_workers.measure(whole, half, effort.landmarks, repeats=effort.repeats, update=update)
-        found = scaling_workers.compare(timings)
-        scaling_page.measured(report, found, landmarks=effort.landmarks)
-        with bar("segments", enabled=not as_json, unit="sweeps") as update:
-            costs, bare = scheduler.measure(effort.crowd, effort.segments, out=out, update=update)
-        scaling_page.segments(report, costs, bare, workers=effort.crowd)
-        calibration, made = _calibration(effort, whole, quick=quick)
-    watched = next(cost for cost in costs if cost["monitor"] and not cost["run"])
+        measured = _measure(report, effort, data, quick=quick, quiet=as_json)
+    _tell_model(report, effort, measured, memory_bytes, storage_bytes)
+    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    name = measured.corpus.info.name
+    report.finish({"data": name, "rounds": effort.repeats, "load average": f"{load} (1, 5, 15 minutes)"})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of this machine: the corpus of all rows, the scaling, the costs of a segment, the calibration."""
+
+    corpus: Corpus
+    scaling: dict[str, Any]
+    costs: list[Any]
+    calibration: Calibration
+    calibrated: str
+
+
+def _measure(report: Report, effort: Effort, data: Path, *, quick: bool, quiet: bool) -> Measured:
+    """Measure the sweeps, the segments and the machine, and show what came out."""
+    whole, half = (
+        digits_corpus(report.out, data, n, quiet=quiet, chunk_rows=effort.chunk_rows)
+        for n in (effort.rows, effort.rows // 2)
+    )
+    with bar("scaling", enabled=not quiet, unit="sweeps") as update:
+        timings = workers.measure(whole, half, effort.landmarks, repeats=effort.repeats, update=update)
+    found = workers.compare(timings)
+    page.measured(report, found, landmarks=effort.landmarks)
+    with bar("segments", enabled=not quiet, unit="sweeps") as update:
+        costs, bare = scheduler.measure(effort.crowd, effort.segments, out=report.out, update=update)
+    page.segments(report, costs, bare, workers=effort.crowd)
+    return Measured(whole, found, costs, *_calibration(effort, whole, quick=quick))
+
+
+def _tell_model(report: Report, effort: Effort, measured: Measured, memory_bytes: int, storage_bytes: int) -> None:
+    """Show hours and the largest m of large clusters, by a model of what was measured."""
+    watched = next(cost for cost in measured.costs if cost["monitor"] and not cost["run"])
     plain = Cluster(
-        calibration.rates,
+        measured.calibration.rates,
         scheduler_seconds=max(watched["scheduler"], 1e-6),
         storage_bytes=storage_bytes,
-        stored_share=_stored_share(whole),
+        stored_share=_stored_share(measured.corpus),
     )
-    one = found["strong"]["one_seconds"]
+    strong = measured.scaling["strong"]
     fit = Fit(effort.rows, effort.landmarks, chunk_rows=effort.chunk_rows)
-    cluster = corrected(plain, fit, one)
-    points = [(1, one), (2, found["strong"]["two_seconds"])]
-    scaling_page.model(report, cluster, fit, points)
-    scaling_page.widest(report, cluster, memory_bytes=memory_bytes)
+    cluster = corrected(plain, fit, strong["one_seconds"])
+    page.model(report, cluster, fit, [(1, strong["one_seconds"]), (2, strong["two_seconds"])])
+    page.widest(report, cluster, memory_bytes=memory_bytes)
     correction = f"segments take {cluster.correction:.2f} of the calibrated time, as the sweep on one worker did"
     report.page.heading("Assumptions").facts(
-        scaling_page.assumptions(cluster, memory_bytes=memory_bytes, calibration=made, correction=correction)
+        page.assumptions(cluster, memory_bytes=memory_bytes, calibration=measured.calibrated, correction=correction)
     )
     report.results["model"] = {
         "scheduler_seconds": cluster.scheduler_seconds,
@@ -211,8 +209,6 @@ def scaling(
         "correction": cluster.correction,
         "memory_bytes": memory_bytes,
     }
-    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
-    report.finish({"data": whole.info.name, "rounds": effort.repeats, "load average": f"{load} (1, 5, 15 minutes)"})
 
 
 def _calibration(effort: Effort, corpus: Corpus, *, quick: bool) -> tuple[Calibration, str]:

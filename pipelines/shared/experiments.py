@@ -6,6 +6,7 @@ tables and leaves CSV, PNG, JSON and one self-contained page in the output direc
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -48,37 +49,42 @@ FILES = {
 }
 
 
-def options(name: str, *, repeats: int, repeats_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of every experiment: --data, --repeats, --seed, --out, --json."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+seed_option = click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Of every random choice."
+)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else."),
-            click.option(
-                "--out",
-                default=Path("out", name),
-                show_default=True,
-                type=click.Path(file_okay=False, path_type=Path),
-                help="Directory for report.html, CSV and PNG.",
-            ),
-            click.option(
-                "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Of every random choice."
-            ),
-            click.option(
-                "--repeats", default=repeats, show_default=True, type=click.IntRange(1, 10_000), help=repeats_help
-            ),
-            click.option(
-                "--data",
-                default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
-                show_default="$BIGKERNEL_DATA or ../shared/data",
-                type=click.Path(path_type=Path),
-                help="Directory with the data files.",
-            ),
-        ):
-            function = option(function)
-        return function
 
-    return decorate
+def data_option(text: str) -> Decorator:
+    """--data, the directory that `text` describes."""
+    return click.option(
+        "--data",
+        default=lambda: os.environ.get("BIGKERNEL_DATA", "../shared/data"),
+        show_default="$BIGKERNEL_DATA or ../shared/data",
+        type=click.Path(path_type=Path),
+        help=text,
+    )
+
+
+def out_option(name: str, text: str) -> Decorator:
+    """--out, by default out/NAME, for what `text` says."""
+    path = click.Path(file_okay=False, path_type=Path)
+    return click.option("--out", default=Path("out", name), show_default=True, type=path, help=text)
+
+
+def options(name: str, *, repeats: int, repeats_help: str) -> Decorator:
+    """The options of most experiments: --data, --repeats, --seed, --out, --json."""
+    several = (
+        data_option("Directory with the data files."),
+        click.option(
+            "--repeats", default=repeats, show_default=True, type=click.IntRange(1, 10_000), help=repeats_help
+        ),
+        seed_option,
+        out_option(name, "Directory for report.html, CSV and PNG."),
+        json_option,
+    )
+    return lambda function: functools.reduce(lambda found, option: option(found), reversed(several), function)
 
 
 def data_file(data: Path, name: str) -> Path:

@@ -27,7 +27,7 @@ from bigkernel.streaming.folds import HashFolds
 from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import MNIST_FILES, Digits
 from pipelines.shared.experiments import Report, options
-from pipelines.tune import page as tune_page
+from pipelines.tune import page
 from pipelines.tune.page import Record
 
 Array = NDArray[Any]
@@ -197,37 +197,44 @@ def tune(
     report = Report(out, "Tuning by cross-validation", size, quiet=as_json)
     with progress(enabled=not as_json):
         found, copies = corpora(out, data, rows, seed, quiet=as_json)
-        train, mnist = found.train, found is not copies
         require_count(len(copies.train), landmarks)
-        require_count(len(train), max(landmarks, final_landmarks))
-        name = train.info.name if mnist else f"{train.info.name}, as --data has no MNIST"
-        folded = "the row's number" if mnist else "the original's number, so that copies of a digit share a fold"
-        report.tell(
-            f"{len(train):,} training digits ({name}). Kernel ridge regression with a Gaussian kernel of width σ on "
-            f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}."
-        )
-        first = search(train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
-        sweeps = len(first.plan_.sweeps)
-        tune_page.grid(report, cells(first), folds=FOLDS, sweeps=sweeps, seconds=first.seconds_)
-
+        require_count(len(found.train), max(landmarks, final_landmarks))
+        mnist = found is not copies
+        _introduction(report, found.train, landmarks, mnist=mnist)
+        first = search(found.train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
+        page.grid(report, cells(first), folds=FOLDS, sweeps=len(first.plan_.sweeps), seconds=first.seconds_)
         chosen = cells(first)[first.best_index_]
-        final = finalists(train, chosen, alphas, landmarks=final_landmarks, seed=seed)
-        held_out = HELD_OUT * (len(train) if mnist else originals(train))
-        tuned = [cell | binomial(cell["error"] / 100, held_out) for cell in cells(final)]
-        # the test digits: here, and nowhere before
-        error = error_on(found.test, final.best_estimator_)
-        what = f"{held_out:,.0f} training digits{'' if mnist else ' with their copies'}"
-        tested = "test digits" if mnist else "test digits, not deformed"
-        tune_page.final(report, tuned, error, held_out=what, tested=tested, landmarks=final_landmarks)
-
+        final = finalists(found.train, chosen, alphas, landmarks=final_landmarks, seed=seed)
+        _final(report, found, final, final_landmarks, mnist=mnist)
         compared = compare(copies.train, landmarks=landmarks, seed=seed, repeats=repeats)
-        size = {"rows": len(copies.train), "originals": originals(copies.train)}
-        tune_page.copies(report, compared, **size, folds=FOLDS, repeats=repeats)
-    facts = {
-        "data": train.info.source,
-        "rows": f"{len(train):,} training, {len(found.test):,} test; comparison of folds: {len(copies.train):,}",
-        "landmarks": f"{landmarks:,} in the searches, {final_landmarks:,} in the final model",
-        "final model": f"{len(final.plan_.sweeps)} sweeps, {final.seconds_:.0f} s",
-        "seed": seed,
-    }
-    report.finish(facts)
+        counts = {"rows": len(copies.train), "originals": originals(copies.train)}
+        page.copies(report, compared, **counts, folds=FOLDS, repeats=repeats)
+    count = f"{landmarks:,} in the searches, {final_landmarks:,} in the final model"
+    report.finish(_facts(found, copies, final) | {"landmarks": count, "seed": seed})
+
+
+def _facts(found: Digits, copies: Digits, final: SweepSearchCV) -> dict[str, Any]:
+    """Corpora and searches, for the foot of the page."""
+    rows = f"{len(found.train):,} training, {len(found.test):,} test; comparison of folds: {len(copies.train):,}"
+    sweeps = f"{len(final.plan_.sweeps)} sweeps, {final.seconds_:.0f} s"
+    return {"data": found.train.info.source, "rows": rows, "final model": sweeps}
+
+
+def _introduction(report: Report, train: Corpus, landmarks: int, *, mnist: bool) -> None:
+    """Say what is tuned, and on what."""
+    name = train.info.name if mnist else f"{train.info.name}, as --data has no MNIST"
+    folded = "the row's number" if mnist else "the original's number, so that copies of a digit share a fold"
+    report.tell(
+        f"{len(train):,} training digits ({name}). Kernel ridge regression with a Gaussian kernel of width σ on "
+        f"{landmarks:,} landmarks, penalty α, rows of unit norm; {FOLDS} folds by a hash of {folded}."
+    )
+
+
+def _final(report: Report, found: Digits, final: SweepSearchCV, landmarks: int, *, mnist: bool) -> None:
+    """Look at the test digits, here and nowhere before, and show the final model."""
+    held_out = HELD_OUT * (len(found.train) if mnist else originals(found.train))
+    tuned = [cell | binomial(cell["error"] / 100, held_out) for cell in cells(final)]
+    error = error_on(found.test, final.best_estimator_)
+    what = f"{held_out:,.0f} training digits{'' if mnist else ' with their copies'}"
+    tested = "test digits" if mnist else "test digits, not deformed"
+    page.final(report, tuned, error, held_out=what, tested=tested, landmarks=landmarks)

@@ -24,7 +24,7 @@ Predict = Callable[[Array], Array]
 N_CLASSES = 10
 UNIFORM, KMEANS, HALVES = KINDS = ("uniform", "k-means", "k-means ½")
 HALVES_OF = "balanced-k-means"  # what HALVES is among the choices of the estimators
-SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # of SSSL as the seed prints them; it prints no s for SSSL_m
+SIGMA, ALPHA, COMPONENTS = 0.31, 0.4, 120  # of SSSL as the reference prints them; it prints no s for SSSL_m
 FOUND_COMPONENTS = 100  # of HALVES; found on the accuracies themselves
 RR_ALPHA, KRR_ALPHA, KRR_SIGMA = 1.0, 1.0, 0.06
 
@@ -117,7 +117,7 @@ def judge(pair: Pair, fit: Callable[[], Predict]) -> Fit:
 
 
 def with_ones(X: Array) -> Array:
-    """[1, X]: the seed has its intercept as a column, which RR then penalises."""
+    """[1, X]: the reference has its intercept as a column, which RR then penalises."""
     return np.hstack([np.ones((len(X), 1)), X])
 
 

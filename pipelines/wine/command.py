@@ -1,9 +1,11 @@
-"""`python -m pipelines wine`: seed document 000's experiment on white wine, redone, speeded up, and made honest.
+"""`python -m pipelines wine`: regression on white wine, redone, speeded up, and made honest.
+
+The experiment of “Fast Domain Generalization with Kernel Methods”, part 1, the printed reference.
 
 Linear regression (LR), ridge regression (RR) and kernel ridge regression (KRR) predict the quality of a wine, 0 to 10,
-from d = 11 attributes. Kernel Gaussian with σ = 1.4, λ = 10 for RR and KRR, as the seed found them by grid search.
+from d = 11 attributes. Kernel Gaussian with σ = 1.4, λ = 10 for RR and KRR, as the reference found them by grid search.
 
-What the seed does and we repeat: it prepends a column of ones to X and penalises its weight in RR as any other; it
+What the reference does and we repeat: it prepends a column of ones to X and penalises its weight in RR as any other; it
 standardises the test rows by their own statistics, which a single new wine does not have; and its random splits put
 copies of one wine on both sides (937 of the 4,898 rows repeat an earlier one), which flatters a method that remembers
 its training rows. Hence a second experiment without these two, and a table of what each of them is worth.
@@ -31,11 +33,12 @@ from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, data_file, options, timed
-from pipelines.wine import page as wine_page
+from pipelines.wine import page
 from pipelines.wine.formula import compare, race
 from pipelines.wine.page import Run
 
 Array = NDArray[Any]
+REFERENCE = "“Fast Domain Generalization with Kernel Methods”, part 1"
 PENALTY = 10.0  # λ of RR and KRR
 SIGMA = 1.4
 HONEST_LANDMARKS = 400
@@ -49,7 +52,7 @@ class Split:
     ----------
     X, y : (n, d) and (n,), training rows, by their own statistics
     X_test, y_test : (q, d) and (q,), test rows by the statistics of the training rows
-    X_apart, y_apart : the same test rows by their own statistics, as the seed has them
+    X_apart, y_apart : the same test rows by their own statistics, as the reference has them
     copied : (q,) bool, whether a training row has the same attributes
     points : quality points in one unit of y
     """
@@ -62,6 +65,13 @@ class Split:
     y_apart: Array
     copied: Array
     points: float
+
+
+def read(data: Path) -> tuple[Array, Array]:
+    """Attributes (n, d) and quality (n,) of the wines, float64."""
+    blocks = list(open_source(data_file(data, "winequality-white.csv"), target=-1).blocks())  # quality comes last
+    X, y = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
+    return X, y
 
 
 def zscore(values: Array, like: Array | None = None) -> Array:
@@ -89,7 +99,7 @@ def standardised(X: Array, y: Array, group: Array, train: Array, test: Array) ->
 
 
 def random_splits(n: int, repeats: int, seed: int) -> list[tuple[Array, Array]]:
-    """Training and test ids as the seed draws them: int32(0.9 n) rows to train, which MATLAB rounds to the nearest."""
+    """Training and test ids as the reference draws them: int32(0.9 n) training rows, which MATLAB rounds."""
     rng, n_train = np.random.RandomState(seed), int(np.floor(0.9 * n + 0.5))
     orders = [rng.permutation(n) for _ in range(repeats)]
     return [(order[:n_train], order[n_train:]) for order in orders]
@@ -107,12 +117,12 @@ def without_copies(group: Array, train: Array, test: Array) -> tuple[Array, Arra
 
 
 def with_ones(X: Array) -> Array:
-    """[1, X], as the seed does before LR and RR."""
+    """[1, X], as the reference does before LR and RR."""
     return np.hstack([np.ones((len(X), 1)), X])
 
 
 def dense() -> dict[str, Any]:
-    """The seed's three methods."""
+    """The reference's three methods."""
     ones = partial(make_pipeline, FunctionTransformer(with_ones))
     return {
         "LR": ones(LinearRegression(fit_intercept=False)),
@@ -124,7 +134,7 @@ def dense() -> dict[str, Any]:
 def nystrom(landmarks: Sequence[int], seed: int) -> dict[str, Any]:
     """KRR on uniform landmarks, one model for each number of them, by name."""
     same: dict[str, Any] = {"alpha": PENALTY, "random_state": seed}
-    return {wine_page.nystrom_name(m): KernelRidge(Gaussian(SIGMA), n_landmarks=m, **same) for m in landmarks}
+    return {page.nystrom_name(m): KernelRidge(Gaussian(SIGMA), n_landmarks=m, **same) for m in landmarks}
 
 
 def judge(method: str, number: int, model: Any, split: Split) -> Run:
@@ -186,21 +196,23 @@ def judge_all(what: str, splits: Sequence[Split], models: Callable[[int], dict[s
     type=click.IntRange(0),
     default=3,
     show_default=True,
-    help="Times that exact KRR and the seed's formula run in turn, about 10 s each; 0 leaves that part out.",
+    help="Times that exact KRR and the printed formula run in turn, about 10 s each; 0 leaves that part out.",
 )
 def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmarks: tuple[int, ...], pairs: int) -> None:
-    """Linear, ridge and kernel ridge regression on white wine (seed 000).
+    """Linear, ridge and kernel ridge regression on white wine.
+
+    The printed reference is “Fast Domain Generalization with Kernel Methods”, part 1.
 
     \b
-    1. As the seed does it: LR, RR (λ = 10) and exact KRR (λ = 10, σ = 1.4) on ten
-       random 90/10 splits, training and test rows standardised apart; errors and
-       seconds beside the numbers that the seed prints.
+    1. As the reference does it: LR, RR (λ = 10) and exact KRR (λ = 10, σ = 1.4) on
+       ten random 90/10 splits, training and test rows standardised apart; errors
+       and seconds beside the printed numbers.
     2. Nyström KRR on the same splits with 100 to 1,600 uniform landmarks: what of
        the error of exact KRR is reached in what part of its time.
     3. An honest variant: statistics of the training rows alone, and rows that
        repeat one another on one side of the split; and how much of KRR's advantage
        over RR came from copies and from standardising apart.
-    4. Exact KRR against the seed's formula, which inverts an n×n matrix twice:
+    4. Exact KRR against the printed formula, which inverts an n×n matrix twice:
        seconds in turn in the same run, and the largest difference.
 
     Needs winequality-white.csv (UCI Wine Quality) in --data. A minute or two on two processors.
@@ -208,42 +220,34 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     \b
     python -m pipelines wine
     python -m pipelines wine --repeats 3 --landmarks 400 --landmarks 1600 --pairs 0
-    python -m pipelines wine --json | jq '.as_the_seed[] | {method, rows, mse, seed_mse, within}'
+    python -m pipelines wine --json | jq '.as_printed[] | {method, rows, mse, printed_mse, within}'
 
     \b
     In --out: report.html (opens offline), results.json, and each table and picture
-    by itself: as_the_seed.csv, nystrom.csv, honest.csv, advantage.csv,
+    by itself: as_printed.csv, nystrom.csv, honest.csv, advantage.csv,
     formula.csv, nystrom_error.png, nystrom_seconds.png.
     """
-    # the last column is the quality
-    blocks = list(open_source(data_file(data, "winequality-white.csv"), target=-1).blocks())
-    X, y = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
+    X, y = read(data)
     group = groups(X)
+    counts = sorted(set(landmarks))
     drawn = random_splits(len(X), repeats, seed)
     cut = partial(standardised, X, y, group)
     splits = [cut(*ids) for ids in drawn]
     cleared = [cut(*without_copies(group, *ids)) for ids in drawn]
     together = [cut(*ids) for ids in grouped_splits(group, repeats, seed)]
-    counts = sorted(set(landmarks))
     require_count(min(len(one.y) for one in (*splits, *together)), max(*counts, HONEST_LANDMARKS))
-
-    report = Report(
-        out,
-        "Kernel ridge regression on white wine",
-        f"{len(X):,} wines, {X.shape[1]} attributes, quality from 0 to 10; the experiment of seed document 000",
-        quiet=as_json,
-    )
-    wine_page.introduction(report, repeats, PENALTY, SIGMA)
+    subtitle = f"{len(X):,} wines, {X.shape[1]} attributes, quality from 0 to 10; {REFERENCE}, redone"
+    report = Report(out, "Kernel ridge regression on white wine", subtitle, quiet=as_json)
+    page.introduction(report, repeats, PENALTY, SIGMA)
     fit = partial(judge_all, quiet=as_json)
     exact = fit("LR, RR and exact KRR", splits, lambda _: dense())
-    wine_page.as_the_seed(report, exact)
+    page.as_printed(report, exact)
     few = fit("Nyström KRR", splits, lambda number: nystrom(counts, seed + number))
-    wine_page.landmarks(report, exact, few, counts)
+    page.landmarks(report, exact, few, counts)
     honest = fit("honest splits", together, lambda number: dense() | nystrom([HONEST_LANDMARKS], seed + number))
-    repeated, both = (len(rows) - groups(rows).max() - 1 for rows in (X, np.column_stack([X, y])))
-    wine_page.honest(report, honest, repeated, both)
+    page.honest(report, honest, *(len(rows) - groups(rows).max() - 1 for rows in (X, np.column_stack([X, y]))))
     without = fit("without copies", cleared, lambda _: dense())
-    wine_page.advantage(report, exact, without, honest)
+    page.advantage(report, exact, without, honest)
     if pairs:
         one = splits[0]
         compare(report, race(dense()["KRR"], one.X, one.y, one.X_apart, PENALTY, SIGMA, pairs=pairs, quiet=as_json))

@@ -1,6 +1,6 @@
-"""Exact KRR against seed document 000's own formula, which inverts the n×n matrix K + λI twice.
+"""Exact KRR against the printed formula of the reference, which inverts the n×n matrix K + λI twice.
 
-`krr_predict` is the seed's MATLAB code (`Regressor.m`) in NumPy, line by line; `race` runs it and `KernelRidge` in
+`krr_predict` is the reference's MATLAB code (`Regressor.m`) in NumPy, line by line; `race` runs it and `KernelRidge` in
 turn.
 """
 
@@ -25,17 +25,17 @@ REQUIRED_RATIO = 8.0
 
 @dataclass(frozen=True)
 class Pair:
-    """Exact KRR and the seed's formula, one after the other: seconds, and their predictions' largest difference."""
+    """Exact KRR and the printed formula, one after the other: seconds, and their predictions' largest difference."""
 
     seconds: float
-    seed_seconds: float
+    printed_seconds: float
     difference: float
     n_train: int
     n_test: int
 
 
 def gauss_kernel(X: Array, Y: Array, sigma: float) -> Array:
-    """The seed's `gaussKernel`: X (d, n) and Y (d, q) hold a row in each column; (n, q)."""
+    """The reference's `gaussKernel`: X (d, n) and Y (d, q) hold a row in each column; (n, q)."""
     Xsq, Ysq = np.sum(X**2, axis=0, keepdims=True), np.sum(Y**2, axis=0, keepdims=True)
     n_x, n_y = X.shape[1], Y.shape[1]
     Dsq = (np.ones((n_y, 1)) @ Xsq).T + np.ones((n_x, 1)) @ Ysq - 2 * X.T @ Y
@@ -44,7 +44,7 @@ def gauss_kernel(X: Array, Y: Array, sigma: float) -> Array:
 
 
 def krr_predict(Xs: Array, ys: Array, Xt: Array, penalty: float, sigma: float) -> tuple[Array, Array]:
-    """The seed's `krrPredict`, line by line, its two inverses included: predictions of the rows Xs and Xt."""
+    """The reference's `krrPredict`, line by line, its two inverses included: predictions of the rows Xs and Xt."""
     Xs, Xt = (np.hstack([np.ones((len(X), 1)), X]) for X in (Xs, Xt))
     Kss = gauss_kernel(Xs.T, Xs.T, sigma)
     Kst = gauss_kernel(Xs.T, Xt.T, sigma)
@@ -65,52 +65,52 @@ def race(
     pairs: int,
     quiet: bool,
 ) -> list[Pair]:
-    """Fit to X, y and predict X and X_test by the model and by the seed's formula, in turn, `pairs` times."""
+    """Fit to X, y and predict X and X_test by the model and by the printed formula, in turn, `pairs` times."""
 
     def ours() -> tuple[Array, Array]:
         model.fit(X, y)
         return model.predict(X), model.predict(X_test)
 
     done = []
-    with bar("exact KRR and the seed's formula", enabled=not quiet) as update:
+    with bar("exact KRR and the printed formula", enabled=not quiet) as update:
         for number in range(pairs):
             found, seconds = timed(ours)
             update((2 * number + 1) * len(y), 2 * pairs * len(y))
-            printed, seed_seconds = timed(krr_predict, X, y, X_test, penalty, sigma)
+            printed, printed_seconds = timed(krr_predict, X, y, X_test, penalty, sigma)
             update((2 * number + 2) * len(y), 2 * pairs * len(y))
             difference = max(float(np.abs(a - b).max()) for a, b in zip(found, printed, strict=True))
-            done.append(Pair(seconds, seed_seconds, difference, len(y), len(X_test)))
+            done.append(Pair(seconds, printed_seconds, difference, len(y), len(X_test)))
     return done
 
 
 def compare(report: Report, pairs: Sequence[Pair]) -> None:
     """The table of the pairs, and whether the required ratio is reached."""
     records: list[dict[str, Any]] = [
-        {"pair": str(number), "seconds": pair.seconds, "seed_seconds": pair.seed_seconds}
-        | {"ratio": pair.seed_seconds / pair.seconds, "difference": pair.difference}
+        {"pair": str(number), "seconds": pair.seconds, "printed_seconds": pair.printed_seconds}
+        | {"ratio": pair.printed_seconds / pair.seconds, "difference": pair.difference}
         for number, pair in enumerate(pairs, 1)
     ]
-    middle = {key: statistics.median(r[key] for r in records) for key in ("seconds", "seed_seconds", "ratio")}
+    middle = {key: statistics.median(r[key] for r in records) for key in ("seconds", "printed_seconds", "ratio")}
     largest = max(pair.difference for pair in pairs)
     columns = [
         Column("pair", "pair", left=True),
         Column("seconds", "bigkernel s", ".2f"),
-        Column("seed_seconds", "seed's formula s", ".2f"),
+        Column("printed_seconds", "printed formula s", ".2f"),
         Column("ratio", "ratio", lambda r: f"{r['ratio']:.1f}×"),
         Column("difference", "largest difference", ".1e"),
     ]
     report.table(
         "formula",
-        "Exact KRR against the seed's formula",
+        "Exact KRR against the printed formula",
         Table(columns, [*records, {"pair": "median", **middle, "difference": largest}]),
         caption=f"Fit to {pairs[0].n_train:,} rows and prediction of these and of {pairs[0].n_test:,} test rows, in "
-        "turn in the same process. The seed's formula is its MATLAB code in NumPy line by line: the matrix of squared "
+        "turn in the same process. The printed formula is its MATLAB code in NumPy line by line: the matrix of squared "
         "distances, and yᵀ(K + λI)⁻¹K with an inverse for the training rows and another for the test rows; ours is one "
         "Cholesky factor. The last line has medians, and the largest difference of all predictions.",
     )
     reached = "which is reached" if middle["ratio"] >= REQUIRED_RATIO else "which is missed"
     report.tell(
-        f"KernelRidge takes {middle['seconds']:.2f} s, the seed's formula {middle['seed_seconds']:.2f} s: "
+        f"KernelRidge takes {middle['seconds']:.2f} s, the printed formula {middle['printed_seconds']:.2f} s: "
         f"{middle['ratio']:.1f} times as long (required: {REQUIRED_RATIO:g}, {reached}). No prediction differs by more "
         f"than {largest:.1e}.",
     )

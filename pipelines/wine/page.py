@@ -16,8 +16,8 @@ from pipelines.shared.experiments import Report, show_seconds, spread, spread_co
 
 Array = NDArray[Any]
 
-# what the seed prints: mean and deviation of the MSE on its training and test rows, and seconds of a run
-SEED = {
+# what the reference prints: mean and deviation of the MSE on its training and test rows, and seconds of a run
+PRINTED = {
     "LR": {"train": (0.716, 0.004), "apart": (0.735, 0.037), "seconds": 0.02},
     "RR": {"train": (0.718, 0.004), "apart": (0.719, 0.039), "seconds": 0.02},
     "KRR": {"train": (0.590, 0.004), "apart": (0.663, 0.032), "seconds": 21.0},
@@ -84,42 +84,44 @@ def introduction(report: Report, repeats: int, penalty: float, sigma: float) -> 
     )
 
 
-def as_the_seed(report: Report, runs: Sequence[Run]) -> None:
-    """LR, RR and KRR beside the seed's numbers."""
+def as_printed(report: Report, runs: Sequence[Run]) -> None:
+    """LR, RR and KRR beside the reference's numbers."""
     records = []
-    for method, printed in SEED.items():
+    for method, printed in PRINTED.items():
         for rows, shown in (("train", "training"), ("apart", "test")):
             found, (mean, deviation) = spread("mse", errors(runs, method, rows)), printed[rows]
             difference = found["mse"] - mean
             records.append(
-                {"method": method, "rows": shown, **found, "seed_mse": mean, "seed_mse_std": deviation}
+                {"method": method, "rows": shown, **found, "printed_mse": mean, "printed_mse_std": deviation}
                 | {"difference": difference, "within": abs(difference) <= deviation}
-                | {"seconds": seconds(runs, method), "seed_seconds": printed["seconds"]}
+                | {"seconds": seconds(runs, method), "printed_seconds": printed["seconds"]}
             )
     columns = [
         Column("method", "method", left=True),
         Column("rows", "rows", left=True),
         *spread_columns("mse", "MSE", ".3f"),
-        *spread_columns("seed_mse", "seed's MSE", ".3f"),
+        *spread_columns("printed_mse", "printed MSE", ".3f"),
         Column("difference", "diff.", "+z.3f"),
         Column("within", "within ±", lambda r: "yes" if r["within"] else "no"),
         # of training and test rows together: said once
         Column("seconds", "s", lambda r: show_seconds(r["seconds"]) if r["rows"] == "training" else ""),
-        Column("seed_seconds", "seed's s", lambda r: f"{r['seed_seconds']:g}" if r["rows"] == "training" else ""),
+        Column(
+            "printed_seconds", "printed s", lambda r: f"{r['printed_seconds']:g}" if r["rows"] == "training" else ""
+        ),
     ]
     report.table(
-        "as_the_seed",
-        "As the seed does it",
+        "as_printed",
+        "As the reference does it",
         Table(columns, records),
-        caption="diff. is our mean less the seed's; “within ±”: whether that is at most one of the seed's standard "
-        "deviations. The seed's seconds are of MATLAB on its author's computer.",
+        caption="diff. is our mean less the printed one; “within ±”: whether that is at most one of the printed "
+        "standard deviations. The reference's seconds are of MATLAB on its author's computer.",
     )
     outside = [f"{r['method']} on {r['rows']} rows" for r in records if not r["within"]]
     report.tell(
-        f"{len(records) - len(outside)} of {len(records)} errors lie within one of the seed's standard deviations"
+        f"{len(records) - len(outside)} of {len(records)} errors lie within one of the printed standard deviations"
         + (f"; these do not: {', '.join(outside)}." if outside else "."),
-        "Before LR and RR the seed prepends a column of ones to X and RR penalises its weight like any other: here "
-        "LinearRegression and Ridge with fit_intercept=False on [1, X]. (The columns have mean zero, so that this "
+        "Before LR and RR the reference prepends a column of ones to X and RR penalises its weight like any other: "
+        "here LinearRegression and Ridge with fit_intercept=False on [1, X]. (The columns have mean zero, so that this "
         "weight is zero and its penalty without effect.)",
     )
 
@@ -157,13 +159,19 @@ def landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts:
         "KRR over this one. Landmarks are drawn from the rows and repeat one another as the rows do: the rank (mean) "
         "counts those that do not.",
     )
-    drawn = []
+    _against_landmarks(report, exact, runs, counts)
+
+
+def _against_landmarks(report: Report, exact: Sequence[Run], runs: Sequence[Run], counts: Sequence[int]) -> None:
+    """Draw errors and seconds of Nyström KRR over the number of landmarks, those of RR and exact KRR as levels."""
+    names, drawn = [nystrom_name(m) for m in counts], []
     for key, rows in (("apart", "test"), ("train", "training")):
         found = [spread("mse", errors(runs, name, key)) for name in names]
         bars = [one["mse_std"] for one in found]
         drawn.append(Curve(f"Nyström, {rows}", counts, [one["mse"] for one in found], None if None in bars else bars))
-    levels = {"exact KRR": float(best.mean()), "RR": float(errors(exact, "RR", "apart").mean())}
-    times = {"exact KRR": slow, "RR": seconds(exact, "RR")}
+    methods = {"exact KRR": "KRR", "RR": "RR"}
+    levels = {name: float(errors(exact, method, "apart").mean()) for name, method in methods.items()}
+    times = {name: seconds(exact, method) for name, method in methods.items()}
     report.figure(
         "nystrom_error",
         curves,
@@ -210,7 +218,7 @@ def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_qua
     constant = np.mean(points(of(runs, "LR"), "constant"))
     report.table(
         "honest",
-        "An honest variant (not the seed's): copies together, training statistics",
+        "An honest variant (not the reference's): copies together, training statistics",
         Table(columns, records),
         caption="MSE of the quality standardised by the training rows; RMSE in points of the quality, which goes from "
         f"0 to 10. A constant prediction, the mean of the training rows, has an RMSE of {constant:.3f} points.",
@@ -277,7 +285,7 @@ def advantage(report: Report, random: Sequence[Run], cleared: Sequence[Run], gro
         return f"{found['mean']:+z.3f}{deviation}{share}"
 
     report.tell(
-        f"Tested as the seed does it, KRR is better than RR by {whole:.3f} in MSE. Of this, {part(apart - test)} comes "
-        f"from standardising the test rows apart and {part(test - clear)} from copies of test rows among the training "
-        f"rows; {part(clear)} is left.",
+        f"Tested as the reference does it, KRR is better than RR by {whole:.3f} in MSE. Of this, {part(apart - test)} "
+        f"comes from standardising the test rows apart and {part(test - clear)} from copies of test rows among the "
+        f"training rows; {part(clear)} is left.",
     )

@@ -303,7 +303,7 @@ def test_the_sentence_says_less_and_slower_where_that_is_so() -> None:
     bad = domains_page.sentence(replace(good, answer=40.0, answer_seconds=8.0), 400)
     assert "5.0 points less" in bad
     assert "2.0 times as slow" in bad
-    assert "no answer" in bad
+    assert "does not answer" in bad
 
 
 def test_a_figure_that_no_draw_changes_has_no_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -59,3 +60,16 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
 def test_every_experiment_is_in_the_table() -> None:
     packages = {module.split(".")[1] for module in MODULES if module.count(".")} - {"__main__", "shared"}
     assert {module.split(".")[0] for module, _ in PIPELINES.values()} == packages
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_text_calls_a_document_a_seed(module: str) -> None:
+    texts = [
+        node.value
+        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    document = re.compile(
+        r"\bseed(s?['’]|\s+(document|\d{3}|prints|does|has)\b)|_the_seed|seed_(mse|source|target|s)", re.I
+    )
+    assert [text for text in texts if document.search(text)] == []

@@ -1,4 +1,4 @@
-"""The mercer experiment: what it calls positive definite is so by the eigenvalues of the seed's own equations."""
+"""The mercer experiment: what it calls positive definite is so by the eigenvalues of the reference's own equations."""
 
 from __future__ import annotations
 

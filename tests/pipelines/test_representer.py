@@ -1,4 +1,4 @@
-"""The representer experiment: the seed's five lines, polynomials and hyper-parameters come out of our estimators."""
+"""The representer experiment: the reference's five lines, polynomials and hyper-parameters come out of ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT = np.linspace(0, 20, 57)
 
 
 @pytest.mark.parametrize("kernel, gamma", [(SquaredExponential(), 1e-4), (SquaredExponential(2.5, 0.3, 0.01), 0.2)])
-def test_the_seeds_hyper_parameters_are_mapped(kernel: SquaredExponential, gamma: float) -> None:
+def test_the_printed_hyper_parameters_are_mapped(kernel: SquaredExponential, gamma: float) -> None:
     sigma, alpha = kernel.mapped(gamma)
     mean, std = KernelRidge(Gaussian(sigma), alpha=alpha).fit(X[:, None], Y).predict(AT[:, None], return_std=True)
     difference = X[:, None] - X[None, :]
@@ -60,7 +60,7 @@ def test_points_of_a_file_are_read_or_refused(tmp_path: Path) -> None:
             read_points(path)
 
 
-def test_the_command_writes_its_figures_and_agrees_with_the_seeds_formula(tmp_path: Path) -> None:
+def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["representer", "--out", str(tmp_path), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)

@@ -115,7 +115,7 @@ def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real: Pair)
     assert krr[0] == 100
 
 
-def test_sssl_n_on_the_real_digits_is_not_below_what_the_seed_prints(real: Pair) -> None:
+def test_sssl_n_on_the_real_digits_is_not_below_what_the_reference_prints(real: Pair) -> None:
     source, target = accuracies(usps_mnist_fits.judge(real, lambda: usps_mnist_fits.sssl_exact(real)))
     assert source >= 94.61
     assert target >= 45.0
@@ -125,7 +125,7 @@ def test_the_row_that_was_looked_for_holds_on_other_draws_and_is_the_dense_sssl_
     draws = Draws(real, range(30, 33))
     setting = usps_mnist_fits.table_settings(400)[-1]
     fits = draws.fits([setting], nothing)[setting]
-    source, target = usps_mnist_page.SEED["SSSL_m"][:2]
+    source, target = usps_mnist_page.PRINTED["SSSL_m"][:2]
     assert usps_mnist_page.mean(fits, "source") >= source
     assert usps_mnist_page.mean(fits, "target") >= target
     Z = draws.landmarks(HALVES, 400, 30)[0]
@@ -288,7 +288,7 @@ def test_the_verdict_compares_medians_and_both_accuracies() -> None:
 
 
 def test_the_page_says_when_a_requirement_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    usps_mnist_page.as_the_seed(Report(tmp_path, "", ""), made_fits(400, 40.0, 0.5), 400)
+    usps_mnist_page.as_printed(Report(tmp_path, "", ""), made_fits(400, 40.0, 0.5), 400)
     text = " ".join(capsys.readouterr().out.split())
     assert "No form of SSSL_m here reaches both of the 94.81 and 42.33 %" in text
     assert "6.0 (“eq. 8”) and 6.0 (“all”) times as fast" in text
@@ -363,9 +363,9 @@ def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path)
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
     assert json.loads((out / "results.json").read_text()) == results
-    assert [row["method"] for row in results["seed"]] == ["LR", "RR", "KRR", "SSSL_N"] + ["SSSL_m"] * 6
+    assert [row["method"] for row in results["printed"]] == ["LR", "RR", "KRR", "SSSL_N"] + ["SSSL_m"] * 6
     assert [row["method"] for row in results["chosen"]] == ["RR", "KRR", "SSSL_m", "SSSL_N"]
-    assert results["seed"][3]["seed_target"] == 44.30
+    assert results["printed"][3]["printed_target"] == 44.30
     assert set(results["speedup"]) == {"landmarks", "all"}
     with open(out / "curves.csv", encoding="utf-8") as file:
         points = [(row["eigenfunctions"], row["landmarks"], int(row["m"])) for row in csv.DictReader(file)]
@@ -373,7 +373,7 @@ def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path)
     assert points == [(*line, m) for m in (20, 40, 60) for line in lines]
     names = ["digits", "extremes", "seconds", "source", "target", "weighted"]
     assert sorted(path.stem for path in out.glob("*.png")) == names
-    assert sorted(path.stem for path in out.glob("*.csv")) == ["chosen", "curves", "grid", "seed"]
+    assert sorted(path.stem for path in out.glob("*.csv")) == ["chosen", "curves", "grid", "printed"]
     page = (out / "report.html").read_text()
     assert page.count("<img") == 6
     assert 'src="http' not in page
@@ -383,7 +383,7 @@ def test_without_json_every_line_fits_eighty_columns(
     small: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, draws = Report(tmp_path, "", ""), Draws(small, [0, 1])
-    fits = usps_mnist.as_the_seed(report, draws, 40, 2, quiet=True)
+    fits = usps_mnist.as_printed(report, draws, 40, 2, quiet=True)
     chosen = usps_mnist_choice.Chosen("SSSL_m", 100.0, 0.001, 0.31, HALVES, 400)
     krr = usps_mnist_choice.Chosen("KRR", 100.0, 0.001, 0.35)
     results = [(krr, fits["KRR"]), (chosen, [Fit(88.88, 77.77, 1.0), Fit(66.66, 44.44, 1.0)])]

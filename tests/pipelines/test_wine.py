@@ -1,4 +1,4 @@
-"""The wine pipeline: MATLAB's zscore and rounding, splits that keep copies together, the seed's formula, the pages."""
+"""The wine pipeline: MATLAB's zscore and rounding, splits that keep copies together, the printed formula, the pages."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_split_has_test_rows_in_both_scales(table: np.ndarray, split: wine.Spl
     np.testing.assert_allclose(split.y_test * split.points + means[11], table[test, 11])
 
 
-def test_the_seeds_formula_is_kernel_ridge_regression(split: wine.Split) -> None:
+def test_the_printed_formula_is_kernel_ridge_regression(split: wine.Split) -> None:
     # columns hold the rows here
     np.testing.assert_allclose(
         gauss_kernel(split.X.T, split.X_test.T, 1.4), reference.gaussian(split.X, split.X_test, 1.4), atol=1e-13
@@ -173,12 +173,12 @@ def test_errors_are_of_the_rows_they_are_said_to_be(split: wine.Split) -> None:
     assert 0 < pair.difference < 1e-12
 
 
-def test_whether_an_error_is_the_seeds_is_computed(tmp_path: Path) -> None:
+def test_whether_an_error_is_the_printed_one_is_computed(tmp_path: Path) -> None:
     report = Report(tmp_path, "t", "s", quiet=True)
-    # the seed's: 0.716 ± 0.004 and 0.735 ± 0.037; 0.718 ± 0.004 and 0.719 ± 0.039; 0.590 ± 0.004 and 0.663 ± 0.032
+    # the reference's: 0.716 ± 0.004 and 0.735 ± 0.037; 0.718 ± 0.004 and 0.719 ± 0.039; 0.590 ± 0.004 and 0.663 ± 0.032
     given = {"LR": (0.7195, 0.697), "RR": (0.7225, 0.759), "KRR": (0.5861, 0.632)}
-    wine_page.as_the_seed(report, [made(m, {"train": a, "apart": b}) for m, (a, b) in given.items()])
-    assert [record["within"] for record in report.results["as_the_seed"]] == [True, False, False, False, True, True]
+    wine_page.as_printed(report, [made(m, {"train": a, "apart": b}) for m, (a, b) in given.items()])
+    assert [record["within"] for record in report.results["as_printed"]] == [True, False, False, False, True, True]
     page = report.page.html()
     assert "3 of 6 errors lie within" in page
     assert "these do not: LR on test rows, RR on training rows, RR on test rows." in page
@@ -186,7 +186,7 @@ def test_whether_an_error_is_the_seeds_is_computed(tmp_path: Path) -> None:
 
 def test_shares_of_the_advantage_are_differences_on_the_same_splits(tmp_path: Path) -> None:
     report = Report(tmp_path, "t", "s", quiet=True)
-    # RR − KRR: 0.10 as the seed tests, 0.08 with training statistics, 0.02 without copies; 0.05 on other rows
+    # RR − KRR: 0.10 as the reference tests, 0.08 with training statistics, 0.02 without copies; 0.05 on other rows
     random = [made("RR", {}, split=i) for i in (0, 1)]
     random += [made("KRR", {"apart": 0.60, "test": 0.62 + i / 100}, split=i) for i in (-1, 1)]
     cleared = [made(m, {"test": e}, split=i) for m, e in (("LR", 0.7), ("RR", 0.7), ("KRR", 0.68)) for i in (0, 1)]
@@ -216,7 +216,7 @@ def test_the_widest_tables_fit_eighty_columns(
     report = Report(tmp_path, "t", "s")
     exact = [made(m, {}, 999.94, i) for m in ("LR", "RR", "KRR") for i in (0, 1)]
     few = [made("Nyström, m = 4,408", {"apart": 0.9}, 0.0512, i) for i in (0, 1)]
-    wine_page.as_the_seed(report, exact)
+    wine_page.as_printed(report, exact)
     wine_page.landmarks(report, exact, few, [4408])
     wine_page.honest(report, exact + few, 937, 937)
     wine_page.advantage(report, exact, exact, exact)  # no advantage at all: nothing to divide by
@@ -242,7 +242,7 @@ def test_the_pipeline_prints_one_json_object_and_writes_its_files(
         a, b, c, d = (wine.zscore(part) for part in (X[train], y[train], X[test], y[test]))
         beta = np.linalg.lstsq(a, b, rcond=None)[0]
         found.append([np.mean((a @ beta - b) ** 2), np.mean((c @ beta - d) ** 2)])
-    first, second = results["as_the_seed"][:2]
+    first, second = results["as_printed"][:2]
     np.testing.assert_allclose([first["mse"], second["mse"]], np.mean(found, axis=0))
     np.testing.assert_allclose([first["mse_std"], second["mse_std"]], np.std(found, axis=0, ddof=1))
     # more landmarks fit the training rows better, all rows best; ranks are those of distinct rows
@@ -263,7 +263,7 @@ def test_the_pipeline_prints_one_json_object_and_writes_its_files(
     assert "80 rows repeat an earlier row in all attributes, 80 of them in the quality too" in page
     assert "http://" not in page
     assert "https://" not in page
-    for name in ("as_the_seed", "nystrom", "honest", "advantage", "formula"):
+    for name in ("as_printed", "nystrom", "honest", "advantage", "formula"):
         with open(out / f"{name}.csv", encoding="utf-8") as file:
             assert len(list(csv.DictReader(file))) == len(results[name])
     for name in ("nystrom_error", "nystrom_seconds"):
@@ -277,7 +277,7 @@ def test_one_split_and_no_race_is_shown_without_deviations(
     done = run("--data", directory, "--out", tmp_path, "--repeats", 1, "--landmarks", 40, "--pairs", 0)
     assert done.exit_code == 0, done.output
     assert "Nyström KRR on the same splits" in done.stdout
-    assert "against the seed's formula" not in done.stdout
+    assert "against the printed formula" not in done.stdout
     assert not (tmp_path / "formula.csv").exists()
     assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
     (record,) = (r for r in json.loads((tmp_path / "results.json").read_text())["nystrom"] if r["method"] == "m = 40")
@@ -295,7 +295,7 @@ def test_missing_data_and_too_many_landmarks_are_errors_of_data(directory: Path,
     assert not (tmp_path / "out").exists()
 
 
-def test_the_seeds_numbers_come_out_on_its_data(data_dir: Path) -> None:
+def test_the_printed_numbers_come_out_on_its_data(data_dir: Path) -> None:
     path = data_dir / "winequality-white.csv"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
@@ -313,7 +313,7 @@ def test_the_seeds_numbers_come_out_on_its_data(data_dir: Path) -> None:
     # exact KRR twice only, to save time
     runs = wine.judge_all("", splits, of_methods("LR", "RR"), quiet=True)
     runs += wine.judge_all("", splits[:2], of_methods("KRR"), quiet=True)
-    for method, printed in wine_page.SEED.items():
+    for method, printed in wine_page.PRINTED.items():
         for rows in ("train", "apart"):
             mean, deviation = printed[rows]
             assert wine_page.errors(runs, method, rows).mean() == pytest.approx(mean, abs=deviation), (method, rows)
