@@ -40,10 +40,13 @@ def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def bench() -> None:
-    """Measure speed, memory and reproducibility on this machine."""
+    """Measure speed, memory and reproducibility on this machine.
+
+    `python -m pipelines bench PART --help` says what a part measures.
+    """
 
 
-@bench.command()
+@bench.command(short_help="The rate of the sweep over the machine's own GEMM.")
 @bench_options
 @click.option("--rows", default=200_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
@@ -103,7 +106,7 @@ def gram(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeat
     )
 
 
-@bench.command()
+@bench.command(short_help="Peak memory of a worker for few and many rows.")
 @bench_options
 @click.option("--small", default=60_000, show_default=True)
 @click.option("--large", default=1_400_000, show_default=True)
@@ -152,7 +155,7 @@ def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmar
     click.echo(f"difference of the peaks: {100 * difference:+.1f} %")
 
 
-@bench.command()
+@bench.command(short_help="The same bits from serial, threads and workers?")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=500, show_default=True)
@@ -190,7 +193,7 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
         raise SystemExit(1)
 
 
-@bench.command()
+@bench.command(short_help="Against scikit-learn and plain Dask arrays.")
 @bench_options
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
@@ -238,7 +241,7 @@ def peers(
     )
 
 
-@bench.command()
+@bench.command(short_help="A grid against scikit-learn's GridSearchCV.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
@@ -300,7 +303,7 @@ def tune(
     )
 
 
-@bench.command()
+@bench.command(short_help="The forecast of `bigkernel plan` against fits.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
@@ -337,7 +340,7 @@ def plan(
         bench_plan.show(result, f"{rows:,} × {FEATURES}, {result['workers']} workers", stages=stages)
 
 
-@bench.command()
+@bench.command(short_help="Sweeps of XNV, DICA, JDA, ARTL against Gram's.")
 @bench_options
 @click.option("--rows", default=1_000_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True, help="Of every method; XNV has two views of half.")
@@ -359,7 +362,7 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
         domain_sweeps.show(result, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
 
 
-@bench.command()
+@bench.command(short_help="What watching a fit costs.")
 @bench_options
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
