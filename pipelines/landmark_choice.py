@@ -166,7 +166,7 @@ def summary(records: Sequence[dict[str, Any]], few: int, many: int) -> Table:
 @click.option("--quick", is_flag=True, help="Fewer rows and landmarks: some seconds a draw.")
 @options("landmarks", repeats=10, repeats_help="Draws of the landmarks.")
 def landmarks(rows: int, quick: bool, data: Path, repeats: int, seed: int, out: Path, as_json: bool) -> None:
-    """How to choose landmarks: trace error, accuracy and seconds.
+    """Choices of landmarks: trace error, accuracy and seconds.
 
     \b
     1. Takes the USPS-MNIST digits, and a mixture of clusters of 90, 9, 0.9 and 0.1 %

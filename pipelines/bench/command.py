@@ -322,7 +322,7 @@ def plan(
     stages: bool,
     calibration_seconds: float,
 ) -> None:
-    """What `bigkernel plan` tells of a fit, after a calibration made now, against what the fit takes.
+    """Compare what `bigkernel plan` tells of a fit, after a calibration made now, against what the fit takes.
 
     Seconds of fits on a local cluster of all processors, and memory of the largest worker.
     """

@@ -30,7 +30,7 @@ _TASKS = ("read", "convert", "block", "exp", "gram", "add", "merge")
 
 
 def estimator(landmarks: int) -> KernelRidgeClassifier:
-    """What is fitted."""
+    """The model that is fitted."""
     return KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, n_landmarks=landmarks, random_state=0)
 
 
@@ -55,7 +55,7 @@ def measure(
 
 
 def forecast(calibration: Calibration, corpus: Corpus, landmarks: int, workers: int, *, published: bool) -> Any:
-    """What `bigkernel plan` would tell: the forecast, and the announced peak of a worker in bytes."""
+    """Return what `bigkernel plan` would tell: the forecast, and the announced peak of a worker in bytes."""
     model = estimator(landmarks)
     steps = plan_of(model, UnitNormalizer().fit(corpus).transform(corpus))
     told = calibration.forecast(steps, work_of(model, steps, corpus), workers=workers, run=published)

@@ -75,7 +75,7 @@ def all_rounds(fit: Fit, directory: Path, log: Log, seed: int, every: float, min
 
 
 def signals(every: float) -> dict[str, str]:
-    """Who gets which signals, for the foot of the page."""
+    """Return the signals and their receivers, for the foot of the page."""
     workers = f"every {every:g} s in the mean; a frozen one is given up after {TTL_SECONDS} s"
     return {"signals to workers": workers, "signals to drivers": "3 SIGKILL and 1 SIGTERM a round"}
 

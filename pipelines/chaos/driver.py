@@ -115,7 +115,7 @@ class Driver:
         return sorted(self._family.values(), key=lambda process: process.pid)
 
     def lines(self) -> list[str]:
-        """What it has said on standard error since the last call, whole lines."""
+        """Return whole lines that it wrote on standard error since the last call."""
         with open(self.output, "rb") as file:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -155,7 +155,7 @@ class Driver:
 
 
 def kind_of(line: str) -> str:
-    """What a driver's line is: "progress", "incident", or "log" for what Dask and Python say of themselves."""
+    """Return the kind of a driver's line: "progress", "incident", or "log" for what Dask and Python say."""
     if re.match(r"dashboard: |[\w-]+: \d+ of \d+ segments, ", line):
         return "progress"
     ours = line.partition(":")[0] in vars(errors) or re.match(r"[a-z][\w-]*: |/|interrupted|\w+Warning: ", line)
@@ -163,7 +163,7 @@ def kind_of(line: str) -> str:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process is there and not only waiting to be reaped."""
+    """True where a process is there and not only waiting to be reaped."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -180,7 +180,7 @@ def send(process: psutil.Process, number: signal.Signals) -> bool:
 
 
 def _runs(process: psutil.Process, what: str) -> bool:
-    """Whether a word of its command line holds `what`."""
+    """True where a word of its command line holds `what`."""
     try:
         return any(what in word for word in process.cmdline())
     except psutil.Error:
@@ -188,7 +188,7 @@ def _runs(process: psutil.Process, what: str) -> bool:
 
 
 def addresses_of(process: psutil.Process) -> set[str]:
-    """Where a worker listens, such as "tcp://127.0.0.1:40123"; empty while it starts, or when it is gone."""
+    """Return the address of a worker, such as "tcp://127.0.0.1:40123"; empty while it starts, or when it is gone."""
     try:
         found = [c.laddr for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     except psutil.Error:
@@ -198,7 +198,7 @@ def addresses_of(process: psutil.Process) -> set[str]:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a run says of its segments, read from its files.
+    """Read the state of a run's segments from its files.
 
     Attributes
     ----------
@@ -235,7 +235,7 @@ def _name(file: Path) -> str:
 
 
 def differences(model: Path, other: Path) -> list[str]:
-    """What differs between two stored models: "model.dual_coef_" of an array, or the name of a step.
+    """Return the differences between two stored models: "model.dual_coef_" of an array, or the name of a step.
 
     Both are read whole, and every array must have the SHA-256 that its model states.
 

@@ -1,4 +1,4 @@
-"""What the chaos pipeline shows: the table of its rounds, their timeline, and the page."""
+"""The page of `python -m pipelines chaos`: the table of its rounds, their timeline, and the page."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Log:
 
 
 def shorten(text: str) -> str:
-    """What fits a line of the terminal, 80 characters where there is none."""
+    """Return the characters that fit a line of the terminal; 80 where there is none."""
     width = shutil.get_terminal_size().columns
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
@@ -111,7 +111,7 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether it has finished after every kind of disturbance."""
+        """True where it has finished after every kind of disturbance."""
         return bool(self.identical and self.kills and self.freezes and len(self.drivers) == len(DEATHS) + 1)
 
 

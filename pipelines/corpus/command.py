@@ -78,7 +78,7 @@ _ANYTHING = (dict,)  # `cluster_of` looks at it
 
 
 def _types(option: click.Option) -> tuple[type, ...]:
-    """What an option may be in YAML."""
+    """Return the types that an option may have in YAML."""
     if option.is_flag:
         return (bool,)
     if isinstance(option.type, click.types.IntParamType):

@@ -50,7 +50,7 @@ MNIST_SIZE = (60_000, 784)
 
 @dataclass(frozen=True)
 class Settings:
-    """What a job is; see the options of `pipelines.corpus.command`."""
+    """The settings of a job; see the options of `pipelines.corpus.command`."""
 
     data: Path | None
     corpus: Path | None
@@ -78,7 +78,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Material:
-    """What there is to fit: the originals (none where a corpus is given), all rows, and the test digits."""
+    """The corpora of a job: the originals (none where a corpus is given), all rows, and the test digits."""
 
     originals: Corpus | None
     train: Corpus
@@ -89,7 +89,7 @@ class Material:
 
 @dataclass
 class Outcome:
-    """What a job gives, for the page.
+    """The results of a job, for the page.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
 
 
 def _truth(test: Corpus) -> tuple[Array, Array]:
-    """Which test rows have a label (n,) bool, and the classes of those, as a model tells them."""
+    """Return (n,) bool, the test rows that have a label, and the classes of those, as a model tells them."""
     y, classes = test.column("y"), test.info.classes
     if not _named(classes):
         known: Array = np.isin(y, classes)
@@ -305,7 +305,7 @@ def _machine_rate(rows: Rows) -> float:
 
 
 def _fitted(model: Any, stop: int, seconds: float) -> Record:
-    """What a fit was, from the report of its sweep."""
+    """Return the record of a fit from the report of its sweep."""
     swept = model.sweep_
     return {
         "rows": stop,
@@ -356,7 +356,7 @@ class _Blank:
 
 
 def planned(job: Settings, run: Path) -> Record:
-    """What the job would take: rows, disk, flops, memory of a worker. Nothing is made.
+    """Return the needs of a job: rows, disk, flops, memory of a worker. Nothing is made.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What `python -m pipelines corpus` shows: its plan, its fits, and the error against rows and against landmarks."""
+"""The page of `python -m pipelines corpus`: its plan, its fits, and the error against rows and against landmarks."""
 
 from __future__ import annotations
 

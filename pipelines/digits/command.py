@@ -53,7 +53,7 @@ class Setting:
         return replace(self, **{"alpha": self.alpha * rows, **options})
 
     def facts(self, landmarks: int) -> dict[str, str]:
-        """What the page says of it."""
+        """Return its lines at the foot of the page."""
         return {
             "SSSL": f"σ {self.sigma}, {self.components} components, α {self.alpha:g}, {landmarks:,} landmarks",
             "KRR": f"σ {self.krr_sigma}, α {self.krr_alpha:g}, {landmarks:,} landmarks with all labels, else exact",

@@ -30,7 +30,7 @@ DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything.
+    """The sizes of all parts.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ N_COPIES = 5
 
 @dataclass(frozen=True)
 class Table:
-    """What a table of features is called, and what it is."""
+    """The title of a table of features, and a sentence about it."""
 
     title: str
     text: str

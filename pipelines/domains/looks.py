@@ -1,4 +1,4 @@
-"""What the page of `python -m pipelines domains` shows of the digits: examples, two components, confusion."""
+"""Pictures of the digits on the page of `python -m pipelines domains`: examples, two components, confusion."""
 
 from __future__ import annotations
 

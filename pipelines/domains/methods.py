@@ -74,7 +74,7 @@ class Method:
     needs_styles: bool = False
 
     def takes(self, task: Task) -> bool:
-        """Whether it can be fitted to the task: not beyond `most_rows`, and styles where it needs some."""
+        """True where it can be fitted to the task: not beyond `most_rows`, and styles where it needs some."""
         few = self.most_rows is None or len(task.rows) <= self.most_rows
         return few and (not self.needs_styles or len(np.unique(task.style)) > 1)
 

@@ -38,7 +38,7 @@ def record(key: str, fits: Sequence[Sequence[Fit]]) -> dict[str, Any]:
 
 
 def kind_of(key: str) -> str:
-    """What a method sees, and whether it is exact."""
+    """Return the kind of a method: the images that it sees, and exact or not."""
     method = METHODS[key]
     return KINDS[0] if method.knows == SOURCE else KINDS[1 if method.most_rows is None else 2]
 
@@ -212,7 +212,7 @@ def open_problem(report: Report, sets: tuple[Digits, Digits], fits: Fits, m: int
 
 
 def sentence(found: Verdict, m: int) -> str:
-    """What the numbers of one direction say."""
+    """Put the numbers of one direction into words."""
     ratio = found.exact_seconds / found.answer_seconds
     speed = f"{ratio:.1f} times as fast" if ratio >= 1 else f"{1 / ratio:.1f} times as slow"
     more = "more" if found.difference > 0 else "less"
@@ -238,7 +238,7 @@ def subtitle(parts: Sequence[str]) -> str:
 
 
 def introduction(report: Report) -> None:
-    """What is compared."""
+    """Say what is compared."""
     report.page.text(
         "A model learns from labelled digits of one set, the source, and is asked for those of another, the target. "
         "Two questions are kept apart. Without any image of the target (domain generalization proper) a method has the "
@@ -278,7 +278,7 @@ def chosen_caption(table: str) -> str:
 
 
 def fresh_introduction(report: Report, pair: tuple[Digits, Digits], fresh: tuple[Digits, Digits]) -> None:
-    """How fresh images are made, and what they look like beside the pair's."""
+    """Say how fresh images are made, and show some beside the pair's."""
     report.page.heading("Fresh images")
     report.page.text(
         "Was anything tuned to the pair? The same methods, at the same settings, on images that it has not: rows of "

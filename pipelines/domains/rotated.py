@@ -267,7 +267,7 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
 
 
 def sentence(over_domains: Mapping[str, Sequence[float]]) -> str:
-    """How the other methods compare with pooled KRR, draw by draw."""
+    """Compare the other methods with pooled KRR, draw by draw."""
     parts = []
     for name in list(METHODS)[1:]:
         gains = np.subtract(over_domains[name], over_domains["KRR"])

@@ -34,7 +34,7 @@ _QUICK_CALIBRATION = 0.05  # seconds of the points of a sweep
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: options of the command.
+    """The amount that is measured: options of the command.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Effort:
         return min(CHUNK_ROWS, max(1, self.rows // 32))
 
     def plan(self) -> list[str]:
-        """What would be done, a line each."""
+        """Return the steps that would be done, a line each."""
         flops = self.rows * (2.0 * FEATURES * self.landmarks + self.landmarks**2)
         count = 4 * len(self.segments)
         return [

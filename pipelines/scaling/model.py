@@ -35,7 +35,7 @@ BOUNDS = ("workers", "scheduler", "storage", "merges", "start", "solve")
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a fit has to work with.
+    """The resources of a fit.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Times:
 
     @property
     def bound(self) -> str:
-        """What most of the time is spent on, one of `BOUNDS`."""
+        """The part that takes most of the time, one of `BOUNDS`."""
         streaming = {"workers": self.tasks, "scheduler": self.scheduler, "storage": self.storage}
         first = max(streaming, key=streaming.__getitem__)
         parts = {first: streaming[first], "merges": self.merges, "start": self.start, "solve": self.solve}
@@ -173,7 +173,7 @@ def times(fit: Fit, cluster: Cluster, workers: int) -> Times:
 
 
 def most_workers(fit: Fit, cluster: Cluster) -> float:
-    """How many workers the scheduler keeps busy, t/c: beyond them it is the bound, however many rows there are."""
+    """Return the number of workers that the scheduler keeps busy, t/c; beyond them it bounds any number of rows."""
     return segment_seconds(fit, cluster) / cluster.scheduler_seconds
 
 

@@ -1,4 +1,4 @@
-"""What `python -m pipelines scaling` shows: its tables, its picture and the assumptions behind them.
+"""The page of `python -m pipelines scaling`: its tables, its picture and the assumptions behind them.
 
 Workers are processes of one task each, with one BLAS thread. Times of the model are those of kernel ridge regression on
 digits (784 features of 8 bits, ten classes).
@@ -86,7 +86,7 @@ def _processors(timings: Sequence[Record], workers: int, gemm: float, rows: int)
 
 
 def segments(report: Report, records: Sequence[Record], bare: Mapping[str, float], *, workers: int) -> None:
-    """What a segment costs whatever its rows cost, by whose time it is."""
+    """Show the cost of a segment whose rows cost nothing, by whose time it is."""
     milli = {"seconds": "wall", "scheduler": "scheduler", "driver": "driver", "workers": "workers"}
     yes = {True: "yes", False: "no"}
     shown = [
@@ -268,7 +268,7 @@ def _name_bounds(ax: Any, line: Sequence[tuple[int, float, str]], paper: Paper) 
 
 
 def assumptions(cluster: Cluster, *, memory_bytes: int, calibration: str, correction: str) -> dict[str, str]:
-    """What the model takes for granted, for the page."""
+    """Return the assumptions of the model, for the page."""
     rates = cluster.rates
     return {
         "a worker": f"does what one process of this machine does while all are busy ({calibration})",

@@ -1,4 +1,4 @@
-"""What a segment costs whatever its rows cost: sweeps of segments that do next to nothing, on hundreds of workers.
+"""The cost of a segment beside its rows: sweeps of segments that do next to nothing, on hundreds of workers.
 
 Scheduler, driver and workers are processes of their own, joined by TCP on loopback as on a cluster; hundreds of Dask
 workers share one process, for memory. The processor's time of each process tells what part is whose; the scheduler's is

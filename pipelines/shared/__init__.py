@@ -1,1 +1,1 @@
-"""What several experiments share: their data, charts, pictures and report page."""
+"""Data, charts, pictures and report page of several experiments."""

@@ -78,7 +78,7 @@ def _undeformed(path: Path, name: str, what: str, images: Array, labels: Array, 
 
 
 def deformation(corpus: Corpus, seed: int) -> Deformation:
-    """How the bundled digits in `corpus` are deformed."""
+    """Return the deformation of the bundled digits in `corpus`."""
     return deformation_of(corpus, seed=seed, strength=STRENGTH)
 
 

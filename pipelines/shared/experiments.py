@@ -1,4 +1,4 @@
-"""What the experiments share: options, data files, timing, and where the results go.
+"""Options, data files, timing and the report of the experiments.
 
 An experiment is a click command under `options`. It hands its tables and pictures to a `Report`, which prints the
 tables and leaves CSV, PNG, JSON and one self-contained page in the output directory.
@@ -119,7 +119,7 @@ def steps(what: str, count: int, *, quiet: bool, rows: int = 0) -> Iterator[Call
 
 
 def timed(function: Callable[..., Value], *args: Any, **options: Any) -> tuple[Value, float]:
-    """What the call returns, and its seconds."""
+    """Return the value of a call, and its seconds."""
     start = time.perf_counter()
     value = function(*args, **options)
     return value, time.perf_counter() - start

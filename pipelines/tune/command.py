@@ -93,7 +93,7 @@ def error_on(test: Corpus, model: Pipeline) -> Record:
 
 
 def originals(corpus: Corpus) -> int:
-    """How many digits its rows are copies of."""
+    """Return the number of digits that its rows are copies of."""
     return len(np.unique(corpus.column("group")))
 
 

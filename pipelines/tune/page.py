@@ -1,4 +1,4 @@
-"""What `python -m pipelines tune` shows: the grid and its picture, the final model, and folds with and without groups.
+"""The page of `python -m pipelines tune`: the grid and its picture, the final model, and folds with and without groups.
 
 A record is a candidate: `sigma`, `alpha`, and figures in % each with its standard error under a key that ends in _se.
 """
@@ -65,7 +65,7 @@ def grid(report: Report, records: list[Record], *, folds: int, sweeps: int, seco
 
 
 def final(report: Report, records: list[Record], error: Record, *, held_out: str, tested: str, landmarks: int) -> None:
-    """How the final model was chosen, and its error on the test digits."""
+    """Show the choice of the final model, and its error on the test digits."""
     ranked = sorted(records, key=lambda record: (not record["chosen"], record["rank"], -record["alpha"]))
     report.table(
         "final",
@@ -84,7 +84,7 @@ def final(report: Report, records: list[Record], error: Record, *, held_out: str
 
 
 def promise(records: list[Record], way: str, what: str) -> tuple[Record, str]:
-    """What folds of one kind choose, with by how much its true error is above the promised one; and in words."""
+    """Return the choice of folds of one kind, with its true error less the promised one; and in words."""
     chosen = min(records, key=lambda record: (record[way], -record["alpha"]))
     optimism = chosen["true"] - chosen[way]
     text = (

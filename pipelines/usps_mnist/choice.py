@@ -133,5 +133,5 @@ def whole_grid(
 
 
 def best(found: Sequence[Chosen], method: str) -> Chosen:
-    """What of the grid of a method is most accurate on held-out rows; the first of equals."""
+    """Return the point of a method's grid that is most accurate on held-out rows; the first of equals."""
     return max((one for one in found if one.method == method), key=lambda one: one.accuracy or 0.0)

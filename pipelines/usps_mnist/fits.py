@@ -40,7 +40,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Setting:
-    """What SSSL_m is given: "all" or "landmarks", a kind of landmarks, their number, and hyper-parameters."""
+    """The parameters of SSSL_m: "all" or "landmarks", a kind of landmarks, their number, and hyper-parameters."""
 
     eigenfunctions: str
     landmarks: str

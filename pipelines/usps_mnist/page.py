@@ -55,7 +55,7 @@ def images(rows: Array) -> Array:
 
 
 def introduction(report: Report, source: Array, labels: Array, target: Array, target_labels: Array, seed: int) -> None:
-    """What is compared, and what the digits look like."""
+    """Say what is compared, and show some digits."""
     report.page.text(
         "USPS digits have labels, MNIST digits have none: how many of the MNIST digits are recognised? LR, RR and KRR "
         "learn from the labelled rows alone. SSSL fits a ridge regression on the leading eigenfunctions of the kernel, "
@@ -133,7 +133,7 @@ FITTED = (
 
 
 def verdict(fits: Fits, m: int) -> dict[str, Any]:
-    """What was required: SSSL_m not below the reference's accuracies somewhere, and its speed over SSSL_N.
+    """Compare with the requirements: SSSL_m not below the reference's accuracies somewhere, and its speed over SSSL_N.
 
     Returns
     -------

@@ -51,7 +51,7 @@ class Run:
 
 
 def nystrom_name(m: int) -> str:
-    """What KRR on m landmarks is called."""
+    """Return the name of KRR on m landmarks."""
     return f"Nyström, m = {m:,}"
 
 
@@ -74,7 +74,7 @@ SECONDS = Column("seconds", "s", lambda record: show_seconds(record["seconds"]))
 
 
 def introduction(report: Report, repeats: int, penalty: float, sigma: float) -> None:
-    """What is compared."""
+    """Say what is compared."""
     report.page.text(
         f"Linear regression (LR), ridge regression (RR, λ = {penalty:g}) and kernel ridge regression (KRR, λ = "
         f"{penalty:g}, Gaussian kernel of σ = {sigma:g}) predict what experts say of a wine. Errors are mean squared "
@@ -237,7 +237,7 @@ def points(runs: Sequence[Run], rows: str) -> list[float]:
 
 
 def advantage(report: Report, random: Sequence[Run], cleared: Sequence[Run], grouped: Sequence[Run]) -> None:
-    """What KRR's advantage over RR is made of; `cleared` are the random splits without the copies of test rows."""
+    """Take KRR's advantage over RR apart; `cleared` are the random splits without the copies of test rows."""
     share = 100 * statistics.mean(run.n_copied / run.n_test for run in random)
     taken = random[0].n_train - statistics.mean(run.n_train for run in of(cleared, "LR"))
     steps = [
