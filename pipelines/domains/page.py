@@ -18,6 +18,7 @@ from pipelines.domains.methods import METHODS, SOURCE, TARGET, Fit
 from pipelines.domains.pair import Chosen, Fits
 from pipelines.domains.pictures import Bar, accuracy_panels
 from pipelines.shared import pictures
+from pipelines.shared.domain_sweeps import summary
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
 
 Array = NDArray[Any]
@@ -308,21 +309,10 @@ def fresh_caption(table: str, rows: tuple[int, int]) -> str:
 
 def scale(report: Report, found: Mapping[str, Mapping[str, Any]], rows: int, m: int) -> None:
     """Seconds and memory of one sweep of each method."""
-    records = [
-        {"name": name, **{key: figures[key] for key in ("seconds", "ratio", "peak_bytes", "announced_bytes")}}
-        for name, figures in found.items()
-    ]
-    columns = [
-        Column("name", "one sweep of", left=True),
-        Column("seconds", "seconds", ".1f"),
-        Column("ratio", "to Gram", lambda line: f"{line['ratio']:.2f}×"),
-        Column("peak_bytes", "peak MB", lambda line: f"{line['peak_bytes'] / 1e6:,.0f}"),
-        Column("announced_bytes", "announced MB", lambda line: f"{line['announced_bytes'] / 1e6:,.0f}"),
-    ]
     report.table(
         "scale",
         f"{rows:,} rows on two workers",
-        Table(columns, records),
+        summary(found),
         caption=f"{rows:,} MNIST digits (repeated and shifted) of 784 pixels in four domains, the last without labels, "
         f"read from disk; m = {m:,} landmarks, of XNV two views of half. One sweep of all rows on a local cluster of "
         "two workers: median seconds, the ratio to the plain Gram sweep in the same rounds, the peak memory of the "

@@ -31,9 +31,10 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.monitor.report.page import Column, Table
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.row_maps import UnitNorm
-from pipelines.shared.timed_sweeps import SIGMA, moments_job, table
+from pipelines.shared.timed_sweeps import SIGMA, moments_job
 
 Array = NDArray[Any]
 N_DOMAINS = 4
@@ -116,19 +117,19 @@ def measure(
     }
 
 
+def summary(result: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A line a method: seconds, their ratio to the Gram sweep's, memory as measured and as announced."""
+    columns = [
+        Column("name", "one sweep of", left=True),
+        Column("seconds", "seconds", ".2f"),
+        Column("ratio", "to Gram", lambda line: f"{line['ratio']:.2f}×"),
+        Column("peak_bytes", "peak MB", lambda line: f"{line['peak_bytes'] / 1e6:,.0f}"),
+        Column("announced_bytes", "announced MB", lambda line: f"{line['announced_bytes'] / 1e6:,.0f}"),
+    ]
+    return Table(columns, [{"name": name, **figures} for name, figures in result.items()])
+
+
 def show(result: Mapping[str, Mapping[str, Any]], title: str) -> None:
-    """Print the table."""
-    table(
-        title,
-        ["one sweep of", "seconds", "to Gram", "peak MB", "announced MB"],
-        [
-            [
-                name,
-                f"{r['seconds']:.2f}",
-                f"{r['ratio']:.2f}×",
-                f"{r['peak_bytes'] / 1e6:,.0f}",
-                f"{r['announced_bytes'] / 1e6:,.0f}",
-            ]
-            for name, r in result.items()
-        ],
-    )
+    """Print the table under its title."""
+    print(title)
+    summary(result).print()
