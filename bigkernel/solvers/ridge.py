@@ -36,9 +36,7 @@ class Whitening:
     rank : r
     pivots : (r,) the landmarks kept, or None: all, through `basis`
     factor : (r, r) lower triangular L, or None
-    basis : (p, r), T itself, for cores that are not positive
-
-    With neither factor nor basis, T is the identity.
+    basis : (p, r), T itself, for cores that are not positive; with neither factor nor basis, T is the identity
     """
 
     width: int
