@@ -1,8 +1,7 @@
 """Kernels: small things that are called, `k(X, Z)`, and that bind landmarks for the fast block path.
 
 Shapes: X (n, d) rows, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,). Equations as in Schölkopf & Smola, *Learning
-with Kernels* (2002), and Rasmussen & Williams (2006), ch. 4, for Matérn. (Seed 000 prints the Gaussian with the
-distance unsquared; its code squares it, and so do we.)
+with Kernels* (2002), and Rasmussen & Williams (2006), ch. 4, for Matérn.
 
 `k.bind(Z, dtype)` prepares Z once and returns a `Bound`, which fills preallocated blocks without a temporary. Kernels
 of the distance make it one product: with ‖x‖² and 1 appended to the rows, 1 and ‖z‖² to the landmarks, the GEMM gives

@@ -1,7 +1,7 @@
 """Positive definiteness: the eigenvalues of a Gram matrix, and whether a kernel has a feature map on given rows.
 
 A kernel is positive definite symmetric (PDS) when every Gram matrix [k(x_i, x_j)] is symmetric with no negative
-eigenvalue (seed 000, Definition 1; equivalent to Mercer's condition, its Theorem 1). A finite sample can refute that
+eigenvalue (equivalent to Mercer's condition). A finite sample can refute that
 but not prove it: what is found here holds for the rows that were given. Shapes: n rows X (n, d), Gram matrix (n, n).
 """
 

@@ -1,4 +1,4 @@
-"""Simple semi-supervised learning as a small problem: ridge on the leading eigenfunctions of the kernel (seed 001).
+"""Simple semi-supervised learning as a small problem: ridge on the leading eigenfunctions of the kernel.
 
 Notation: m landmarks, p columns of the map, s components, c targets; all rows, labelled or not, shape the
 eigenfunctions, the labelled ones (l) alone the weights β. See Ji, Yang, Lin, Jin & Han (ICML 2012).
@@ -36,7 +36,7 @@ def sssl_all(
     """SSSL_m with eigenfunctions of all rows: coefficients over the landmarks (p, c), and the s eigenvalues.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j are what VᵀK gives in the exact form, so that λ means the
-    same in all three (Ji et al. 2012; seed 001). With a `penalty` P (r, r) in whitened coordinates they are those of
+    same in all three (Ji et al. 2012). With a `penalty` P (r, r) in whitened coordinates they are those of
     ΦᵀΦ w = λ P w, which avoid what P makes dear: the difference of labelled and unlabelled rows, say (`alignment`).
     """
     values, W = leading(whitening.rotate(everything.G), n_components, certificates, penalty=penalty)
@@ -59,9 +59,8 @@ def sssl_core(
 ) -> tuple[Array, Array]:
     """SSSL with eigenfunctions of the core: coefficients over its points (p, c), and the s eigenvalues.
 
-    Core of m landmarks: SSSL_m as in seed 001 eq. 8; core of all N rows: SSSL_N (eq. 6, whose Λ^{1/2} only rescales β).
-    With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py, f(x) = k(x, ·)Vβ. (Eq. 7 prints the penalty as a norm; its
-    solution is that of the squared norm.)
+    Core of m landmarks: SSSL_m; core of all N rows: SSSL_N. With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py,
+    f(x) = k(x, ·)Vβ.
     """
     values, V = leading(core, n_components, certificates)
     G, C = V.T @ labelled_G @ V, V.T @ labelled_C

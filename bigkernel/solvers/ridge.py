@@ -323,8 +323,7 @@ def nystrom_ridge(
 ) -> tuple[Array, Array, Array]:
     """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
 
-    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000); b as in seed 002,
-    whose right-hand side must read (Σy, y).
+    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000).
     """
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
     w = ridge(small.G, small.C, alpha, n_rows=moments.rows, condition=whitening.condition, certificates=certificates)
@@ -340,7 +339,7 @@ def exact_krr(
     weight: Array | None = None,
     certificates: Certificates | None = None,
 ) -> tuple[Array, Array]:
-    """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky (seed 000 eq. 17; with b: seed 002).
+    """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky.
 
     Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. K is positive
     semi-definite; `indefinite_krr` is for kernels that are not.
