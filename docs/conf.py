@@ -62,13 +62,31 @@ html_sidebars: dict[str, list[str]] = {page: [] for page in _SINGLE_PAGES}
 copyright = "the bigkernel developers, BSD-3 licence"
 
 
-def _is_foreign(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the methods that scikit-learn documents: `get_params`, `set_fit_request` and their like."""
+# what packages of bigkernel ask of estimators and kernels, and users do not
+_PROTOCOLS = {
+    *(
+        "adopt",
+        "basis",
+        "check_parameters",
+        "coordinates",
+        "exact",
+        "n_landmarks",
+        "penalty",
+        "sweep",
+        "training",
+        "widest",
+    ),
+    *("bind", "finish", "kinked", "resolve", "widths"),
+}
+
+
+def _is_left_out(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out methods that packages ask for, and those that scikit-learn documents, such as `set_fit_request`."""
     function = inspect.unwrap(member.fget if isinstance(member, property) else member) if callable(member) else member
     module = getattr(function, "__module__", None) or "bigkernel"
-    return True if what == "class" and not module.startswith("bigkernel") else None
+    return True if what == "class" and (name in _PROTOCOLS or not module.startswith("bigkernel")) else None
 
 
 def setup(app: Any) -> None:
     """Register what autodoc asks."""
-    app.connect("autodoc-skip-member", _is_foreign)
+    app.connect("autodoc-skip-member", _is_left_out)
