@@ -26,6 +26,7 @@ templates_path = ["_templates"]
 nitpicky = True
 language = "en"
 pygments_style = "friendly"
+highlight_language = "text"
 
 # Markdown
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence", "attrs_block"]
