@@ -285,7 +285,7 @@ class RowsEstimator(StatefulEstimator):
     # -- scores ------------------------------------------------------------------------------------------------------
 
     def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0) -> Accumulator:
-        """What scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
+        """Return the sums that scores are made of, from one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
         `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`JudgingStatistic`).
         """

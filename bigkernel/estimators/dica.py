@@ -181,7 +181,7 @@ class DICA(DomainedTransformer):
         return self
 
     def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
-        """What `fit` on these rows would cost, without running it; see `KernelRidge.plan`."""
+        """Return the plan of `fit` on these rows, without running it; see `KernelRidge.plan`."""
         self._check_settings()
         if self.exact:
             raise ConfigError("DICA: the exact form has no sweep to plan; set n_landmarks")
@@ -191,11 +191,11 @@ class DICA(DomainedTransformer):
 
     @property
     def n_components_(self) -> int:
-        """How many components there are."""
+        """The number of components."""
         return len(self.eigenvalues_)
 
     def fit_report(self) -> dict[str, Any]:
-        """What the fit was, as plain data: `KernelRidge.fit_report` with `domains` and `distributional_variance`."""
+        """Describe the fit as plain data: `KernelRidge.fit_report` with `domains` and `distributional_variance`."""
         report = super().fit_report()
         report.pop("labelled_rows", None)
         report["components"] = self.n_components_

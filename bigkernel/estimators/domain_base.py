@@ -200,7 +200,7 @@ def distinct(rows: Rows, name: str) -> Array:
 
 
 def cell_counts(rows: Rows, cells: Cells) -> Array:
-    """How many rows there are in each cell, (G, k + 1) int64: from the columns alone, whatever their weights.
+    """Count the rows of each cell, (G, k + 1) int64: from the columns alone, whatever their weights.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a model is worth on rows with labels, as plain figures for the terminal, the journal and the report of a run.
+"""Figures of a model on rows with labels for the terminal, the journal and the report of a run.
 
 rows, seconds      how many were scored, and how long that took
 of, corpus         "held-out", "training" or "scored"; and which corpus

@@ -18,7 +18,7 @@ _SCALARS = (bool, int, float, str, type(None))
 
 @dataclass
 class Content:
-    """What a file holds of one estimator; reading takes entries out, writing puts them in.
+    """The part of a file that is one estimator's; reading takes entries out, writing puts them in.
 
     Attributes
     ----------

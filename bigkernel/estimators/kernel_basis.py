@@ -232,11 +232,11 @@ class KernelEstimator(StatefulEstimator):
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
             chosen = choose(rows, self.landmarks, count, kernel=self._kernel(), rng=rng)
-        residuals.tell(chosen.note or "", True, None)
+        residuals.warn_or_note(chosen.note or "", True, None)
         return chosen.landmarks
 
     def _count(self, rows: Rows) -> Any:
-        """How many landmarks are taken, or None: as many as are given."""
+        """Return the number of landmarks to take, or None: as many as are given."""
         return self.n_landmarks
 
     def _fourier_basis(self, rows: Rows, *, look: bool) -> FourierBasis:

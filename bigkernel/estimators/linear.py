@@ -88,7 +88,7 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         return self
 
     def plan(self, X: Any, y: Any = None) -> Plan:
-        """What `fit` on these rows would cost, without running it."""
+        """Return the plan of `fit` on these rows, without running it."""
         rows = as_rows(X, y)
         shape = rows.columns["y"].shape
         targets = Targets(1 if len(shape) == 1 else shape[1])
@@ -128,7 +128,7 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
         return self
 
     def fit_report(self) -> dict[str, Any]:
-        """What the fit was, as plain data; see `KernelRidge.fit_report`."""
+        """Describe the fit as plain data; see `KernelRidge.fit_report`."""
         check_is_fitted(self)
         fit = self._require("fit")
         return {

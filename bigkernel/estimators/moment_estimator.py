@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class ExactProblem:
-    """What an exact solve starts from: K (n, n), what its rows are fitted to, and their weights (n,) or None."""
+    """All that an exact solve starts from: K (n, n), what its rows are fitted to, and their weights (n,) or None."""
 
     inputs: Inputs
     basis: LandmarkBasis
@@ -208,7 +208,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         return fewer
 
     def plan(self, X: Any, y: Any = None) -> Plan:
-        """What `fit` on these rows would cost, without running it.
+        """Return the plan of `fit` on these rows, without running it.
 
         Returns
         -------
@@ -341,7 +341,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     def fit_report(self) -> dict[str, Any]:
-        """What the fit was, as plain data.
+        """Describe the fit as plain data.
 
         Kernel, landmarks, rank, dtype, the sweep's seconds, rates and peak memory, bad rows that were skipped,
         `trace_error`, tr(K − K̂)/tr(K) of the choice of landmarks (of the rows of the fit by their moments where

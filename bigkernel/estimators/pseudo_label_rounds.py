@@ -103,7 +103,7 @@ class PseudoLabelRounds:
         )
 
     def _collapse(self, labels: PseudoLabels, least: float, number: int, settled: bool) -> str:
-        """What is to be warned of, or nothing."""
+        """Return the warning that is due, or nothing."""
         found, name = labels.equivocation, type(self).__name__
         if found > FLAT and (settled or number >= TRIAL_ROUNDS):
             share = labels.counts.max() / max(labels.counts.sum(), 1e-300)
@@ -136,7 +136,7 @@ def _sweep_pseudo_labels(
 
 @dataclass(frozen=True, eq=False)
 class ReducedSides:
-    """What all rounds share: the whitening, both sides' moments in it, and the graph, where the method has one."""
+    """Shared by all rounds: the whitening, both sides' moments in it, and the graph, where the method has one."""
 
     whitening: Whitening
     aligned: Aligned
@@ -240,7 +240,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         return as_rows(rows, domain=sides.cells.domain(labels).astype(np.int8))
 
     def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
-        """What the sweep of moments on these rows would cost, without running it; a round costs less.
+        """Return the plan of the sweep of moments on these rows, without running it; a round costs less.
 
         Returns
         -------

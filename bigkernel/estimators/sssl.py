@@ -31,7 +31,7 @@ from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.jda import Aligned, distance_penalty
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
 from bigkernel.solvers.pseudo_labels import Decision, Sides
-from bigkernel.solvers.residuals import Certificates, tell
+from bigkernel.solvers.residuals import Certificates, warn_or_note
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, Targets
@@ -211,7 +211,7 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
 
     @property
     def n_components_(self) -> int:
-        """How many eigenfunctions were used: n_components, or the numerical rank where that is less."""
+        """The number of eigenfunctions that were used: n_components, or the numerical rank where that is less."""
         return len(self.eigenvalues_)
 
 
@@ -232,7 +232,7 @@ class _Penalty:
 def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None:
     # only the largest eigenvalues are looked at afterwards
     if not kernel.positive:
-        tell(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
+        warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
 
 
 class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):

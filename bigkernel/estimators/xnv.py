@@ -108,7 +108,7 @@ class _XNV(LandmarkEstimator):
         return replace(basis, landmarks=basis.landmarks[order])
 
     def _count(self, rows: Rows) -> int:
-        """How many landmarks the two views have together."""
+        """Return the number of landmarks of the two views together."""
         if not isinstance(self.landmarks, str):
             count = len(self.landmarks)
             if not count or count % 2 or self.n_landmarks not in (None, count // 2):
@@ -170,7 +170,7 @@ class _XNV(LandmarkEstimator):
         return self._of_columns(before, count, np.concatenate([np.arange(count), view + np.arange(count)]))
 
     def fit_report(self) -> dict[str, Any]:
-        """What the fit was, as plain data; see `KernelRidge.fit_report`. `rank` is that of the canonical directions."""
+        """Describe the fit as plain data; see `KernelRidge.fit_report`. `rank` is that of the canonical directions."""
         return {**super().fit_report(), "view_ranks": list(self.view_ranks_)}
 
 

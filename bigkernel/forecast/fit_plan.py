@@ -1,4 +1,4 @@
-"""What `bigkernel plan` tells: the plan of a fit's sweep, and its time by the calibration of this machine."""
+"""The plan of a fit's sweep, and its time by the calibration of this machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def plan_of(model: Any, rows: Rows) -> Plan:
 
 
 def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
-    """What a forecast needs to know of a fit beyond its plan; `corpus` tells whether its files stay in memory."""
+    """Return what a forecast needs beyond the plan of a fit; `corpus` tells whether its files stay in memory."""
     steps = _before(model)
     projection = next((step for step in steps if isinstance(step, DomainedTransformer)), None)
     last = projection or _last(model)
@@ -126,7 +126,7 @@ def echo_stages(stage_seconds: Mapping[str, float]) -> None:
 
 
 def echo_origin(calibration: Calibration) -> None:
-    """Where a forecast comes from, and how far it is to be trusted."""
+    """Print the origin of a forecast, and how far it is to be trusted."""
     machine = calibration.machine
     where = f"{calibration.host} ({machine.processors} × {machine.processor})"
     echo(

@@ -1,4 +1,4 @@
-"""What a fold says of a candidate, and the scores that are read from it.
+"""Figures of a candidate on a fold, and the scores that are read from them.
 
 Numbers: n, Σ(y − f)² and the spread Σ(y − mean)² of each target, all from moments. Classes: their confusion matrix and
 log-loss too, which need predictions.

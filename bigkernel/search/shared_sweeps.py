@@ -266,7 +266,7 @@ class Work:
             self.kept[id(members)] = {name: values.sum(axis=0, keepdims=True) for name, values in total.items()}
 
     def problem_of(self, candidate: Candidate) -> Problem:
-        """What a fit of the candidate to all rows would solve: sums that were kept, or are swept once more."""
+        """Return what a fit of the candidate to all rows would solve: sums that were kept, or are swept once more."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         kept = None if found is None else self.kept.get(id(found))
         if kept is None:

@@ -34,7 +34,7 @@ from bigkernel.search.splits import partitions
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a search will do, before it does it.
+    """The plan of a search: candidates, splits, sweeps and their cost.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     def plan(
         self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None, sample_domain: Any = None
     ) -> SearchPlan:
-        """What `fit` would do, without doing it (landmarks are drawn)."""
+        """Return the plan of `fit`, without running it (landmarks are drawn)."""
         prepared = self._prepare(X, y, groups, sample_weight, sample_domain)
         return self._plan(prepared)
 

@@ -72,7 +72,7 @@ def anchor_weights(
 
 
 def constant_diagonal(kernel: Kernel) -> bool:
-    """Whether k(x, x) = 1 for every row, as for kernels of a distance."""
+    """True where k(x, x) = 1 for every row, as for kernels of a distance."""
     return type(kernel).diag is Kernel.diag
 
 

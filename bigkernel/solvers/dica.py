@@ -35,7 +35,7 @@ _NULL = 1e-9  # eigenvalues below this share of the largest are rounding
 
 @dataclass(frozen=True)
 class Components:
-    """What a fit gives: z(x) = φ(x)ᵀW + b, centred by the mean of the training rows.
+    """Components z(x) = φ(x)ᵀW + b, centred by the mean of the training rows.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ def indefinite_krr(
     note = "" if positive else positive_definite.negative_note(values, kernel)
     if not note:
         return exact_krr(K, Y, alpha, fit_intercept=fit_intercept, weight=weight, certificates=certificates)
-    residuals.tell(note, True, certificates)
+    residuals.warn_or_note(note, True, certificates)
     keep = values > tolerance * np.abs(values).max()
     roots, basis = np.sqrt(values[keep]), vectors[:, keep]
     phi, weights = basis * roots, np.ones(len(K)) if weight is None else weight

@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Where a method is ridge: φ' = Bᵀ(Tᵀφ), with a whitening T (p×r) and a basis B (r×s), or without either.
+    """The ridge of a method is in φ' = Bᵀ(Tᵀφ), with a whitening T (p×r) and a basis B (r×s), or without either.
 
     A candidate may take the first s of them, where they are ranked.
     """
@@ -66,7 +66,7 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 
 @dataclass(frozen=True)
 class Penalty:
-    """What differs between the candidates that share all moments: α (or "gcv"), the intercept, and s (None: all)."""
+    """α (or "gcv"), the intercept, and s (None: all): the candidates that share all moments differ in no more."""
 
     alpha: float | str
     fit_intercept: bool = False

@@ -105,19 +105,19 @@ def effective_dof(G: Array, alpha: float, solve: Callable[[Array], Array]) -> fl
 
 
 def duplicates(Z: Array) -> int:
-    """How many rows of Z (m, d) repeat another one."""
+    """Count the rows of Z (m, d) that repeat another one."""
     rows = np.ascontiguousarray(Z + 0.0)  # −0 is 0
     return len(rows) - len({row.tobytes() for row in rows})
 
 
 def constant_features(Z: Array) -> int:
-    """How many columns of Z (m, d) do not vary."""
+    """Count the columns of Z (m, d) that do not vary."""
     return int((Z[:1] == Z).all(axis=0).sum())
 
 
 @dataclass
 class Certificates:
-    """What the solves of one fit say of themselves; the solvers fill it, the fit report shows it.
+    """Residuals, conditions and notes of the solves of one fit; the solvers fill it, the fit report shows it.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class Certificates:
         return {**self.ratios, **self.figures, "rounding": self.rounding}
 
 
-def tell(note: str, warn: bool, certificates: Certificates | None) -> None:
+def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> None:
     """Leave a note with the certificates, or without them warn of it, if it says anything and that is wanted."""
     if certificates is not None:
         certificates.notes += [note] if note else []

@@ -114,7 +114,9 @@ def whiten(
     scale = float(np.abs(core).max(initial=0.0))
     tolerance = m * eps * scale
     if scale == 0:
-        residuals.tell(f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates)
+        residuals.warn_or_note(
+            f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates
+        )
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     factor, pivots, rank, _ = linalg.lapack.dpstrf(core, tol=tolerance, lower=1)
     pivots = pivots.astype(np.int64) - 1
@@ -125,7 +127,7 @@ def whiten(
         rest = core[np.ix_(lost, lost)] - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
             return _whiten_indefinite(core, eps, kernel, warn, certificates)
-        residuals.tell(
+        residuals.warn_or_note(
             f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
             f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
             warn,
@@ -144,7 +146,9 @@ def _whiten_indefinite(
     # K_mm = U D Uᵀ, keep D_j > m·eps·D_max: φ(x) = D^{-1/2} Uᵀ k(Z, x)
     values, vectors = linalg.eigh(core, driver="evd")
     keep = values > len(core) * eps * np.abs(values).max()
-    residuals.tell(positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates)
+    residuals.warn_or_note(
+        positive_definite.negative_note(values, kernel, tolerance=len(core) * eps), warn, certificates
+    )
     if certificates is not None:
         certificates.ratios["whitening"], certificates.ratios["orthogonality"] = residuals.eigen(core, values, vectors)
         if keep.any():
