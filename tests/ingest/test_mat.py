@@ -208,6 +208,12 @@ def test_a_variable_that_asks_for_more_memory_than_it_may_hold_is_refused(apart,
     assert "x (12×5 double) at byte 128: it asks for more memory than its values can take" in refused(path, y="none")
 
 
+def test_more_variables_than_are_looked_at_are_refused_while_the_file_is_walked(tmp_path, refused):
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
+    (tmp_path / "m.mat").write_bytes(gzip.compress(header + struct.pack("<2I", 14, 0) * 10**6))
+    assert "byte 131200: more than 16,384 variables" in refused(tmp_path / "m.mat")
+
+
 def test_a_variable_that_takes_too_long_is_refused(apart, saved, refused, monkeypatch):
     monkeypatch.setattr("bigkernel.ingest.readers.mat._SPARE_SECONDS", -300)
     assert "x.mat: damaged: the variable that begins at byte 128: nothing after" in refused(saved({"x": X}, "x.mat"))

@@ -32,6 +32,7 @@ from bigkernel.ingest.readers.mat_process import HEADER_BYTES, LOOK_BYTES
 from bigkernel.ingest.readers.source import Block, Source, Stream, aligned, block_rows, open_stream, require_features
 
 _EXPANSION = 8 * 1100  # a double takes a byte at least, and deflate expands at most 1032-fold
+_MOST_VARIABLES = 2**14
 _SPARE_BYTES = 2**28  # of memory, beside the values
 _SPARE_SECONDS, _BYTES_A_SECOND = 60, 2**20
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -119,13 +120,15 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
 def _variables(path: str) -> list[_Variable]:
     """Return the variables of a file, whose frame is walked from end to end; nothing is decoded but their heads."""
     frame: list[tuple[int, int]] = []
-    looks = b""
+    looks: list[bytes] = []
     with open_stream(path) as stream:
         header, order = _header(stream)
         while tag := stream.read(8):
             start = stream.offset - len(tag)
             stop = start + 8 + (struct.unpack(order + "4xI", tag)[0] if len(tag) == 8 else 0)
-            looks += (tag + stream.read(min(stop - start, LOOK_BYTES) - 8)).ljust(LOOK_BYTES, b"\0")
+            if len(looks) == _MOST_VARIABLES:
+                raise DataError(f"{path}: byte {start}: more than {_MOST_VARIABLES:,} variables; is it damaged?")
+            looks.append(tag + stream.read(min(stop - start, LOOK_BYTES) - 8))
             while stream.offset < stop and stream.read(min(2**20, stop - stream.offset)):
                 pass
             if stream.offset < stop:
@@ -134,7 +137,7 @@ def _variables(path: str) -> list[_Variable]:
                     f"byte {start} goes on to byte {stop} at least; copy or download the file again"
                 )
             frame.append((start, stop))
-    described = _run("describe", header + looks, _SPARE_BYTES)
+    described = _run("describe", header + b"".join(looks), _SPARE_BYTES)
     answers = [json.loads(line) for line in described.stdout.splitlines()]
     found: list[_Variable] = []
     for place, (start, stop) in enumerate(frame):

@@ -2,7 +2,7 @@
 
 `mat` runs this file as a program, with a task and a number of bytes of memory: some damaged bytes crash `scipy.io` (a
 segmentation fault, scipy 1.17), which then ends this process alone. Standard input is the 128-byte header of a file and
-then, to "describe", the first `LOOK_BYTES` of each variable (padded), answered by a line of JSON each; to "load", one
+then, to "describe", the first `LOOK_BYTES` of each variable, answered by a line of JSON each; to "load", one
 variable, answered by its values in the format of `numpy.save`.
 """
 
@@ -31,10 +31,8 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _describe(content: bytes) -> dict[str, Any]:
-    order: Literal["little", "big"] = "little" if content[126:128] == b"IM" else "big"
-    end = HEADER_BYTES + 8 + int.from_bytes(content[HEADER_BYTES + 4 : HEADER_BYTES + 8], order)
     try:
-        ((name, shape, kind),) = scipy.io.whosmat(io.BytesIO(content[:end]))
+        ((name, shape, kind),) = scipy.io.whosmat(io.BytesIO(content))
     except Exception as error:  # whatever scipy.io raises over damage
         return {"error": f"{error} ({type(error).__name__})"}
     return {"name": name, "shape": list(map(int, shape)), "kind": kind}
@@ -43,10 +41,13 @@ def _describe(content: bytes) -> dict[str, Any]:
 def answer(task: str, content: bytes, out: BinaryIO) -> None:
     """Write the answer to a task; exits with a line that says what is wrong with a variable to load."""
     if task == "describe":
-        for start in range(HEADER_BYTES, len(content), LOOK_BYTES):
-            told = _describe(content[:HEADER_BYTES] + content[start : start + LOOK_BYTES])
-            out.write(json.dumps(told).encode() + b"\n")
+        order: Literal["little", "big"] = "little" if content[126:128] == b"IM" else "big"
+        start = HEADER_BYTES
+        while start < len(content):
+            stop = start + min(LOOK_BYTES, 8 + int.from_bytes(content[start + 4 : start + 8], order))
+            out.write(json.dumps(_describe(content[:HEADER_BYTES] + content[start:stop])).encode() + b"\n")
             out.flush()
+            start = stop
         return
     try:
         (values,) = (found for name, found in scipy.io.loadmat(io.BytesIO(content)).items() if name[:2] != "__")
