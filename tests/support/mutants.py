@@ -1,0 +1,554 @@
+"""Sixty mutants of the core, each of which some test must find: `python tests/support/mutants.py [--list] [--only N]`.
+
+A mutant is one exact change of a module. It is made in a copy of the package in a temporary directory, and the tests
+that should see it run there until the first fails. A text that is not in its module any more, or is there twice, stops
+the script: the table has to follow the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 300  # a mutant may wait for ever, too
+
+
+class Mutant(NamedTuple):
+    """In `file` of the package, `old` (there once) becomes `new`; `tests` (file, or file::test) should see it."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = [
+    # ------------------------------------------------ streaming
+    Mutant(
+        "chunks: a segment loses its last step",
+        "streaming/plan.py",
+        "tuple(bounds[cuts[i] : cuts[i + 1] + 1])",
+        "tuple(bounds[cuts[i] : max(cuts[i] + 2, cuts[i + 1])])",
+        "streaming/test_plan.py",
+    ),
+    Mutant(
+        "plan: partial results in the merge tree are not counted",
+        "streaming/plan.py",
+        "(3 + _levels(len(self.segments)))",
+        "3",
+        "streaming/test_plan.py",
+    ),
+    Mutant(
+        "plan: the cap of a worker's memory is not applied",
+        "streaming/plan.py",
+        "if needed <= limit_bytes:",
+        "if needed <= 2 * limit_bytes:",
+        "streaming/test_plan.py",
+    ),
+    Mutant(
+        "merge tree: the odd node at the end is dropped",
+        "streaming/merge_tree.py",
+        "names = above + names[len(names) - len(names) % 2 :]",
+        "names = above",
+        "engine/test_sweep.py",
+    ),
+    Mutant(
+        "merge tree: merges are swapped",
+        "streaming/merge_tree.py",
+        "merges.append((node, names[i], names[i + 1]))",
+        "merges.append((node, names[i + 1], names[i]))",
+        "engine/test_sweep.py",
+    ),
+    Mutant(
+        "folds: the row number starts at the chunk",
+        "streaming/folds.py",
+        "ids = np.arange(chunk.start, chunk.start + len(chunk))",
+        "ids = np.arange(len(chunk))",
+        "streaming/test_folds.py",
+    ),
+    Mutant(
+        "folds: rows of another domain are tested in the last one",
+        "streaming/folds.py",
+        "return np.where(self.domains[place] == chunk.domain, place, -1)",
+        "return place",
+        "streaming/test_folds.py",
+    ),
+    Mutant(
+        "rows: infinity passes",
+        "streaming/chunk.py",
+        "wrong: Array = np.isinf(values) if missing else ~np.isfinite(values)",
+        "wrong: Array = np.isinf(values) if missing else np.isnan(values)",
+        "streaming/test_chunk.py",
+    ),
+    Mutant(
+        "rows: those left out keep their weight",
+        "streaming/chunk.py",
+        "weight=np.where(bad, 0.0, weight)",
+        "weight=weight",
+        "streaming/test_chunk.py",
+    ),
+    # ------------------------------------------------ kernels
+    Mutant(
+        "gaussian: the 2 of 2σ² is lost",
+        "kernels/functions.py",
+        "return _isotropic(self.sigma, lambda sigma: 1 / (2 * sigma**2))",
+        "return _isotropic(self.sigma, lambda sigma: 1 / sigma**2)",
+        "kernels/test_functions.py",
+    ),
+    Mutant(
+        "matern: r²/3 of ν = 5/2 becomes r²/2",
+        "kernels/functions.py",
+        "strip *= 0 if self.nu == 1.5 else 1 / 3",
+        "strip *= 0 if self.nu == 1.5 else 1 / 2",
+        "kernels/test_functions.py",
+    ),
+    Mutant(
+        "laplacian: the sign of its exponent",
+        "kernels/functions.py",
+        "strip *= -self.gamma",
+        "strip *= self.gamma",
+        "kernels/test_functions.py",
+    ),
+    Mutant(
+        "polynomial: one factor too many",
+        "kernels/functions.py",
+        "for _ in range(int(self.degree) - 1):",
+        "for _ in range(int(self.degree)):",
+        "kernels/test_functions.py",
+    ),
+    Mutant(
+        "bandwidth: weights of the rows do not count",
+        "kernels/functions.py",
+        "weights = np.ones(len(Z)) if weight is None or not weight.sum() > 0 else weight",
+        "weights = np.ones(len(Z))",
+        "kernels/test_functions.py",
+    ),
+    Mutant(
+        "float32: distances that it cannot resolve pass",
+        "kernels/functions.py",
+        "if not blur < 0.01:",
+        "if not blur < 10:",
+        "kernels/test_functions.py",
+    ),
+    Mutant(
+        "syrk: the diagonal of a strip is added twice",
+        "kernels/blas.py",
+        "total[i:j, i:j] += np.triu(corner, 1).T",
+        "total[i:j, i:j] += np.triu(corner).T",
+        "statistics/test_moments.py",
+    ),
+    Mutant(
+        "leverage scores: the ridge is lost",
+        "kernels/landmark_sampling.py",
+        "core.flat[:: len(core) + 1] += ridge / weights",
+        "core.flat[:: len(core) + 1] += 1 / weights",
+        "kernels/test_landmark_sampling.py",
+    ),
+    Mutant(
+        "rpcholesky: what is drawn stays in the urn",
+        "kernels/landmark_sampling.py",
+        'left -= np.einsum("ij,ij->i", G, G)',
+        'left -= 0 * np.einsum("ij,ij->i", G, G)',
+        "kernels/test_landmark_sampling.py",
+    ),
+    # ------------------------------------------------ statistics
+    Mutant(
+        "moments: rows count by their weight, not its root",
+        "statistics/moments.py",
+        "rows *= np.sqrt(w).astype(rows.dtype)[:, None]",
+        "rows *= w.astype(rows.dtype)[:, None]",
+        "statistics/test_moments.py",
+    ),
+    Mutant(
+        "moments: Σ w y² forgets the weight",
+        "statistics/moments.py",
+        'total["q"][at] += (weighted * values).sum(axis=0)',
+        'total["q"][at] += (values * values).sum(axis=0)',
+        "statistics/test_moments.py",
+    ),
+    Mutant(
+        "moments: a centre that is not undone in C",
+        "statistics/moments.py",
+        '"C": total["C"] + a[:, None] * t[:, None, :],',
+        '"C": total["C"],',
+        "statistics/test_moments.py",
+    ),
+    Mutant(
+        "moments: the shift of the targets comes back half in q",
+        "statistics/moments.py",
+        '"q": total["q"] + 2 * shift * t + n[:, None] * shift**2,',
+        '"q": total["q"] + shift * t + n[:, None] * shift**2,',
+        "estimators/test_kernel_ridge.py",
+    ),
+    Mutant(
+        "moments: folds are off by one",
+        "statistics/moments.py",
+        "for number in (*range(self.folds.count), -1)]",
+        "for number in (-1, *range(self.folds.count))]",
+        "statistics/test_moments.py",
+    ),
+    Mutant(
+        "moments: negative weights pass",
+        "statistics/moments.py",
+        "sound = np.isfinite(w) & (w >= 0)",
+        "sound = np.isfinite(w)",
+        "statistics/test_moments.py",
+    ),
+    Mutant(
+        "cells: an unlabelled row counts for the last class",
+        "statistics/domain_cells.py",
+        "return np.where(missing, self.n_classes, place if self.position is None else self.position[place])",
+        "return place if self.position is None else self.position[place]",
+        "statistics/test_domain_cells.py",
+    ),
+    Mutant(
+        "grid scores: truth and guess are swapped",
+        "statistics/grid_scores.py",
+        "cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)",
+        "cell = (np.arange(k) * c + values.argmax(axis=2)) * c + truth[:, None]",
+        "statistics/test_grid_scores.py",
+    ),
+    # ------------------------------------------------ solvers
+    Mutant(
+        "ridge: the penalty is lost",
+        "solvers/ridge.py",
+        "regular[np.diag_indices(len(G))] += alpha",
+        "regular[np.diag_indices(len(G))] += 0.5 * alpha",
+        "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "ridge: C is not centred",
+        "solvers/ridge.py",
+        "return Reduced(float(moments.n), G, C - np.outer(mean, moments.t), np.maximum(q, 0), mean, target_mean)",
+        "return Reduced(float(moments.n), G, C, np.maximum(q, 0), mean, target_mean)",
+        "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "ridge: the intercept forgets the mean of the features",
+        "solvers/ridge.py",
+        "return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)",
+        "return whitening.expand(w), small.target_mean, squared_error(small, w)",
+        "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "ridge: exact form without the roots of the weights",
+        "solvers/ridge.py",
+        "root: Array = np.sqrt(weight)",
+        "root: Array = np.asarray(weight)",
+        "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "whitening: landmarks in the wrong order",
+        "solvers/ridge.py",
+        "return _solve_lower(self.factor, C[self.pivots])",
+        "return _solve_lower(self.factor, C[np.sort(self.pivots)])",
+        "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "gcv: the intercept takes no degree of freedom",
+        "solvers/gcv.py",
+        "left = (self.n - self.fixed - len(self.values) + float(left_out.sum())) / self.n",
+        "left = (self.n - len(self.values) + float(left_out.sum())) / self.n",
+        "solvers/test_gcv.py",
+    ),
+    Mutant(
+        "gcv: more directions than rows count",
+        "solvers/gcv.py",
+        "keep[: max(0, len(values) - int(n - fixed))] = False",
+        "pass",
+        "solvers/test_gcv.py",
+    ),
+    Mutant(
+        "grid: 2b⟨s,w⟩ is lost",
+        "solvers/penalty_grid.py",
+        '- 2 * tested.t + 2 * np.einsum("r,krc->kc", tested.s, weights))',
+        '- 2 * tested.t + np.einsum("r,krc->kc", tested.s, weights))',
+        "solvers/test_penalty_grid.py",
+    ),
+    Mutant(
+        "posterior: the noise of an observation is not added",
+        "solvers/posterior.py",
+        "return total + (self.noise + self.constant)",
+        "return total + self.constant",
+        "solvers/test_posterior.py",
+    ),
+    Mutant(
+        "sssl: the root of the eigenvalues is missing",
+        "solvers/eigenfunctions.py",
+        "basis = W * np.sqrt(values)",
+        "basis = W * values",
+        "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "xnv: the penalty is upside down",
+        "solvers/xnv.py",
+        "charged: Array = (1 - self.correlations) / self.correlations",
+        "charged: Array = self.correlations / (1 - self.correlations + 1e-3)",
+        "solvers/test_xnv_solver.py",
+    ),
+    Mutant(
+        "dica: eigenvectors of the wrong end",
+        "solvers/ridge.py",
+        "return values[::-1][:count], vectors[:, ::-1][:, :count]",
+        "return values[:count], vectors[:, :count]",
+        "solvers/test_dica_solver.py",
+    ),
+    # ------------------------------------------------ storage
+    Mutant(
+        "arrays: no crc32c",
+        "storage/zarr_arrays.py",
+        "[ZstdCodec(level=1), Crc32cCodec()] if compress else [Crc32cCodec()]",
+        "[ZstdCodec(level=1)] if compress else []",
+        "storage/test_zarr_arrays.py",
+    ),
+    Mutant(
+        "arrays: missing chunks are zeros",
+        "storage/zarr_arrays.py",
+        "    lost = missing_chunks(array, 100)\n    if lost:",
+        "    lost = missing_chunks(array, 100)\n    if len(lost) > 1:",
+        "storage/test_zarr_arrays.py",
+    ),
+    Mutant(
+        "arrays: the digest does not see shapes",
+        "storage/zarr_arrays.py",
+        'total.update(f"{name} {array.dtype.str} {array.shape}\\n".encode())',
+        'total.update(f"{name} {array.dtype.str}\\n".encode())',
+        "storage/test_zarr_arrays.py",
+    ),
+    Mutant(
+        "seals: metadata is not compared",
+        "storage/seals.py",
+        "        if _sha256(root / name) != digest:",
+        "        if not (root / name).exists():",
+        "storage/test_zarr_arrays.py",
+    ),
+    Mutant(
+        "seals: swapped chunks pass",
+        "storage/seals.py",
+        "        elif digest != array.chunks:",
+        "        elif len(digest) != len(array.chunks):",
+        "storage/test_corpus.py",
+    ),
+    Mutant(
+        "writing: no fsync of the files",
+        "storage/atomic_write.py",
+        "            _sync(scratch)\n",
+        "",
+        "faults/test_writing.py",
+    ),
+    Mutant(
+        "writing: what was there is replaced without being asked",
+        "storage/atomic_write.py",
+        "    if target.exists() and not overwrite:",
+        "    if target.exists() and overwrite is None:",
+        "storage/test_zarr_arrays.py",
+    ),
+    Mutant(
+        "runs: a JSON file is not synchronised",
+        "storage/run_directory.py",
+        "            os.fsync(file.fileno())\n",
+        "",
+        "storage/test_run_directory.py",
+    ),
+    Mutant(
+        "runs: another job is resumed",
+        "storage/run_directory.py",
+        "                if job.get(name) != found.get(name):",
+        "                if name not in job:",
+        "storage/test_run_directory.py",
+    ),
+    Mutant(
+        "runs: the digest of a partial is not compared",
+        "storage/run_directory.py",
+        "        found = zarr_arrays.digest(values)\n        if found != digest:",
+        "        found = zarr_arrays.digest(values)\n        if not found:",
+        "storage/test_run_directory.py",
+    ),
+    Mutant(
+        "runs: the seal of a receipt is not compared",
+        "storage/run_directory.py",
+        'value.pop("sha256", None) != _seal(value)',
+        'value.pop("sha256", None) is None',
+        "storage/test_run_directory.py",
+    ),
+    Mutant(
+        "locks: a lock that is held is taken",
+        "storage/run_lock.py",
+        '    if found is not None and found["alive"]:',
+        '    if found is not None and found["alive"] is None:',
+        "storage/test_run_directory.py",
+    ),
+    Mutant(
+        "locks: the host is not looked at",
+        "storage/run_lock.py",
+        '    if holder["host"] != socket.gethostname():',
+        '    if holder["host"] is None:',
+        "storage/test_run_directory.py",
+    ),
+    Mutant(
+        "locks: a driver that lost its lock goes on",
+        "storage/run_lock.py",
+        "        if not self._ours():\n            raise RunLocked",
+        "        if not self.path:\n            raise RunLocked",
+        "storage/test_run_directory.py",
+    ),
+    # ------------------------------------------------ engine
+    Mutant(
+        "rows: bad rows are not looked at",
+        "engine/rows.py",
+        "            chunk.require_sound(self.name)\n",
+        "",
+        "engine/test_rows.py",
+    ),
+    Mutant(
+        "preflight: versions of the workers are not compared",
+        "engine/preflight.py",
+        "            if version != mine[name]:",
+        "            if name not in mine:",
+        "faults/test_preflight.py",
+    ),
+    Mutant(
+        "tasks: input and output are not tried again",
+        "engine/tasks.py",
+        "if len(reasons) > job.retries or error.errno in LASTING:",
+        "if reasons:",
+        "engine/test_sweep.py",
+    ),
+    # ------------------------------------------------ estimators, search, ingest
+    Mutant(
+        "kernel ridge: the intercept is missing",
+        "estimators/ridge.py",
+        "self._set_coefficients(coef, intercept if flag else intercept - shift)",
+        "self._set_coefficients(coef, intercept * 0)",
+        "estimators/test_kernel_ridge.py",
+    ),
+    Mutant(
+        "models: the SHA-256 of an array is not compared",
+        "estimators/persistence.py",
+        'if zarr_arrays.digest({"": array}) != expected["sha256"]:',
+        'if not expected["sha256"]:',
+        "estimators/test_persistence.py",
+    ),
+    Mutant(
+        "search: a search trains on the rows that it tests",
+        "search/splits.py",
+        "        if (trained & tested).any():",
+        "        if (trained & tested).all():",
+        "search/test_splits.py",
+    ),
+    Mutant(
+        "ingest: a row may be NaN",
+        "ingest/convert.py",
+        "        if bad.size:",
+        "        if bad.size > 1:",
+        "ingest/test_convert.py",
+    ),
+    Mutant(
+        "split: the boundary belongs to the share before",
+        "ingest/split.py",
+        'side = np.searchsorted(ends, place, side="right") + 1',
+        'side = np.searchsorted(ends, place, side="right")',
+        "ingest/test_several.py",
+    ),
+]
+
+
+def changed(mutant: Mutant, package: Path) -> str:
+    """The text of its module after the change; a SystemExit where the text to change is not there exactly once."""
+    text = (package / mutant.file).read_text(encoding="utf-8")
+    if (count := text.count(mutant.old)) != 1:
+        raise SystemExit(
+            f"{mutant.file}: {mutant.what}: text {'not found' if not count else 'there twice'}: {mutant.old}"
+        )
+    return text.replace(mutant.old, mutant.new)
+
+
+def tested(place: Path, *selections: str) -> tuple[int, str, float]:
+    """Run tests on the package in `place` until one fails: the exit code, which failed, and the seconds."""
+    words = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "--rootdir",
+        str(ROOT),
+        "-c",
+        f"{ROOT}/pyproject.toml",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words, *(f"{ROOT}/tests/{selection}" for selection in selections)],
+            **{"cwd": place, "env": environment, "capture_output": True, "text": True, "timeout": SECONDS},
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "time", time.monotonic() - start
+    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*tests/)?(\S+)", done.stdout, re.MULTILINE)
+    found = failed[1] if failed else done.stdout[-300:] if done.returncode else ""
+    return done.returncode, found, time.monotonic() - start
+
+
+def main() -> None:
+    """Make the mutants, and print which test found each; the exit code is the number of those that survived."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="only print the mutants")
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of mutants")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    wanted = parser.parse_args()
+    chosen = {n: mutant for n, mutant in enumerate(MUTANTS, 1) if not wanted.only or n in wanted.only}
+    texts = {n: changed(mutant, ROOT / "bigkernel") for n, mutant in chosen.items()}
+    if wanted.list:
+        for n, mutant in chosen.items():
+            print(f"{n:2} {mutant.file:30} {mutant.what} ({mutant.tests})")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        places: queue.Queue[Path] = queue.Queue()
+        for job in range(wanted.jobs):
+            places.put(place := Path(temporary, str(job)))
+            shutil.copytree(ROOT / "bigkernel", place / "bigkernel", ignore=shutil.ignore_patterns("__pycache__"))
+            compileall.compile_dir(place, quiet=1)
+        code, found, seconds = tested(place, *sorted({mutant.tests for mutant in chosen.values()}))
+        if code:
+            raise SystemExit(f"without any mutant: {found}")
+        print(f"without any mutant all of these tests pass, in {seconds:.0f} s")
+
+        def killed(n: int) -> tuple[int, str, float]:
+            mutant, place = chosen[n], places.get()
+            module = place / "bigkernel" / mutant.file
+            before = module.read_bytes()
+            for compiled in module.parent.glob(f"__pycache__/{module.stem}.*.pyc"):
+                compiled.unlink()
+            try:
+                module.write_text(texts[n], encoding="utf-8")
+                return tested(place, mutant.tests)
+            finally:
+                module.write_bytes(before)
+                places.put(place)
+
+        survived = 0
+        with ThreadPoolExecutor(wanted.jobs) as pool:
+            for n, (code, found, seconds) in zip(chosen, pool.map(killed, chosen), strict=True):
+                survived += code != 1
+                verdict = found if code == 1 else "SURVIVED" if code == 0 else f"pytest ends with {code}: {found}"
+                print(f"{n:2} {seconds:5.1f} s  {chosen[n].file}: {chosen[n].what}  <- {verdict}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} were found")
+    sys.exit(survived)
+
+
+if __name__ == "__main__":
+    main()
