@@ -35,6 +35,7 @@ def undisturbed(fault_corpus, tmp_path_factory):
     return place / "twin"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what, where", [("tune", "threads"), ("scores", "local")])
 def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(
     fault_corpus, undisturbed, start, tmp_path, what, where
@@ -73,7 +74,9 @@ def fitted(fault_corpus, tmp_path_factory):
     return place / "m.model", place / "twin"
 
 
-@pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(
+    "signal_, code", [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow), (signal.SIGTERM, 75)]
+)
 def test_a_prediction_that_is_ended_is_gone_on_with_to_the_same_bytes(
     fault_corpus, fitted, start, tmp_path, signal_, code
 ):

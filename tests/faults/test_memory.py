@@ -165,9 +165,13 @@ CASES = {
     "scores": ((60_000, 40, "float32", 0, 20_000), scored),
     "deviations": ((60_000, 8, "float64", 0, 40_000), spread),
 }
+FAST = ("few features", "semi-supervised", "scores")  # a bound by rows, one by landmarks, one without moments
 
 
-@pytest.mark.parametrize("shape, job", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "shape, job",
+    [pytest.param(*case, id=name, marks=[pytest.mark.slow] * (name not in FAST)) for name, case in CASES.items()],
+)
 def test_a_fresh_worker_takes_no_more_than_announced(shape, job, make, tmp_path):
     *of_rows, bad = shape if len(shape) == 6 else (*shape, False)
     rows, tiny = make(*of_rows, bad=bad), make(40, 3, "float32", 0, 10)

@@ -79,7 +79,7 @@ def bits(swept):
 # ---------------------------------------------------------------- workers
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["with a run", "without"])
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with a run", "without"])
 def test_F1_a_killed_worker_costs_no_bit_and_is_reported(rows, clean, tmp_path, hold, kept):
     run = tmp_path / "run" if kept else None
     touch = Touch(str(tmp_path / "touched"))
@@ -102,6 +102,7 @@ def test_F1_a_killed_worker_costs_no_bit_and_is_reported(rows, clean, tmp_path, 
         assert survey(run)[0].repeats >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["with a run", "without"])
 def test_F2_both_workers_killed_at_once_cost_no_bit(rows, clean, tmp_path, hold, kept):
     run = tmp_path / "run" if kept else None
@@ -122,6 +123,7 @@ def test_F2_both_workers_killed_at_once_cost_no_bit(rows, clean, tmp_path, hold,
     assert run is None or leftovers(run) == []
 
 
+@pytest.mark.slow
 def test_F3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_error(rows, clean, tmp_path):
     # three segments of a worker's life, wherever the fourth is then: so that it comes to an end on any machine
     crashing = Sums(D, Both((Crash(7, spared=os.getpid()), Sleep(0.05))))
@@ -138,6 +140,7 @@ def test_F3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_err
     assert bits(resumed) == clean
 
 
+@pytest.mark.slow
 def test_F4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_its_repair(rows, clean, tmp_path):
     guilty = plan_sweep(rows, SLEEPY).segments[9]
     cure = tmp_path / "cure"
@@ -156,6 +159,7 @@ def test_F4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_it
     assert sum(receipt.resumed for receipt in swept.receipts) == before
 
 
+@pytest.mark.slow
 def test_F5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp_path, hold):
     stopped, told = {}, {}  # when, by the worker's address
 
@@ -186,6 +190,7 @@ def test_F5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_F15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_path):
     with (
         dask.config.set({"bigkernel.allowed-failures": 0}),
@@ -195,6 +200,7 @@ def test_F15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_pa
         sweep(rows, Sums(D, Devour(10**9)), client=client, run=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_F14_a_full_spill_disk_ends_in_a_named_error_with_the_workers_states(rows, tmpfs):
     disk = tmpfs("40M")
     piece, limit = 10**7, 10**9
@@ -217,6 +223,7 @@ def test_F14_a_full_spill_disk_ends_in_a_named_error_with_the_workers_states(row
 # ---------------------------------------------------------------- scheduler and driver
 
 
+@pytest.mark.slow
 def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, undisturbed, start, tmp_path):
     here = f"tcp://127.0.0.1:{free_port()}"
     code = (
@@ -278,7 +285,7 @@ def same_model(a, b):
     return zarr_arrays.digest(one) == zarr_arrays.digest(two)
 
 
-@pytest.mark.parametrize("where", ["local", "threads"])
+@pytest.mark.parametrize("where", [pytest.param("local", marks=pytest.mark.slow), "threads"])
 @pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 75)])
 def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     fault_corpus, undisturbed, start, tmp_path, where, signal_, code
@@ -334,7 +341,7 @@ def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus,
     assert max(map(len, text.splitlines()[:2])) <= 80
 
 
-@pytest.mark.parametrize("k", range(1, 2 * SEGMENTS, 5))
+@pytest.mark.parametrize("k", [6, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 11, 16, 21, 26, 31))])
 def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(rows, clean, start, tmp_path, k):
     # every step of every publish is enumerated in tests/storage/test_run_directory.py; here the process really ends
     code = f"""
@@ -437,6 +444,7 @@ def test_executing_holds_the_run_for_its_block(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_F16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
     with local_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
@@ -467,7 +475,7 @@ def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows,
     assert touch.starts() == []
 
 
-@pytest.mark.parametrize("where", ["threads", "local"])
+@pytest.mark.parametrize("where", ["threads", pytest.param("local", marks=pytest.mark.slow)])
 def test_F13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(
     rows, tmp_path, tmpfs, where
 ):

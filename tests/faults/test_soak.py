@@ -68,6 +68,7 @@ if __name__ == "__main__":
 
 
 # a scheduler in the same process keeps logs of every transition, up to a length that two hundred sweeps do not reach
+@pytest.mark.slow
 @pytest.mark.parametrize("where, most", [("threads", 30_000), ("dask", 200_000)])
 def test_F40_two_hundred_sweeps_leave_nothing_behind(start, tmp_path, where, most):
     script = tmp_path / "soak.py"

@@ -213,6 +213,7 @@ def test_a_target_that_cannot_be_written_is_refused(rows, tmp_path, monkeypatch)
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     def peak(n_rows):
         path = tmp_path / f"{n_rows}.csv"

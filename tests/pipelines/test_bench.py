@@ -26,6 +26,7 @@ def where(tmp_path, monkeypatch):
     return ["--out", tmp_path, "--data", tmp_path / "none"]
 
 
+@pytest.mark.slow
 def test_the_plan_is_compared_with_fits_of_the_same_invocation(where):
     options = ["--rows", 4000, "--landmarks", "48", "--repeats", 1, "--calibration-seconds", 0.05]
     result = json.loads(run("plan", *where, *options, "--json"))
@@ -41,6 +42,7 @@ def test_the_plan_is_compared_with_fits_of_the_same_invocation(where):
     assert 0 < fit["peak_bytes"] < fit["announced_bytes"]
 
 
+@pytest.mark.slow
 def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
     result = json.loads(run("monitor", *where, "--rows", 20_000, "--landmarks", 600, "--pairs", 2, "--json"))
     watched, unwatched = result["watched"], result["unwatched"]

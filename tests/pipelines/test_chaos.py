@@ -35,6 +35,7 @@ def events(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_a_fit_whose_processes_are_killed_and_frozen_gives_the_same_model(tmp_path: Path) -> None:

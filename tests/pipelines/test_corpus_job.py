@@ -83,6 +83,7 @@ def test_pictures_tables_and_pages_are_left(done):
     assert np.sum(results["confusion"]) == 597
 
 
+@pytest.mark.slow
 def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch):
     run, updated, update = tmp_path / "run", [], MomentStatistic.update
 
@@ -111,6 +112,7 @@ def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_ano
     assert "another job" in other.stderr
 
 
+@pytest.mark.slow
 def test_semi_supervised_learning_hides_labels_and_runs(tmp_path):
     given = (*SMALL, "--method", "sssl", "--components", "30", "--labelled-per-class", "5", "--run", tmp_path / "r")
     results = json.loads(call(*given, "--json").stdout)
@@ -119,6 +121,7 @@ def test_semi_supervised_learning_hides_labels_and_runs(tmp_path):
     assert 0 < results["errors"][-1]["error_60"] < 50
 
 
+@pytest.mark.slow
 def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     run, _ = done
     own = ("--corpus", run / "train.corpus", "--test", run / "originals" / "test.corpus")
@@ -182,6 +185,7 @@ def test_a_job_file_is_the_options_and_the_command_line_counts_more(tmp_path):
     assert load_model(tmp_path / "run" / "model")[-1].alpha == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_job_file_may_describe_its_cluster(tmp_path):
     file = tmp_path / "job.yaml"

@@ -130,6 +130,7 @@ def test_a_page_escapes_text_and_needs_no_network() -> None:
     assert "data:image/png;base64," in text
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_pipeline_prints_one_json_object_and_writes_its_report(tmp_path: Path) -> None:
     options = ["--rows", "2000", "--landmarks", "150", "--workers", "1", "--out", str(tmp_path), "--json"]

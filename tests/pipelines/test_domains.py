@@ -311,6 +311,7 @@ def test_a_figure_that_no_draw_changes_has_no_error() -> None:
     assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -342,6 +343,7 @@ def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data:
     assert 'src="http' not in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_fresh_images_are_judged_with_the_settings_of_the_pair(
     sets: tuple[Digits, Digits], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -381,6 +383,7 @@ def test_a_left_out_domain_gives_neither_rows_nor_landmarks(mnist: Digits) -> No
     assert source.landmarks.shape == (20, 784)
 
 
+@pytest.mark.slow
 def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns(
     mnist: Digits, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

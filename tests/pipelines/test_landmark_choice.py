@@ -55,6 +55,7 @@ def test_records_have_means_and_their_standard_errors() -> None:
     assert record("orthogonal-fourier", 5, [Trial(None, 80.0, 1.0)])["trace_error"] is None
 
 
+@pytest.mark.slow
 def test_the_command_leaves_tables_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landmark_choice, "QUICK", ((8, 16), (5, 8)))
     options = ["--quick", "--rows", "1000", "--repeats", "1", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]

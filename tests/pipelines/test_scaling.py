@@ -221,6 +221,7 @@ def scaling(*arguments):
     return CliRunner().invoke(main, ["scaling", *map(str, arguments)], env={"COLUMNS": "80"}, catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_and_leaves_page_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     out = tmp_path / "out"

@@ -115,6 +115,7 @@ def test_lr_rr_and_krr_on_the_real_digits_are_those_of_dense_algebra(real: Pair)
     assert krr[0] == 100
 
 
+@pytest.mark.slow
 def test_sssl_n_on_the_real_digits_is_not_below_what_the_reference_prints(real: Pair) -> None:
     source, target = accuracies(usps_mnist_fits.judge(real, lambda: usps_mnist_fits.sssl_exact(real)))
     assert source >= 94.61
@@ -355,6 +356,7 @@ def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns() -> No
     assert np.ptp(np.delete(gaps, 2)) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("coarse")
 def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path) -> None:
     out = tmp_path / "out"

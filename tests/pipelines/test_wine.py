@@ -295,6 +295,7 @@ def test_missing_data_and_too_many_landmarks_are_errors_of_data(directory: Path,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_printed_numbers_come_out_on_its_data(data_dir: Path) -> None:
     path = data_dir / "winequality-white.csv"
     if not path.is_file():

@@ -184,6 +184,7 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
     assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_counts_of_many_candidates_keep_within_the_memory_of_a_worker(make_corpus, client):
     corpus = make_corpus(X, classes=tuple(range(30)), y=(np.arange(N) % 30).astype("i1"))

@@ -406,3 +406,8 @@ def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
         run_directory.write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_json_file_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
+    run_directory.write_json(tmp_path / "a.json", {"a": 1})
+    assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]

@@ -218,6 +218,13 @@ def test_nothing_is_there_before_the_end_of_the_block(tmp_path):
     assert (tmp_path / "deep" / "er" / "g" / "a").read_text() == "1"
 
 
+def test_a_group_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
+    zarr_arrays.publish(tmp_path / "made", "thing", {"a": np.arange(6.0), "b": np.arange(3)}, {})
+    (before,) = synchronised.before_renames
+    assert {path.stat().st_ino for path in (tmp_path / "made").rglob("*")} <= before
+    assert synchronised.after == {tmp_path.stat().st_ino}  # the name itself
+
+
 def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     for path in (tmp_path / "file" / "g", tmp_path / "file" / "deep" / "g"):

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import importlib
 import os
-import queue
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded, as in tests/conftest.py
+
+import pytest
+
+LIBRARIES = "numpy scipy.linalg pandas sklearn.pipeline dask.array distributed dask_ml.wrappers zarr"
 ROOT = Path(__file__).parents[2]
 SECONDS = 300  # a mutant may wait for ever, too
 
@@ -49,7 +55,7 @@ MUTANTS = [
         "streaming/plan.py",
         "(3 + _levels(len(self.segments)))",
         "3",
-        "streaming/test_plan.py",
+        "streaming/test_plan.py::test_the_landmarks_that_are_advised_fit",
     ),
     Mutant(
         "plan: the cap of a worker's memory is not applied",
@@ -63,14 +69,14 @@ MUTANTS = [
         "streaming/merge_tree.py",
         "names = above + names[len(names) - len(names) % 2 :]",
         "names = above",
-        "engine/test_sweep.py",
+        "engine/test_sweep.py::test_the_tree_merges_every_segment_once_in_order",
     ),
     Mutant(
         "merge tree: merges are swapped",
         "streaming/merge_tree.py",
         "merges.append((node, names[i], names[i + 1]))",
         "merges.append((node, names[i + 1], names[i]))",
-        "engine/test_sweep.py",
+        "engine/test_sweep.py::test_the_tree_merges_every_segment_once_in_order",
     ),
     Mutant(
         "folds: the row number starts at the chunk",
@@ -98,7 +104,7 @@ MUTANTS = [
         "streaming/chunk.py",
         "weight=np.where(bad, 0.0, weight)",
         "weight=weight",
-        "streaming/test_chunk.py",
+        "faults/test_bad_rows.py::test_the_result_is_that_of_the_cleaned_data",
     ),
     # ------------------------------------------------ kernels
     Mutant(
@@ -262,14 +268,14 @@ MUTANTS = [
         "solvers/gcv.py",
         "left = (self.n - self.fixed - len(self.values) + float(left_out.sum())) / self.n",
         "left = (self.n - len(self.values) + float(left_out.sum())) / self.n",
-        "solvers/test_gcv.py",
+        "solvers/test_gcv.py::test_the_spectral_score_is_that_of_the_dense_hat_matrix",
     ),
     Mutant(
         "gcv: more directions than rows count",
         "solvers/gcv.py",
         "keep[: max(0, len(values) - int(n - fixed))] = False",
         "pass",
-        "solvers/test_gcv.py",
+        "solvers/test_gcv.py::test_few_rows_leave_no_false_minimum",
     ),
     Mutant(
         "grid: 2b⟨s,w⟩ is lost",
@@ -312,70 +318,70 @@ MUTANTS = [
         "storage/zarr_arrays.py",
         "[ZstdCodec(level=1), Crc32cCodec()] if compress else [Crc32cCodec()]",
         "[ZstdCodec(level=1)] if compress else []",
-        "storage/test_zarr_arrays.py",
+        "storage/test_zarr_arrays.py::test_every_array_ends_in_crc32c_and_stores_its_zeros",
     ),
     Mutant(
         "arrays: missing chunks are zeros",
         "storage/zarr_arrays.py",
         "    lost = missing_chunks(array, 100)\n    if lost:",
         "    lost = missing_chunks(array, 100)\n    if len(lost) > 1:",
-        "storage/test_zarr_arrays.py",
+        "storage/test_zarr_arrays.py::test_a_deleted_chunk_is_named_and_never_reads_as_zeros",
     ),
     Mutant(
         "arrays: the digest does not see shapes",
         "storage/zarr_arrays.py",
         'total.update(f"{name} {array.dtype.str} {array.shape}\\n".encode())',
         'total.update(f"{name} {array.dtype.str}\\n".encode())',
-        "storage/test_zarr_arrays.py",
+        "storage/test_zarr_arrays.py::test_a_digest_tells_names_dtypes_shapes_and_values_apart",
     ),
     Mutant(
         "seals: metadata is not compared",
         "storage/seals.py",
         "        if _sha256(root / name) != digest:",
         "        if not (root / name).exists():",
-        "storage/test_zarr_arrays.py",
+        "storage/test_zarr_arrays.py::test_every_bit_of_the_metadata_and_of_the_seal_is_watched",
     ),
     Mutant(
         "seals: swapped chunks pass",
         "storage/seals.py",
         "        elif digest != array.chunks:",
         "        elif len(digest) != len(array.chunks):",
-        "storage/test_corpus.py",
+        "faults/test_integrity.py",
     ),
     Mutant(
         "writing: no fsync of the files",
         "storage/atomic_write.py",
         "            _sync(scratch)\n",
         "",
-        "faults/test_writing.py",
+        "storage/test_zarr_arrays.py::test_a_group_is_on_the_disk_before_it_has_its_name",
     ),
     Mutant(
         "writing: what was there is replaced without being asked",
         "storage/atomic_write.py",
         "    if target.exists() and not overwrite:",
         "    if target.exists() and overwrite is None:",
-        "storage/test_zarr_arrays.py",
+        "storage/test_zarr_arrays.py::test_overwriting_must_be_asked_for_and_replaces_all",
     ),
     Mutant(
         "runs: a JSON file is not synchronised",
         "storage/run_directory.py",
         "            os.fsync(file.fileno())\n",
         "",
-        "storage/test_run_directory.py",
+        "storage/test_run_directory.py::test_a_json_file_is_on_the_disk_before_it_has_its_name",
     ),
     Mutant(
         "runs: another job is resumed",
         "storage/run_directory.py",
         "                if job.get(name) != found.get(name):",
         "                if name not in job:",
-        "storage/test_run_directory.py",
+        "storage/test_run_directory.py::test_another_job_is_refused_and_the_field_named",
     ),
     Mutant(
         "runs: the digest of a partial is not compared",
         "storage/run_directory.py",
         "        found = zarr_arrays.digest(values)\n        if found != digest:",
         "        found = zarr_arrays.digest(values)\n        if not found:",
-        "storage/test_run_directory.py",
+        "storage/test_run_directory.py::test_reading_a_partial_back_checks_its_digest",
     ),
     Mutant(
         "runs: the seal of a receipt is not compared",
@@ -389,21 +395,21 @@ MUTANTS = [
         "storage/run_lock.py",
         '    if found is not None and found["alive"]:',
         '    if found is not None and found["alive"] is None:',
-        "storage/test_run_directory.py",
+        "faults/test_processes.py::test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age",
     ),
     Mutant(
         "locks: the host is not looked at",
         "storage/run_lock.py",
         '    if holder["host"] != socket.gethostname():',
         '    if holder["host"] is None:',
-        "storage/test_run_directory.py",
+        "faults/test_processes.py::test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age",
     ),
     Mutant(
         "locks: a driver that lost its lock goes on",
         "storage/run_lock.py",
         "        if not self._ours():\n            raise RunLocked",
         "        if not self.path:\n            raise RunLocked",
-        "storage/test_run_directory.py",
+        "faults/test_processes.py::test_F29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more",
     ),
     # ------------------------------------------------ engine
     Mutant(
@@ -411,21 +417,21 @@ MUTANTS = [
         "engine/rows.py",
         "            chunk.require_sound(self.name)\n",
         "",
-        "engine/test_rows.py",
+        "faults/test_bad_rows.py::test_bad_rows_are_refused_with_array_first_rows_and_count",
     ),
     Mutant(
         "preflight: versions of the workers are not compared",
         "engine/preflight.py",
         "            if version != mine[name]:",
         "            if name not in mine:",
-        "faults/test_preflight.py",
+        "faults/test_preflight.py::test_F35_a_worker_of_another_version_is_named_with_both",
     ),
     Mutant(
         "tasks: input and output are not tried again",
         "engine/tasks.py",
         "if len(reasons) > job.retries or error.errno in LASTING:",
         "if reasons:",
-        "engine/test_sweep.py",
+        "engine/test_sweep.py::test_an_error_of_the_disk_that_passes_is_tried_again",
     ),
     # ------------------------------------------------ estimators, search, ingest
     Mutant(
@@ -461,7 +467,7 @@ MUTANTS = [
         "ingest/split.py",
         'side = np.searchsorted(ends, place, side="right") + 1',
         'side = np.searchsorted(ends, place, side="right")',
-        "ingest/test_several.py",
+        "ingest/test_several.py::test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds",
     ),
 ]
 
@@ -476,31 +482,79 @@ def changed(mutant: Mutant, package: Path) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def tested(place: Path, *selections: str) -> tuple[int, str, float]:
-    """Run tests on the package in `place` until one fails: the exit code, which failed, and the seconds."""
-    words = [
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--no-header",
-        "--rootdir",
-        str(ROOT),
-        "-c",
-        f"{ROOT}/pyproject.toml",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-    start = time.monotonic()
+def begun(place: Path, *selections: str) -> int:
+    """Begin tests on the package in `place`, until one fails, in a child of this process, which has the libraries."""
+    if child := os.fork():
+        return child
+    code = 70
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *(f"{ROOT}/tests/{selection}" for selection in selections)],
-            **{"cwd": place, "env": environment, "capture_output": True, "text": True, "timeout": SECONDS},
-        )
-    except subprocess.TimeoutExpired:
-        return 1, "time", time.monotonic() - start
-    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*tests/)?(\S+)", done.stdout, re.MULTILINE)
-    found = failed[1] if failed else done.stdout[-300:] if done.returncode else ""
-    return done.returncode, found, time.monotonic() - start
+        os.setsid()
+        with open(place / "log", "w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        os.chdir(place)
+        sys.path.insert(0, str(place))
+        sys.dont_write_bytecode = True
+        os.environ.update(PYTHONPATH=str(place), PYTHONDONTWRITEBYTECODE="1")
+        words = ["-x", "-q", "-n0", "-m", "", "-p", "no:cacheprovider", f"--rootdir={ROOT}", f"-c{ROOT}/pyproject.toml"]
+        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of libraries that this process has loaded
+        words += [f"--basetemp={place}/tmp", *(f"{ROOT}/tests/{selection}" for selection in selections)]
+        code = int(pytest.main(words))
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def ended(child: int, place: Path, seconds: float) -> tuple[int, str] | None:
+    """The exit code of a child and which test failed, once it has ended or had its time; None until then."""
+    status = os.waitpid(child, os.WNOHANG)
+    if not status[0] and seconds > SECONDS:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return 1, "its time"
+    if not status[0]:
+        return None
+    code, text = os.waitstatus_to_exitcode(status[1]), (place / "log").read_text(errors="replace")
+    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*tests/)?(\S+)", text, re.MULTILINE)
+    return code, failed[1] if failed else text[-300:] if code else ""
+
+
+def copied(place: Path) -> Path:
+    """A compiled copy of the package in `place`."""
+    shutil.copytree(ROOT / "bigkernel", place / "bigkernel", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(place, quiet=1)
+    return place
+
+
+def results(chosen: dict[int, Mutant], jobs: int, temporary: str) -> Iterator[tuple[int, int, str, float]]:
+    """(number, exit code, test that failed, seconds) of every mutant, as they end; 0: of the package as it is."""
+    free = [copied(Path(temporary, str(job))) for job in range(jobs)]
+    waiting = [(0, None), *chosen.items()]
+    running: list[tuple[int, int, Path, Path, bytes, float]] = []
+    while waiting or running:
+        if waiting and free and (waiting[0][0] or not running):
+            (number, mutant), place = waiting.pop(0), free.pop()
+            module = place / "bigkernel" / (mutant.file if mutant else "__init__.py")
+            before = module.read_bytes()
+            if mutant:
+                for compiled in module.parent.glob(f"__pycache__/{module.stem}.*.pyc"):
+                    compiled.unlink()
+                module.write_text(changed(mutant, place / "bigkernel"), encoding="utf-8")
+            selections = [mutant.tests] if mutant else sorted({mutant.tests for mutant in chosen.values()})
+            running.append((number, begun(place, *selections), place, module, before, time.monotonic()))
+            continue
+        for one in running:
+            number, child, place, module, before, start = one
+            if (found := ended(child, place, time.monotonic() - start)) is not None:
+                running.remove(one)
+                module.write_bytes(before)
+                free.append(place)
+                yield number, *found, time.monotonic() - start
+                break
+        else:
+            time.sleep(0.05)
 
 
 def main() -> None:
@@ -511,41 +565,23 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     wanted = parser.parse_args()
     chosen = {n: mutant for n, mutant in enumerate(MUTANTS, 1) if not wanted.only or n in wanted.only}
-    texts = {n: changed(mutant, ROOT / "bigkernel") for n, mutant in chosen.items()}
+    for mutant in chosen.values():
+        changed(mutant, ROOT / "bigkernel")
     if wanted.list:
         for n, mutant in chosen.items():
             print(f"{n:2} {mutant.file:30} {mutant.what} ({mutant.tests})")
         return
+    for name in LIBRARIES.split():
+        importlib.import_module(name)
+    survived = 0
     with tempfile.TemporaryDirectory() as temporary:
-        places: queue.Queue[Path] = queue.Queue()
-        for job in range(wanted.jobs):
-            places.put(place := Path(temporary, str(job)))
-            shutil.copytree(ROOT / "bigkernel", place / "bigkernel", ignore=shutil.ignore_patterns("__pycache__"))
-            compileall.compile_dir(place, quiet=1)
-        code, found, seconds = tested(place, *sorted({mutant.tests for mutant in chosen.values()}))
-        if code:
-            raise SystemExit(f"without any mutant: {found}")
-        print(f"without any mutant all of these tests pass, in {seconds:.0f} s")
-
-        def killed(n: int) -> tuple[int, str, float]:
-            mutant, place = chosen[n], places.get()
-            module = place / "bigkernel" / mutant.file
-            before = module.read_bytes()
-            for compiled in module.parent.glob(f"__pycache__/{module.stem}.*.pyc"):
-                compiled.unlink()
-            try:
-                module.write_text(texts[n], encoding="utf-8")
-                return tested(place, mutant.tests)
-            finally:
-                module.write_bytes(before)
-                places.put(place)
-
-        survived = 0
-        with ThreadPoolExecutor(wanted.jobs) as pool:
-            for n, (code, found, seconds) in zip(chosen, pool.map(killed, chosen), strict=True):
-                survived += code != 1
-                verdict = found if code == 1 else "SURVIVED" if code == 0 else f"pytest ends with {code}: {found}"
-                print(f"{n:2} {seconds:5.1f} s  {chosen[n].file}: {chosen[n].what}  <- {verdict}", flush=True)
+        for n, code, found, seconds in results(chosen, wanted.jobs, temporary):
+            if not n:
+                print(f"   {seconds:5.1f} s  without any mutant  <- {found or 'nothing: all pass'}", flush=True)
+                continue
+            survived += code != 1
+            verdict = found if code == 1 else "SURVIVED" if code == 0 else f"pytest ends with {code}: {found}"
+            print(f"{n:2} {seconds:5.1f} s  {chosen[n].file}: {chosen[n].what}  <- {verdict}", flush=True)
     print(f"{len(chosen) - survived} of {len(chosen)} were found")
     sys.exit(survived)
 

@@ -32,7 +32,7 @@ from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
-pytestmark = [pytest.mark.namespaces, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]
 TTL_SECONDS = 8  # the scheduler gives a silent worker up after this
 CUT_SECONDS = 17  # and after 30 s connections end on both sides, and the worker with them, for good

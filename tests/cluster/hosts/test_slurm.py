@@ -144,6 +144,7 @@ def digest(model):
     return hashlib.sha256(load_model(model).dual_coef_.tobytes()).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_gives_the_same_bits(submit, tmp_path):
     rng = np.random.default_rng(3)
@@ -192,6 +193,7 @@ def described(tls, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     slurm, described, rows, wanted, monkeypatch
 ):
@@ -212,6 +214,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), what="the end of the jobs")
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, described):
     with pytest.raises(ConfigError, match="SLURM does not take the jobs: invalid partition specified: nowhere"):  # noqa: SIM117
         with connect(described(partition="nowhere")):
@@ -219,6 +222,7 @@ def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, desc
     assert ask("squeue", "-h", "-o", "%i") == ""
 
 
+@pytest.mark.slow
 def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, described, monkeypatch, tmp_path):
     text = re.sub(
         r"SlurmctldPort=\d+", f"MessageTimeout=2\nSlurmctldPort={free_port()}", (slurm / "slurm.conf").read_text()

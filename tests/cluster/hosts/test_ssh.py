@@ -27,7 +27,7 @@ from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError, Stalled
 
-pytestmark = [pytest.mark.ssh, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.ssh, pytest.mark.cluster]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 

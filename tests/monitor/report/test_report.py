@@ -445,6 +445,7 @@ def test_the_best_candidates_of_a_search_are_shown(copy, reported):
     assert page.text.index("0.90000") < page.text.index("0.89000")
 
 
+@pytest.mark.slow
 def test_two_thousand_segments_of_a_hundred_workers_take_less_than_a_megabyte(tmp_path):
     run = make_run(tmp_path / "big", segments=2000, workers=100)
     page = write(run)
