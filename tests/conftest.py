@@ -24,7 +24,7 @@ from bigkernel.cli import main
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 settings.register_profile("bigkernel", deadline=None, max_examples=15)
-settings.register_profile("full", deadline=None, max_examples=60)  # pytest --hypothesis-profile=full, as in .ci/run
+settings.register_profile("full", deadline=None, max_examples=100)  # pytest --hypothesis-profile=full, as in .ci/run
 settings.load_profile("bigkernel")
 
 

@@ -111,7 +111,7 @@ def test_truncation_names_the_byte_where_the_content_ends_and_where_it_should(tm
     assert f"trailing bytes: by its header the content ends at byte {len(whole)}" in refused(tmp_path / "d.idx")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7), which=st.integers(0, 1))
 def test_a_flipped_bit_in_gzip_data_is_refused_or_harmless(tmp_path_factory, place, bit, which):
     folder = tmp_path_factory.mktemp("flip")

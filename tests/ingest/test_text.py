@@ -46,7 +46,7 @@ def test_every_dialect_gives_the_same_rows(table, load, delimiter, header, ends,
     assert (corpus.dtype, corpus.info.classes, corpus.info.name) == ("float64", (0, 1, 2), "t")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 3), min_size=1, max_size=30),
     delimiter=st.sampled_from([",", ";", "\t", " "]),

@@ -374,7 +374,7 @@ def test_one_line_that_is_damaged_costs_that_line(line, copy, killed):
     assert figures(copy)["attempts"] == figures(killed)["attempts"]
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_change_of_bytes_keeps_a_report_from_being_made(data, copy, killed, reported):
     text = bytearray((killed / "journal.jsonl").read_bytes())
