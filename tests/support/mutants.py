@@ -429,16 +429,16 @@ MUTANTS = [
     Mutant(
         "tasks: input and output are not tried again",
         "engine/tasks.py",
-        "if len(reasons) > job.retries or error.errno in LASTING:",
-        "if reasons:",
+        "times=job.retries,",
+        "times=0,",
         "engine/test_sweep.py::test_an_error_of_the_disk_that_passes_is_tried_again",
     ),
     # ------------------------------------------------ estimators, search, ingest
     Mutant(
         "kernel ridge: the intercept is missing",
         "estimators/ridge.py",
-        "self._set_coefficients(coef, intercept if flag else intercept - shift)",
-        "self._set_coefficients(coef, intercept * 0)",
+        "intercept=(intercept if flag else intercept - shift) + shift,",
+        "intercept=intercept * 0 + shift,",
         "estimators/test_kernel_ridge.py",
     ),
     Mutant(
