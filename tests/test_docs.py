@@ -61,10 +61,11 @@ def test_every_public_name_has_a_docstring_of_its_own(name):
 def outcomes(tmp_path_factory):
     """What went wrong on each page whose blocks are run, all of them in one process."""
     driver = [sys.executable, page_blocks.__file__, *map(str, PAGES)]
-    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path_factory.mktemp("pages"), timeout=230, check=True)
+    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path_factory.mktemp("pages"), timeout=580, check=True)
     return json.loads(done.stdout)
 
 
+@pytest.mark.timeout(600)  # half a minute for all pages on a quiet machine
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(page, outcomes):
     assert outcomes.get(str(page), "") == ""

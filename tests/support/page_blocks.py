@@ -62,7 +62,7 @@ def run_command(words: list[str]) -> None:
 def run_file(text: str) -> None:
     """Paste `text` into a file and run it with Python; raises if that fails."""
     Path("pasted.py").write_text(text, encoding="utf-8")
-    done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=500)
     if done.returncode:
         raise RuntimeError(f"the block as a file ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
