@@ -6,13 +6,17 @@ import pickle
 import subprocess
 import sys
 
+import click
 import numpy as np
 import pytest
 
 import bigkernel
+from bigkernel.cli import COMMANDS, main, model_options
 from bigkernel.engine.rows import as_rows
+from bigkernel.estimators.kernel_basis import FOURIER
+from bigkernel.estimators.landmark_choice import CHOICES
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.kernels.functions import Gaussian
+from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets
 
 HEAVY = ("dask.array", "dask_ml", "numba", "pandas", "pyarrow", "sklearn", "sparse")
@@ -64,3 +68,63 @@ def test_a_sweep_of_a_kernel_model_as_a_worker_gets_it_loads_no_heavy_library(tm
         "assert swept.total['rows'].sum() == 90",
     )
     assert loaded_by(*lines) == set()
+
+
+def test_help_of_every_command_loads_no_heavy_library():
+    lines = (
+        "from click.testing import CliRunner",
+        "from bigkernel.cli import COMMANDS, main",
+        "for words in ([], *([name] for name in COMMANDS)):",
+        "    result = CliRunner().invoke(main, [*words, '--help'])",
+        "    assert result.exit_code == 0 and 'Usage' in result.output, (words, result.output)",
+        "assert not {'bigkernel.estimators.base', 'distributed', 'scipy'} & {*sys.modules}",
+    )
+    assert loaded_by(*lines) == set()
+
+
+@pytest.mark.parametrize("words", [["info"], ["info", "--json"]], ids=" ".join)
+def test_info_loads_neither_dask_arrays_nor_a_cluster(make_corpus, rng, words):
+    path = make_corpus(rng.normal(size=(30, 3)), y=np.arange(30) % 2, classes=(0, 1)).path
+    lines = (
+        "from click.testing import CliRunner",
+        "from bigkernel.cli import main",
+        f"result = CliRunner().invoke(main, {[*words, str(path)]})",
+        "assert result.exit_code == 0 and '30' in result.output, result.output",
+        "assert 'distributed' not in sys.modules",
+    )
+    assert loaded_by(*lines) == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_of_commands_agrees_with_the_commands(name):
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
+    assert COMMANDS[name][1].split()[0] == str(command.help).split()[0]
+
+
+def test_an_unknown_command_is_none_of_the_table():
+    assert main.get_command(click.Context(main), "fitt") is None
+
+
+def test_choices_that_help_spells_out_are_those_of_the_libraries():
+    assert tuple(KERNELS) == model_options.KERNELS
+    assert model_options.LANDMARKS == CHOICES
+    assert model_options.FOURIER == FOURIER
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["--cluster", "local", "--workers", "2"], "bigkernel: starting 2 workers on this machine …"),
+        (["--cluster", "local"], "bigkernel: starting one worker a processor on this machine …"),
+        (["--cluster", "tcp://127.0.0.1:1"], "bigkernel: connecting to tcp://127.0.0.1:1 …"),
+        ([], ""),
+        (["--cluster", "local", "--json"], ""),
+    ],
+    ids=str,
+)
+def test_what_begins_is_said_before_anything_is_looked_at(run, tmp_path, words, line):
+    result = run("fit", tmp_path / "none.corpus", tmp_path / "out.model", *words, code=3)
+    assert [said for said in result.stderr.splitlines() if said.startswith("bigkernel:")] == ([line] if line else [])
+    assert result.stdout == ""

@@ -7,18 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bigkernel.cli.options import json_option
 from bigkernel.errors import DataError, ModelRejected
-from bigkernel.estimators.persistence import load_model
-from bigkernel.monitor.terminal.bar import bar
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.check import STORES, kind_at, protections, walk
-from bigkernel.storage.corpus import Corpus, open_corpus
+
+if TYPE_CHECKING:
+    from bigkernel.storage.corpus import Corpus
+
 
 _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "zarr store", "partial": "partial result"}
 
@@ -28,6 +27,10 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "za
 @json_option
 def info(path: str, as_json: bool) -> None:
     """Say what the corpus, model or prediction store at PATH is."""
+    from bigkernel.storage import zarr_arrays
+    from bigkernel.storage.check import STORES, kind_at
+    from bigkernel.storage.corpus import open_corpus
+
     kind = kind_at(path)
     if kind == "corpus":
         show(describe(open_corpus(path)), as_json=as_json, title=path)
@@ -62,6 +65,10 @@ def check(path: str, every: bool, as_json: bool) -> None:
 
     Ends with 0 if all is sound; with 3 (7 for a model) otherwise, and the first damage is named.
     """
+    from bigkernel.estimators.persistence import load_model
+    from bigkernel.monitor.terminal.bar import bar
+    from bigkernel.storage.check import kind_at, protections, walk
+
     start, kind = time.perf_counter(), kind_at(path)
     names: list[str] = []
     damaged: list[DataError] = []

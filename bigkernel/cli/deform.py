@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import zarr
-from zarr.storage import MemoryStore
 
-from bigkernel.cli.contact_sheet import contact_sheet
 from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option, run_options
-from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
-from bigkernel.images.elastic import Deformation
-from bigkernel.images.image_sources import DeformedSource
-from bigkernel.images.restyle import Restyling
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.atomic_write import free_bytes, require_free
-from bigkernel.storage.corpus import open_corpus
+
+if TYPE_CHECKING:
+    from bigkernel.engine.rows import Rows
+    from bigkernel.images.elastic import Deformation
+    from bigkernel.images.restyle import Restyling
+
 
 _TIMED_ROWS = 8192
 _UNITS = {"size": "_log", "aspect": "_log", "rotation": "_degrees", "shift": "_half_sides"}
@@ -94,6 +89,12 @@ def deform(
     bigkernel deform mnist.corpus mnist8m.corpus --rows 8100000 \\
         --cluster local --run mnist8m.run --picture copies.png
     """
+    from bigkernel.cli.contact_sheet import contact_sheet
+    from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
+    from bigkernel.images.image_sources import DeformedSource
+    from bigkernel.storage.atomic_write import free_bytes, require_free
+    from bigkernel.storage.corpus import open_corpus
+
     corpus = open_corpus(source)
     deformation = deformation_of(
         corpus, recipe=recipe, seed=seed, strength=strength, smoothness=smoothness, shift=shift
@@ -147,6 +148,8 @@ def deform(
 
 
 def _options(deformation: Deformation | Restyling) -> dict[str, Any]:
+    from bigkernel.images.restyle import Restyling
+
     if isinstance(deformation, Restyling):
         return {f"{name}_range{_UNITS.get(name, '')}": value for name, value in deformation.ranges.items()}
     return {
@@ -158,6 +161,11 @@ def _options(deformation: Deformation | Restyling) -> dict[str, Any]:
 
 def _estimate(rows: Rows, row_bytes: int) -> dict[str, Any]:
     """Make and compress some rows in memory: what all of them would take on one processor."""
+    import zarr
+    from zarr.storage import MemoryStore
+
+    from bigkernel.storage import zarr_arrays
+
     n_rows = len(rows)
     count = min(_TIMED_ROWS, n_rows, rows.x.steps[1])
     first = n_rows - count  # the last rows: copies, if there are any

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import click
 from sklearn.pipeline import Pipeline
 
 from bigkernel.engine.rows import Rows, as_rows
@@ -30,18 +29,6 @@ from bigkernel.estimators import (
 )
 from bigkernel.kernels.functions import KERNELS, Kernel
 from bigkernel.storage.corpus import Corpus
-
-
-def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--on-bad-rows."""
-    return click.option(
-        "--on-bad-rows",
-        type=click.Choice(["refuse", "skip"]),
-        default="refuse",
-        show_default=True,
-        help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
-        "or leave them out and count them.",
-    )(function)
 
 
 def chosen_rows(corpus: Corpus, on_bad_rows: str) -> Rows:

@@ -10,7 +10,6 @@ import click
 
 from bigkernel.cli.options import json_option
 from bigkernel.ingest.download import DATASETS, fetch_file, is_there
-from bigkernel.monitor.terminal.bar import bar
 from bigkernel.monitor.terminal.figures import show
 
 _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for name, one in DATASETS.items())
@@ -28,6 +27,8 @@ def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
     gzip; some mirrors serve without encryption, and the digest is why that does no harm. What is there already with the
     right content stays; nothing else is ever replaced.
     """
+    from bigkernel.monitor.terminal.bar import bar
+
     chosen = DATASETS[dataset]
     following = [command.format(dir=shlex.quote(directory)) for command in chosen.next_commands]
     figures: dict[str, Any] = {"data_set": chosen.description}

@@ -11,14 +11,8 @@ import click
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import json_option, overwrite_option, run_options
 from bigkernel.errors import ConfigError
-from bigkernel.ingest.convert import ingest as ingest_sources
-from bigkernel.ingest.labels import label_map as read_label_map
-from bigkernel.ingest.labels import relabelled
 from bigkernel.ingest.readers import FORMATS, Source, open_source
-from bigkernel.ingest.split import Split, split_path
-from bigkernel.monitor.terminal.bar import bar
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage.corpus import open_corpus
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
@@ -109,6 +103,13 @@ def ingest(
     the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
     them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
+    from bigkernel.ingest.convert import ingest as ingest_sources
+    from bigkernel.ingest.labels import label_map as read_label_map
+    from bigkernel.ingest.labels import relabelled
+    from bigkernel.ingest.split import Split, split_path
+    from bigkernel.monitor.terminal.bar import bar
+    from bigkernel.storage.corpus import open_corpus
+
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
     if len(labels) not in (0, len(sources)) and labels != ("none",):

@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from bigkernel.cli.options import Numbers
-from bigkernel.estimators.kernel_basis import FOURIER
-from bigkernel.estimators.landmark_choice import CHOICES
-from bigkernel.kernels.functions import KERNELS
 
+# the names of `kernels.functions.KERNELS`, `estimators.landmark_choice.CHOICES` and `estimators.kernel_basis.FOURIER`,
+# spelt here so that --help loads none of these
+KERNELS = ("gaussian", "laplacian", "matern", "linear", "polynomial", "sigmoid")
+LANDMARKS = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky")
+FOURIER = ("fourier", "orthogonal-fourier")
 _METHODS = {
     "krr": "kernel ridge regression on Nyström landmarks",
     "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
@@ -65,7 +67,7 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
             ),
             click.option(
                 "--landmark-choice",
-                type=click.Choice([*CHOICES, *FOURIER]),
+                type=click.Choice([*LANDMARKS, *FOURIER]),
                 metavar="CHOICE",
                 default="uniform",
                 show_default=True,
@@ -73,7 +75,7 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
                 "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
                 "in their place: fourier, orthogonal-fourier.",
             ),
-            click.option("--kernel", type=click.Choice(list(KERNELS)), default="gaussian", show_default=True),
+            click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
             click.option("--sigma", type=number, help="Bandwidth of gaussian, length of matern  [from the data]."),
             click.option("--gamma", type=number, help="Of laplacian, polynomial, sigmoid  [from the data]."),
             click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from sklearn.base import is_classifier
-from sklearn.pipeline import Pipeline
 
-from bigkernel.cli.describe import bad_rows_option, build, chosen_rows
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
     Where,
+    bad_rows_option,
     cluster_options,
     execution,
     json_option,
     overwrite_option,
     run_options,
 )
-from bigkernel.config import settings
-from bigkernel.engine.context import forget, processors
-from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.estimators.evaluation import judge, judge_on_training, split, told
-from bigkernel.estimators.persistence import load_model, save_model
-from bigkernel.forecast import calibration, fit_plan, measuring
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
-from bigkernel.monitor.events import Figures
 from bigkernel.monitor.format import rounds_in_words
-from bigkernel.monitor.scope import emit
-from bigkernel.monitor.terminal.bar import progress
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage.corpus import Corpus, open_corpus
+
+if TYPE_CHECKING:
+    from bigkernel.engine.rows import Rows
+    from bigkernel.storage.corpus import Corpus
 
 
 @click.command()
@@ -71,6 +61,14 @@ def plan(
     The time is that of the whole fit by stage, from the rates of this machine that --calibrate has measured; without
     them, that of the sweep at the rate of the matrix product, measured now for half a second.
     """
+    from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.config import settings
+    from bigkernel.engine.context import processors
+    from bigkernel.forecast import calibration, fit_plan, measuring
+    from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
+    from bigkernel.monitor.terminal.bar import progress
+    from bigkernel.storage.corpus import open_corpus
+
     if corpus is None and not calibrate:
         raise click.UsageError("CORPUS is missing; without one there is `bigkernel plan --calibrate` alone")
     opened = None if corpus is None else open_corpus(corpus)
@@ -157,6 +155,17 @@ def fit(
     bigkernel fit train.corpus digits.model --transform unit-norm \\
         --sigma 0.7071 --alpha 0.1 --landmarks 1000 --cluster local
     """
+    import numpy as np
+    from sklearn.base import is_classifier
+    from sklearn.pipeline import Pipeline
+
+    from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.estimators.evaluation import told
+    from bigkernel.estimators.persistence import save_model
+    from bigkernel.monitor.events import Figures
+    from bigkernel.monitor.scope import emit
+    from bigkernel.storage.corpus import open_corpus
+
     opened = open_corpus(corpus)
     estimator = build(opened, options)
     judged = _open_held_out(held_out, opened) if held_out else None
@@ -206,6 +215,8 @@ _VERDICT = ("rows", "error_percent", "mse", "r2")
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
     """The corpus to judge a fit on, refused before hours are spent if it cannot be used."""
+    from bigkernel.storage.corpus import open_corpus
+
     opened = open_corpus(path)
     if opened.n_features != training.n_features:
         raise DataError(
@@ -219,6 +230,9 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
 
 def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
     """The judgement on held-out rows; what the run holds of another model's (a penalty may change) gives way to it."""
+    from bigkernel.engine.context import forget
+    from bigkernel.estimators.evaluation import judge
+
     try:
         return judge(estimator, corpus, rows, of=of, pictures=pictures)
     except ResumeMismatch:
@@ -228,6 +242,8 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
 
 def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
     """What the report tells of the training rows. Nobody asked for it by name: that it fails ends no fit."""
+    from bigkernel.estimators.evaluation import judge_on_training
+
     try:
         return judge_on_training(estimator, corpus, rows, pictures=True)
     except Exception as error:
@@ -274,6 +290,10 @@ def predict(
 
     With --run DIR an interrupted job leaves what it has written, and --resume writes the rest.
     """
+    from bigkernel.estimators.evaluation import split
+    from bigkernel.estimators.persistence import load_model
+    from bigkernel.storage.corpus import open_corpus
+
     loaded, opened = load_model(model), open_corpus(corpus)
     _require_target(out, overwrite)
     last, rows = split(loaded, opened)
@@ -306,6 +326,13 @@ def score(
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
     """
+    from bigkernel.cli.describe import chosen_rows
+    from bigkernel.estimators.evaluation import judge, told
+    from bigkernel.estimators.persistence import load_model
+    from bigkernel.monitor.events import Figures
+    from bigkernel.monitor.scope import emit
+    from bigkernel.storage.corpus import open_corpus
+
     loaded, opened = load_model(model), open_corpus(corpus)
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))

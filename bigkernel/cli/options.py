@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shlex
 import shutil
 import sys
@@ -10,17 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from distributed import Client
 
-from bigkernel.cluster.connect import connect
-from bigkernel.engine.context import executing
 from bigkernel.errors import BigKernelError
-from bigkernel.monitor.terminal.bar import progress
-from bigkernel.storage.run_status import survey
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -43,8 +41,10 @@ class Numbers(click.ParamType):
                 numbers = [float(part) for part in value.split(",")]
             else:
                 first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
-                if len(parts) > 3 or not (0 < first < np.inf and 0 < last < np.inf) or not 2 <= count <= 10_000:
+                if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
                     raise ValueError
+                import numpy as np
+
                 numbers = np.geomspace(first, last, count).tolist()
         except (ValueError, IndexError):
             self.fail(
@@ -80,8 +80,18 @@ class Where:
     dashboard_port: int
     tls: str | None
 
+    def announce(self) -> None:
+        """Say on standard error what begins, before the libraries load that it takes."""
+        if self.cluster == "local":
+            count = "one worker a processor" if self.workers is None else f"{self.workers} workers"
+            click.echo(f"bigkernel: starting {count} on this machine …", err=True)
+        elif self.cluster != "threads":
+            click.echo(f"bigkernel: connecting to {self.cluster} …", err=True)
+
     def connect(self) -> AbstractContextManager[Client]:
         """A client of the cluster, for a block."""
+        from bigkernel.cluster.connect import connect
+
         return connect(
             self.cluster,
             workers=self.workers,
@@ -97,7 +107,10 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(**options: Any) -> Any:
         chosen = {name: options.pop(name) for name in Where.__dataclass_fields__}
-        return function(where=Where(**chosen), **options)
+        where = Where(**chosen)
+        if not (options.get("as_json") or options.get("dry_run")):
+            where.announce()
+        return function(where=where, **options)
 
     for option in reversed(
         (
@@ -129,6 +142,18 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--on-bad-rows."""
+    return click.option(
+        "--on-bad-rows",
+        type=click.Choice(["refuse", "skip"]),
+        default="refuse",
+        show_default=True,
+        help="Rows with NaN or infinity, or an infinite target or weight: end with an error that names the first ones, "
+        "or leave them out and count them.",
+    )(function)
+
+
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--run, --resume."""
     for option in reversed(
@@ -157,6 +182,9 @@ def execution(
     An interruption (Ctrl-C, SIGTERM) says what the run has kept and how to go on. The report of the run is put at
     `report`, where that is given.
     """
+    from bigkernel.engine.context import executing
+    from bigkernel.monitor.terminal.bar import progress
+
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
     with ExitStack() as stack:
@@ -194,6 +222,8 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
 
 def _kept(run: str) -> str:
     """What an interrupted run holds."""
+    from bigkernel.storage.run_status import survey
+
     try:
         states = survey(run)
     except BigKernelError:

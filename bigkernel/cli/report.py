@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from bigkernel.cli.options import json_option
-from bigkernel.monitor import report as reports
 from bigkernel.monitor.terminal.figures import show
 
 
@@ -23,6 +22,8 @@ def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     Every job with --run leaves one when it ends. The page needs no network: plan against measurement, timeline, memory,
     what went wrong, the model's error. With --json its figures are printed, and a page is written only to --out.
     """
+    from bigkernel.monitor import report as reports
+
     page = None if as_json and not (out or open_it) else reports.write(run, out)
     if as_json:
         show(reports.figures(run), as_json=True)

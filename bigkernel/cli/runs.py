@@ -7,23 +7,19 @@ import shlex
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from distributed import Client
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bigkernel.cli.options import Where, cluster_options, json_option
-from bigkernel.config import settings
-from bigkernel.engine.preflight import ask, versions, wait_for_workers
-from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage.corpus import open_corpus
-from bigkernel.storage.run_directory import Run, make_directory
-from bigkernel.storage.run_status import RunState, command_of, survey
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from rich.text import Text
+
+    from bigkernel.storage.run_status import RunState
 
 
 @click.command()
@@ -35,6 +31,11 @@ def runs(directory: str, as_json: bool) -> None:
     A run is what --run keeps: finished segments of every sweep of a job. It is finished, running (somebody holds its
     lock), interrupted, or unreadable. `bigkernel check DIRECTORY` reads all of it.
     """
+    from rich.console import Console
+    from rich.table import Table
+
+    from bigkernel.storage.run_status import command_of, survey
+
     found = survey(directory)
     command = command_of(directory)
     open_ = [state for state in found if state.state == "interrupted"]
@@ -56,6 +57,8 @@ def runs(directory: str, as_json: bool) -> None:
 
 
 def _cells(state: RunState, directory: str) -> list[Text]:
+    from rich.text import Text
+
     name = os.path.relpath(state.path, directory)
     colours = {"finished": "green", "running": "cyan", "interrupted": "yellow", "unreadable": "red"}
     plain = [
@@ -85,6 +88,12 @@ def worker_check(
 
     The same is looked at before the first task of every job. Ends with 0 if every worker can.
     """
+    from bigkernel.config import settings
+    from bigkernel.engine.preflight import ask, versions, wait_for_workers
+    from bigkernel.engine.rows import as_rows
+    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.storage.run_directory import Run, make_directory
+
     if where.cluster == "threads":
         raise click.UsageError("--cluster local, an address or a file: threads of this process need no check")
     rows = as_rows(open_corpus(corpus)) if corpus else None
@@ -132,6 +141,8 @@ def worker_check(
 
 def _wait_for_all(client: Client) -> None:
     """Wait for every worker of a cluster that was started here; SLURM's jobs come one after another."""
+    from bigkernel.config import settings
+
     count = len(getattr(client.cluster, "worker_spec", ()))
     seconds = settings().stall_seconds
     try:

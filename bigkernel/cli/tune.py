@@ -9,29 +9,20 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from bigkernel.cli.describe import bad_rows_option, build_grid, chosen_rows
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, cluster_options, execution, json_option, overwrite_option
+from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, overwrite_option
 from bigkernel.errors import DataError
-from bigkernel.estimators.persistence import save_model
-from bigkernel.kernels.functions import Kernel
-from bigkernel.monitor.events import Figures
-from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.monitor.transport.messages import plain
 from bigkernel.search.scoring import SCORES
-from bigkernel.search.sweep_search import SweepSearchCV
-from bigkernel.storage.corpus import open_corpus
-from bigkernel.storage.run_directory import write_json
-from bigkernel.storage.run_lock import require_free_lock
+
+if TYPE_CHECKING:
+    from bigkernel.search.sweep_search import SweepSearchCV
+
 
 Array = NDArray[Any]
 _TOLD = 20  # candidates, the best, that the report shows
@@ -94,6 +85,16 @@ def tune(
     In --out: results.csv (a line a candidate), results.json, score.png (with
     bigkernel[plots]), report.html, and best.model, which predict and score take.
     """
+    from bigkernel.cli.describe import build_grid, chosen_rows
+    from bigkernel.estimators.persistence import save_model
+    from bigkernel.monitor.events import Figures
+    from bigkernel.monitor.scope import emit
+    from bigkernel.monitor.transport.messages import plain
+    from bigkernel.search.sweep_search import SweepSearchCV
+    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.storage.run_directory import write_json
+    from bigkernel.storage.run_lock import require_free_lock
+
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
     estimator, grid = build_grid(opened, options)
@@ -167,6 +168,8 @@ def tune(
 
 def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
     """A flat record a candidate: its parameters, score, standard error and rank."""
+    from bigkernel.kernels.functions import Kernel
+
     results, records = search.cv_results_, []
     for i, params in enumerate(results["params"]):
         record: dict[str, Any] = {}
@@ -193,6 +196,9 @@ def _write_csv(path: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     shown = sorted(records, key=lambda record: record["rank"])[:10]
     names = [name for name in shown[0] if name not in ("standard_error", "rank", "score", "kernel")]
     table = Table(box=None, pad_edge=False, title="the best ten", title_justify="left")
@@ -206,6 +212,10 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
 
 def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     """score.png: the score over widths and penalties, where both have several values; its path."""
+    import numpy as np
+
+    from bigkernel.kernels.functions import Kernel
+
     try:
         from bigkernel.search.score_map import score_map
     except ImportError:

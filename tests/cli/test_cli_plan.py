@@ -77,7 +77,9 @@ def test_without_a_calibration_the_time_is_that_of_the_matrix_product_and_the_ad
 
 def test_a_calibrated_machine_forecasts_the_fit_by_stage(corpus, monkeypatch):
     calibrated().save()
-    monkeypatch.setattr("bigkernel.cli.models.gemm_flops_per_second", lambda: pytest.fail("nothing is measured now"))
+    monkeypatch.setattr(
+        "bigkernel.forecast.measuring.tasks.gemm_flops_per_second", lambda: pytest.fail("nothing is measured now")
+    )
     figures = told(corpus, "--landmarks", 50, "--workers", 2)
     assert set(figures) >= BEFORE
     stages = figures["stage_seconds"]

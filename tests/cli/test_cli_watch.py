@@ -23,8 +23,8 @@ from drivers import SLOW, Driver, wait_until
 from probes import local_cluster
 from rich.console import Console
 
+from bigkernel.cli import follow as watching
 from bigkernel.cli import main
-from bigkernel.cli import watch as watching
 from bigkernel.engine.context import executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -542,7 +542,7 @@ def test_where_the_scheduler_ended_with_its_job_the_run_directory_tells_how(half
     for message, now in simulated.messages(40, 3):
         board.apply({**message, "run": str(half)} if message["kind"] == "job_started" else message, now)
     client = Client(board.snapshot(now), OSError("closed"))
-    monkeypatch.setattr(watching.clusters, "connect", lambda *_, **__: _Connected(client))
+    monkeypatch.setattr(watching.connect, "connect", lambda *_, **__: _Connected(client))
     result = invoke("tcp://127.0.0.1:1", "--interval", "0.1")
     assert f"its run directory is {half}" in result.stderr
     assert result.stdout.splitlines()[-1].startswith("finished ")

@@ -6,19 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from bigkernel.monitor.format import duration, flops, printable, size
-from bigkernel.monitor.transport.messages import plain
 
 
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
     if as_json:
+        from bigkernel.monitor.transport.messages import plain
+
         print(json.dumps(plain(figures), allow_nan=False), flush=True)
         return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(
         title=Text(title) if title else None, title_justify="left", show_header=False, box=None, pad_edge=False
     )
