@@ -51,7 +51,9 @@ from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.worker_plugins import Undisturbed
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.monitor.dashboard import server as dashboard_server
 from bigkernel.monitor.sinks import install_monitor
+from bigkernel.monitor.transport.plugin import Monitor
 
 _log = logging.getLogger(__name__)
 
@@ -159,19 +161,19 @@ def _local(file: LocalFile) -> Iterator[Client]:
                 "make certificates (bigkernel certs DIR) and name them (tls: DIR)"
             )
         _log.warning("the cluster listens on %s, beyond this machine; it lets in who holds a key of %s", host, tls)
-    port, pages = dashboard_port(file.dashboard or 0), pages_load()
+    port, pages, count = dashboard_port(file.dashboard or 0), pages_load(), file.workers or processors()
     seconds = max(START_SECONDS, settings().stall_seconds)
     with dask.config.set(configuration(port, pages=pages)), one_blas_thread():
         try:
             cluster = LocalCluster(
-                n_workers=file.workers or processors(),
+                n_workers=count,
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=limit,
                 host=f"[{host}]" if ":" in host else host,
                 security=security,
                 dashboard_address=f"127.0.0.1:{port}",
-                scheduler_kwargs={"dashboard": pages},
+                scheduler_kwargs={"dashboard": pages, **_watched_from_its_start(count)},
                 # None: metrics and health on `host`, without pages that nobody opens and their 18 MB in each worker
                 worker_dashboard_address=None if is_loopback(host) else "127.0.0.1:0",
                 local_directory=directory,
@@ -186,6 +188,14 @@ def _local(file: LocalFile) -> Iterator[Client]:
             client.register_plugin(Undisturbed())
             install_monitor(client, shown=settings().monitor)
             yield client
+
+
+def _watched_from_its_start(workers: int) -> dict[str, Any]:
+    """Arguments of a scheduler whose page about jobs answers while its workers start."""
+    if not settings().monitor:
+        return {}
+    preload = dask.config.get("distributed.scheduler.preload") or [dashboard_server.__name__]
+    return {"plugins": [Monitor(expected_workers=workers)], "preload": preload}
 
 
 def _require_bindable(host: str) -> None:

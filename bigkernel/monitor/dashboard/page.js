@@ -124,6 +124,7 @@ const bigkernel = (() => {
       node.onclick = () => choose(node.dataset.job);
     }
     at("bk-empty").hidden = facts.cards.length > 0;
+    at("bk-empty-title").textContent = facts.starting ? `Starting ${facts.starting} workers …` : "No job yet";
     at("bk-address").textContent = facts.address;
     for (const node of document.querySelectorAll(".bk-address")) node.textContent = facts.address;
     at("bk-cluster").textContent = facts.workers;

@@ -34,6 +34,7 @@ def jobs_facts(state: Mapping[str, Any], wanted: Sequence[str], address: str) ->
         "followed": not wanted,
         "job": job["id"] if job else "",
         "sweep": sweep["token"] if sweep else "",
+        "starting": state.get("starting", 0),
         "workers": _workers(state, sweep),
         "cards": [_card(one) for one in state["jobs"]],
     }

@@ -318,6 +318,8 @@ def run_lines(run: Data) -> Iterator[Text]:
 
 def no_job(state: Data) -> str:
     """Return the line that is shown where no job has begun; a state of a scheduler has its `address`."""
+    if state.get("starting"):
+        return f"starting {state['starting']} workers …"
     place = printable(state.get("address", ""))
     return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
 

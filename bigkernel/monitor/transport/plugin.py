@@ -29,13 +29,15 @@ class Monitor(SchedulerPlugin):
     ----------
     board : Board
     shown : the dashboard and the metrics show it
+    expected_workers : how many come up with the scheduler, before its first job; 0: nobody knows
     """
 
     name = NAME
     idempotent = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, expected_workers: int = 0) -> None:
         self.board = Board()
+        self.expected_workers = expected_workers
         self.shown = False
         self._drivers: dict[str, str] = {}  # token of a running sweep → Dask's name of its driver's client
         self._failed = False
@@ -154,12 +156,15 @@ def board_of(scheduler: Scheduler) -> Board | None:
 
 
 def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
-    """The snapshot of a scheduler's board with `workers`: memory, limit and status of each; None without a board.
+    """The snapshot of a scheduler's board; None without a board.
+
+    With `workers`: memory, limit and status of each; and `starting`: how many workers come up for the first job, 0 once
+    they are there.
 
     For `Client.run_on_scheduler`, and for the routes of the dashboard.
     """
-    board = board_of(dask_scheduler)
-    if board is None:
+    plugin = dask_scheduler.plugins.get(NAME)
+    if not isinstance(plugin, Monitor):
         return None
     workers = {
         address: {
@@ -170,4 +175,5 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
         }
         for address, worker in dask_scheduler.workers.items()
     }
-    return {**board.snapshot(time.time()), "workers": workers}
+    starting = plugin.expected_workers if not plugin.board.jobs and len(workers) < plugin.expected_workers else 0
+    return {**plugin.board.snapshot(time.time()), "workers": workers, "starting": starting}
