@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import numpy as np
@@ -35,6 +38,46 @@ def test_the_public_names_are_listed_and_nothing_else():
     assert dir(bigkernel) == sorted(bigkernel.__all__)
     assert {name for name in dir(bigkernel) if not hasattr(bigkernel, name)} == set()
     assert dir(bigkernel) == sorted(bigkernel.__all__)  # now that modules of it are loaded
+
+
+PACKAGES = [
+    package
+    for package in pkgutil.iter_modules(bigkernel.__path__, "bigkernel.")
+    if package.ispkg and Path(bigkernel.__path__[0], package.name.rpartition(".")[2], "__init__.pyi").exists()
+]
+
+
+@pytest.mark.parametrize("name", [package.name for package in PACKAGES])
+def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
+    package = importlib.import_module(name)
+    assert dir(package) == sorted(package.__all__)
+    assert {wanted for wanted in package.__all__ if not hasattr(package, wanted)} == set()
+    assert {module.name for module in pkgutil.iter_modules(package.__path__)} & {*package.__all__} == set()
+
+
+def test_imports_from_modules_that_have_become_packages_go_on_to_work():
+    from bigkernel.estimators import KernelRidge
+    from bigkernel.forecast import Rates
+    from bigkernel.images import MomentNormalise
+    from bigkernel.ingest import ingest
+    from bigkernel.kernels import Gaussian
+    from bigkernel.monitor import observe
+    from bigkernel.search import SweepSearchCV
+    from bigkernel.statistics import MomentStatistic
+
+    found = (KernelRidge, Rates, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
+    homes = ("estimators.ridge", "forecast.time_model", "images.pose_and_strokes", "ingest.convert")
+    homes += ("kernels.functions", "monitor.scope", "search.sweep_search", "statistics.moments")
+    assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
+
+
+def test_a_name_of_a_package_loads_its_module_and_not_the_others():
+    lines = (
+        "from bigkernel.statistics import MomentStatistic",
+        "from bigkernel.kernels import Gaussian",
+        "assert not {'zarr', 'bigkernel.kernels.random_fourier', 'bigkernel.statistics.predictor'} & {*sys.modules}",
+    )
+    assert loaded_by(*lines) == set()
 
 
 def test_importing_the_package_loads_nothing_but_itself():

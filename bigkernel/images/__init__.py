@@ -1,1 +1,5 @@
 """Rows that are pictures of digits: poses, strokes, deformed and restyled copies."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,22 @@
+"""The names of this package, and the module that each comes from."""
+
+__all__: list[str]
+
+from .artl import ARTLClassifier as ARTLClassifier
+from .dica import DICA as DICA
+from .image_transforms import MomentNormalizer as MomentNormalizer
+from .image_transforms import OrientationFeatures as OrientationFeatures
+from .jda import JDA as JDA
+from .linear import LinearRegression as LinearRegression
+from .linear import Ridge as Ridge
+from .nystroem import Nystroem as Nystroem
+from .random_fourier import RandomFourier as RandomFourier
+from .ridge import KernelRidge as KernelRidge
+from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
+from .sssl import SSSL as SSSL
+from .sssl import SSSLClassifier as SSSLClassifier
+from .transforms import Rescaler as Rescaler
+from .transforms import Standardizer as Standardizer
+from .transforms import UnitNormalizer as UnitNormalizer
+from .xnv import XNV as XNV
+from .xnv import XNVClassifier as XNVClassifier

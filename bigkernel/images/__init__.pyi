@@ -1,0 +1,5 @@
+"""The names of this package, and the module that each comes from."""
+
+from .pose_and_strokes import MomentNormalise as MomentNormalise
+from .pose_and_strokes import Orientations as Orientations
+from .pose_and_strokes import square_side as square_side
