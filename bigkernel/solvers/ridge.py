@@ -110,8 +110,7 @@ def whiten(
     RankDeficient
         Fewer than m directions are kept, or a negative part was dropped; with rank, m and what was dropped.
     """
-    m = len(core)
-    scale = float(np.abs(core).max(initial=0.0))
+    m, scale = len(core), float(np.abs(core).max(initial=0.0))
     tolerance = m * eps * scale
     if scale == 0:
         residuals.warn_or_note(
@@ -313,8 +312,7 @@ def ridge(
 
 def squared_error(reduced: Reduced, w: Array) -> Array:
     """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩."""
-    error: Array = reduced.q - 2 * (w * reduced.C).sum(axis=0) + (w * (reduced.G @ w)).sum(axis=0)
-    return np.maximum(error, 0)
+    return np.asarray(np.maximum(reduced.q - 2 * (w * reduced.C).sum(axis=0) + (w * (reduced.G @ w)).sum(axis=0), 0))
 
 
 def nystrom_ridge(
