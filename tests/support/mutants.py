@@ -547,7 +547,7 @@ def results(chosen: dict[int, Mutant], jobs: int, temporary: str) -> Iterator[tu
             continue
         for one in running:
             number, child, place, module, before, start = one
-            if (found := ended(child, place, time.monotonic() - start)) is not None:
+            if (found := ended(child, place, time.monotonic() - start if number else 0.0)) is not None:
                 running.remove(one)
                 module.write_bytes(before)
                 free.append(place)
