@@ -513,7 +513,7 @@ def ended(child: int, place: Path, seconds: float) -> tuple[int, str] | None:
     if not status[0] and seconds > SECONDS:
         os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return 1, "its time"
+        return 2, "not within its time, which says nothing"
     if not status[0]:
         return None
     code, text = os.waitstatus_to_exitcode(status[1]), (place / "log").read_text(errors="replace")
