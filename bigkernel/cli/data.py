@@ -104,7 +104,7 @@ def check(path: str, every: bool, as_json: bool) -> None:
 
 @contextmanager
 def _rejecting(kind: str) -> Iterator[None]:
-    """What is wrong with a model is a ModelRejected, whoever finds it."""
+    """Raise errors of a model's content as ModelRejected, whoever finds them."""
     try:
         yield
     except DataError as error:

@@ -1,4 +1,4 @@
-"""What the options of a command describe: a method, its kernel and penalties, as an estimator; or a grid of them."""
+"""Estimators from the options of a command: a method with its kernel and penalties, or a grid of them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _INTERCEPTS = {"sssl": "sssl has none", "xnv": "xnv always has one", "artl": "ar
 
 
 def _common(corpus: Corpus, options: dict[str, Any]) -> dict[str, Any]:
-    """What all kernel methods are given."""
+    """Return the parameters that all kernel methods are given."""
     return {
         "kernel": _kernel(options),
         "n_landmarks": _or(options["landmarks"], min(1000, corpus.n_rows)),
@@ -120,7 +120,7 @@ def _projection(corpus: Corpus, options: dict[str, Any]) -> Any:
 
 
 def _has_width(options: dict[str, Any]) -> bool:
-    """Whether a kernel was chosen, or a bandwidth of the default one."""
+    """Tell if a kernel was chosen, or a bandwidth of the default one."""
     return options["kernel"] != "gaussian" or options["sigma"] is not None
 
 

@@ -40,7 +40,7 @@ _DIED = "its driver died"
 
 
 class Source(Protocol):
-    """Where the state of jobs comes from: plain data of `Board.snapshot`, more with `workers` and `run`."""
+    """A source of the state of jobs: plain data of `Board.snapshot`, more with `workers` and `run`."""
 
     def look(self) -> State:
         """The state now."""
@@ -113,7 +113,7 @@ class Directory:
         self._told = set[str]()  # places of sweeps that the journal tells to be finished
 
     def _holder(self) -> State:
-        """Who is alive and holds the lock, as `locks.read` says; empty: nobody."""
+        """Return the living holder of the lock, as `locks.read` says; empty: nobody."""
         found = run_lock.read(self.path)
         return found if found and found["alive"] else {}
 
@@ -228,7 +228,7 @@ def _code(state: str) -> int:
 
 
 def _expected(state: State) -> bool:
-    """Whether a job may begin: a driver holds the run directory, or the scheduler has had none yet."""
+    """Tell if a job may begin: a driver holds the run directory, or the scheduler has had none yet."""
     return bool(state["run"]["holder"]) if "run" in state else not state["jobs"]
 
 
@@ -280,7 +280,7 @@ def _progress(job: State) -> Iterator[tuple[str, str, str]]:
 
 @contextmanager
 def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
-    """What shows states: JSON lines, a picture that is drawn again and again, one picture, or plain lines."""
+    """Return a function that shows states: JSON lines, a picture drawn again and again, one picture, or plain lines."""
 
     def drawn(state: State) -> Group:
         lines: list[Text] = picture(state, console.width)
@@ -299,7 +299,7 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
 
 @contextmanager
 def source_at(place: str, tls: str | None) -> Iterator[Source]:
-    """What ADDRESS_OR_RUN means."""
+    """Return the source that ADDRESS_OR_RUN names."""
     if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
         if tls:
             raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")

@@ -241,7 +241,7 @@ def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, picture
 
 
 def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
-    """What the report tells of the training rows. Nobody asked for it by name: that it fails ends no fit."""
+    """Judge the training rows for the report. Nobody asked for it by name, so a failure ends no fit."""
     from bigkernel.estimators.evaluation import judge_on_training
 
     try:

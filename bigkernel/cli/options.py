@@ -72,7 +72,7 @@ def overwrite_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Where:
-    """Where the tasks of a command run; what `cluster_options` hands to it as `where`."""
+    """The place where the tasks of a command run; what `cluster_options` hands to it as `where`."""
 
     cluster: str
     workers: int | None
@@ -221,7 +221,7 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
 
 
 def _kept(run: str) -> str:
-    """What an interrupted run holds."""
+    """Return what an interrupted run holds, for a message."""
     from bigkernel.storage.run_status import survey
 
     try:

@@ -1,1 +1,1 @@
-"""Where workers come from: this machine, an address, hosts over SSH, SLURM; and TLS between them."""
+"""Sources of workers: this machine, an address, hosts over SSH, SLURM; and TLS between them."""

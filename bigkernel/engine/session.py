@@ -118,7 +118,7 @@ def open_session(spec: SweepSpec) -> Iterator[RunSession]:
         with _job(spec, scope) as (job, require_lock):
             spec.executor.preflight(spec.rows, spec.plan, spec.wanted, job.run)
             scope.sweep = token
-            with _told(spec, token, job.run) as start, _cleaned(job.run):
+            with _announced(spec, token, job.run) as start, _cleaned(job.run):
                 steps = schedule(spec.plan, job.run)
                 work = Work(job, spec.rows, steps, ReceiptBook(steps), spec.wanted, token, require_lock)
                 yield RunSession(work, incidents, start)
@@ -171,7 +171,7 @@ def _cleaned(run: Run | None) -> Iterator[None]:
 
 
 @contextmanager
-def _told(spec: SweepSpec, token: str, run: Run | None) -> Iterator[float]:
+def _announced(spec: SweepSpec, token: str, run: Run | None) -> Iterator[float]:
     """Tell that a sweep begins, and that it has ended where an error leaves the block; when it began."""
     slots, path = spec.executor.slots(), "" if run is None else run.path
     announced = spec.wanted.worker_base_bytes + slots.worker_tasks * spec.plan.task_bytes

@@ -1,4 +1,4 @@
-"""How long a job will take: rates that were measured on this machine, and the time they add up to."""
+"""The time of a job before it runs: rates that were measured on this machine, and the time they add up to."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a job tells, and who listens: events and scopes; the state, transport and views made of them."""
+"""A job's news and its listeners: events and scopes; the state, transport and views made of them."""
 
 import lazy_loader
 
