@@ -48,7 +48,7 @@ class Penalty(click.ParamType):
 
 
 def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callable[..., Any]:
-    """Options of what is fitted: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
+    """Options of a fit: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
     number: Any = Numbers() if grid else float
     methods = {name: text for name, text in _METHODS.items() if not grid or name not in _NOT_TUNED}
     for option in reversed(
