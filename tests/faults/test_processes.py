@@ -348,18 +348,18 @@ def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(r
 import os
 import dask
 from probes import Sums
-from bigkernel import arrays, runs
 from bigkernel.storage.corpus import open_corpus
+from bigkernel.storage.run_directory import Run
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-steps, publish = 0, runs.Run.publish
+steps, publish = 0, Run.publish
 def counted(self, *args):
     global steps
     steps += 1
     if steps == {k}:
         os._exit(17)
     return publish(self, *args)
-runs.Run.publish = counted
+Run.publish = counted
 dask.config.set({{"bigkernel.min-segments": {SEGMENTS}, "bigkernel.chunk-bytes": {N // (2 * SEGMENTS) * D * 4}}})
 sweep(as_rows(open_corpus({str(rows.x.path)!r})), Sums({D}), client="serial", run="run")
 """

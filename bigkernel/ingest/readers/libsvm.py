@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_svmlight_file
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.readers.lines import lines_of, number_in
@@ -54,6 +53,8 @@ class _Pairs:
 
     def _dense(self, numbers: list[int], rows: list[str]) -> Block:
         """Return rows (k, d) and labels (k,) of lines without comments."""
+        from sklearn.datasets import load_svmlight_file  # late: scikit-learn takes seconds to load
+
         text = "\n".join(rows)
         try:
             if _LENIENT.search(text):

@@ -16,7 +16,6 @@ import warnings
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
-import scipy.io
 
 HEADER_BYTES = 128
 LOOK_BYTES = 2**12  # more than the flags, dimensions and name of a variable take
@@ -31,6 +30,8 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _describe(content: bytes) -> dict[str, Any]:
+    import scipy.io  # late here and below: `mat` needs the constants alone
+
     try:
         ((name, shape, kind),) = scipy.io.whosmat(io.BytesIO(content))
     except Exception as error:  # whatever scipy.io raises over damage
@@ -49,6 +50,8 @@ def answer(task: str, content: bytes, out: BinaryIO) -> None:
             out.flush()
             start = stop
         return
+    import scipy.io
+
     try:
         (values,) = (found for name, found in scipy.io.loadmat(io.BytesIO(content)).items() if name[:2] != "__")
         np.save(out, values, allow_pickle=False)
@@ -59,6 +62,8 @@ def answer(task: str, content: bytes, out: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    import scipy.io  # noqa: F401 - before memory is limited
+
     warnings.simplefilter("error")  # what scipy.io cannot read it replaces by a text, and warns
     if sys.platform == "linux":
         _limit(int(sys.argv[2]))

@@ -15,10 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from pyarrow import types
 
 from bigkernel.errors import DataError
 from bigkernel.ingest.readers.source import (
@@ -178,6 +175,8 @@ def _parts(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
+    import pyarrow.parquet  # type: ignore[import-untyped]  # late: --help needs none of it
+
     with contextlib.ExitStack() as stack:
         with _reading(path, "at its footer"):
             file = stack.enter_context(
@@ -190,6 +189,8 @@ def _opened(path: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _reading(path: str, where: str) -> Iterator[None]:
+    import pyarrow
+
     try:
         yield
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -211,6 +212,8 @@ def _listed(schema: Any) -> str:
 
 
 def _dtype(path: str, field: Any) -> np.dtype[Any]:
+    from pyarrow import types
+
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
     if types.is_integer(field.type) or types.is_floating(field.type):
@@ -223,6 +226,8 @@ def _dtype(path: str, field: Any) -> np.dtype[Any]:
 
 
 def _require_label(path: str, field: Any) -> None:
+    from pyarrow import types
+
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
     if not (types.is_string(kind) or types.is_large_string(kind)):
         try:

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.csv  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
@@ -83,6 +81,9 @@ class _Table:
 
     def _parsed(self, number: int, lines: Sequence[str], wanted: Sequence[int]) -> Any:
         """Return a `pyarrow.Table` of the columns `wanted`: features as float64, the others as text."""
+        import pyarrow as pa  # type: ignore[import-untyped]  # late: --help needs none of it
+        import pyarrow.csv  # type: ignore[import-untyped]
+
         text, delimiter = "\n".join(lines), self.delimiter
         if delimiter is None or '"' in text:  # pyarrow knows no runs of blanks, and no blanks before a quotation mark
             plain = io.StringIO()
