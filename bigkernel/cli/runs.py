@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigkernel.cli.options import Where, cluster_options, json_option
-from bigkernel.errors import ConfigError, Stalled
+from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
-    from distributed import Client
     from rich.text import Text
 
     from bigkernel.storage.run_status import RunState
@@ -102,8 +101,8 @@ def worker_check(
         make_directory(run)
         store = Run(str(Path(run).absolute()))
     with where.connect() as client:
-        wait_for_workers(client, settings())
-        _wait_for_all(client)
+        # every worker of a cluster that was started here; SLURM's jobs come one after another
+        wait_for_workers(client, len(getattr(client.cluster, "worker_spec", ())) or 1, settings().stall_seconds)
         answers = ask(client, rows, store, settings())
         limits = {address: worker["memory_limit"] for address, worker in _workers(client).items()}
     mine, wrong = versions(), []
@@ -137,20 +136,6 @@ def worker_check(
             show({key: value for key, value in one.items() if value not in (None, [])}, as_json=False, title=name)
     if wrong:
         raise ConfigError(f"{len(wrong)} problems on {len(checked)} workers; the first: {wrong[0]}")
-
-
-def _wait_for_all(client: Client) -> None:
-    """Wait for every worker of a cluster that was started here; SLURM's jobs come one after another."""
-    from bigkernel.config import settings
-
-    count = len(getattr(client.cluster, "worker_spec", ()))
-    seconds = settings().stall_seconds
-    try:
-        if count:
-            client.wait_for_workers(count, timeout=seconds)
-    except TimeoutError as error:
-        there = len(_workers(client))
-        raise Stalled(f"{there} of {count} workers came within {seconds} s; look at the logs of the others") from error
 
 
 def _workers(client: Any) -> dict[str, Any]:

@@ -86,14 +86,10 @@ def tune(
     bigkernel[plots]), report.html, and best.model, which predict and score take.
     """
     from bigkernel.cli.describe import build_grid, chosen_rows
-    from bigkernel.estimators.persistence import save_model
     from bigkernel.monitor.events import Figures
     from bigkernel.monitor.scope import emit
-    from bigkernel.monitor.transport.messages import plain
     from bigkernel.search.sweep_search import SweepSearchCV
     from bigkernel.storage.corpus import open_corpus
-    from bigkernel.storage.run_directory import write_json
-    from bigkernel.storage.run_lock import require_free_lock
 
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
@@ -108,32 +104,14 @@ def tune(
         one_standard_error=one_standard_error,
         random_state=options["seed"],
     )
-    target = Path(out)
     if dry_run:
-        with execution(where, quiet=as_json):
-            planned = search.plan(rows)
-        figures = {
-            "candidates": planned.candidates,
-            "splits": planned.splits,
-            "sweeps": list(planned.sweeps),
-            "flops": planned.flops,
-            "task_bytes": planned.task_bytes,
-        }
-        show(figures, as_json=as_json, title=f"plan: tune on {corpus}")
+        _show_plan(search, rows, corpus, where, as_json=as_json)
         return
-    if (target / "results.json").exists() and not overwrite:
-        raise DataError(f"{out}: holds the results of a search already; choose another directory or give --overwrite")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be made: {error.strerror}") from error
+    target = _directory_for(out, overwrite=overwrite)
     # a name of our own: it is removed when the search has ended, or is begun anew
     own = target / ".tune.run" if run is None else None
-    if own and own.exists() and not resume:
-        require_free_lock(own)
-        if not overwrite:
-            raise DataError(f"{out}: holds a search that was interrupted; give --resume to go on, or --overwrite")
-        shutil.rmtree(own)
+    if own:
+        _clear(own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
     with execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
@@ -142,7 +120,59 @@ def tune(
         found = sorted(records, key=lambda record: record["rank"])[:_TOLD]
         values = {"score": label, "candidates": len(records), "folds": search.n_splits_, "records": found}
         emit(Figures("tune", values))
-    seconds = time.perf_counter() - start
+    figures = _write_results(search, label, records, target, time.perf_counter() - start)
+    if own:
+        shutil.rmtree(own, ignore_errors=True)
+    if not as_json:
+        _print_best(records, label)
+    show(figures, as_json=as_json, title=f"tuned on {corpus}")
+
+
+def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, as_json: bool) -> None:
+    with execution(where, quiet=as_json):
+        planned = search.plan(rows)
+    figures = {
+        "candidates": planned.candidates,
+        "splits": planned.splits,
+        "sweeps": list(planned.sweeps),
+        "flops": planned.flops,
+        "task_bytes": planned.task_bytes,
+    }
+    show(figures, as_json=as_json, title=f"plan: tune on {corpus}")
+
+
+def _directory_for(out: str, *, overwrite: bool) -> Path:
+    """The directory of the results, made; refused if it holds those of another search."""
+    target = Path(out)
+    if (target / "results.json").exists() and not overwrite:
+        raise DataError(f"{out}: holds the results of a search already; choose another directory or give --overwrite")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be made: {error.strerror}") from error
+    return target
+
+
+def _clear(own: Path, *, resume: bool, overwrite: bool) -> None:
+    """Remove what an interrupted search left, unless it is resumed; refused while another works on it."""
+    from bigkernel.storage.run_lock import require_free_lock
+
+    if not own.exists() or resume:
+        return
+    require_free_lock(own)
+    if not overwrite:
+        raise DataError(f"{own.parent}: holds a search that was interrupted; give --resume to go on, or --overwrite")
+    shutil.rmtree(own)
+
+
+def _write_results(
+    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float
+) -> dict[str, Any]:
+    """Write the best model, the picture, the table and the record; the figures that are shown."""
+    from bigkernel.estimators.persistence import save_model
+    from bigkernel.monitor.transport.messages import plain
+    from bigkernel.storage.run_directory import write_json
+
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
     drawn = _draw(search, label, target)
     _write_csv(target / "results.csv", records)
@@ -159,11 +189,7 @@ def tune(
         "picture": drawn,
     }
     write_json(target / "results.json", plain({**figures, "results": records}))
-    if own:
-        shutil.rmtree(own, ignore_errors=True)
-    if not as_json:
-        _print_best(records, label)
-    show(figures, as_json=as_json, title=f"tuned on {corpus}")
+    return figures
 
 
 def _records(search: SweepSearchCV) -> list[dict[str, Any]]:

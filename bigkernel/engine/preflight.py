@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import time
 import uuid
 import warnings
 from pathlib import Path
@@ -95,7 +96,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
     PlanTooLarge
         The plan does not fit in the memory of a worker.
     """
-    wait_for_workers(client, wanted)
+    wait_for_workers(client, 1, wanted.stall_seconds)
     found = ask(client, rows, run, wanted)
     mine, kind = versions(), processor()
     for address, answer in found.items():
@@ -126,15 +127,28 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
             steps.check(limit, wanted.worker_base_bytes + (worker["nthreads"] - 1) * steps.task_bytes)
 
 
-def wait_for_workers(client: Client, wanted: Settings) -> None:
-    """Wait for the first worker, as long as a job may stall."""
-    try:
-        client.wait_for_workers(1, timeout=wanted.stall_seconds)
-    except TimeoutError as error:
-        address = client.scheduler.address if client.scheduler else "the scheduler"
-        raise Stalled(
-            f"no worker came to {address} within {wanted.stall_seconds} s; start workers or check their logs"
-        ) from error
+def wait_for_workers(client: Client, count: int, seconds: float) -> None:
+    """Wait until so many workers can take tasks.
+
+    `Client.wait_for_workers` puts new books under a cluster of this process while departures are on their way to it;
+    one that the new books do not know ends the cluster's watch, and the end of its `with` block in a bare KeyError.
+
+    Raises
+    ------
+    Stalled
+        Fewer came within these seconds.
+    """
+    until = time.monotonic() + seconds
+    while (there := _running(client)) < count:
+        if time.monotonic() > until:
+            address = client.scheduler.address if client.scheduler else "the scheduler"
+            found = f"{there} of {count} workers" if there else "no worker"
+            raise Stalled(f"{found} came to {address} within {seconds:g} s; start workers or check their logs")
+        time.sleep(0.1)
+
+
+def _running(client: Client) -> int:
+    return sum(worker["status"] == "running" for worker in client.scheduler_info(n_workers=-1)["workers"].values())
 
 
 def ask(client: Client, rows: Rows | None, run: Run | None, wanted: Settings) -> dict[str, dict[str, Any]]:

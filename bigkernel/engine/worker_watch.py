@@ -20,6 +20,7 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker, NoWorkerError
 
 from bigkernel.config import Settings
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process_probes import last_words, state_of
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.monitor.events import Incident, Merged, Pulse
@@ -224,7 +225,7 @@ class Watch:
             suspects = [node for node in suspects if begun[node] == max(begun.values())]
         words = ""
         with suppress(Exception):
-            self._client.wait_for_workers(1, timeout=REPLACED_SECONDS)  # nannies are found by their workers
+            wait_for_workers(self._client, 1, REPLACED_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
         named = " or ".join(self._name_of(node) for node in sorted(suspects, key=_place))

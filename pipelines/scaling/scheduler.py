@@ -26,6 +26,7 @@ import numpy as np
 from distributed import Client, Scheduler, Worker, wait
 from numpy.typing import NDArray
 
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import Rows, Source
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
@@ -167,7 +168,7 @@ def crowd(workers: int) -> Iterator[Client]:
         _process(context, _workers, address, workers),
         Client(address, timeout=START_SECONDS) as client,
     ):
-        client.wait_for_workers(workers, timeout=START_SECONDS)
+        wait_for_workers(client, workers, START_SECONDS)
         yield client
 
 

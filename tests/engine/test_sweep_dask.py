@@ -17,6 +17,7 @@ from drivers import wait_until
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
 from bigkernel.engine.context import choose
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
@@ -52,7 +53,7 @@ def test_one_worker_gives_the_bits_of_two(rows, expected, client):
 def test_a_lost_worker_costs_no_bit(rows, expected, client, tmp_path):
     dead = Die(100, str(tmp_path / "died"))
     swept = sweep(rows, Sums(D, dead), client=client)
-    client.wait_for_workers(2, timeout=90)
+    wait_for_workers(client, 2, 90)
     assert Path(dead.once).exists()
     assert zarr_arrays.digest(swept.total) == expected
 
@@ -106,7 +107,7 @@ def test_a_task_that_kills_its_worker_ends_the_job_and_rows_are_named(rows, clus
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
     with pytest.raises(TaskAbandoned, match=r"rows \d+:\d+.*: ended 1 worker .* look at these rows") as caught:
         sweep(rows, Sums(D, Die(100)), client=client)
-    client.wait_for_workers(2, timeout=90)
+    wait_for_workers(client, 2, 90)
     # with no failure allowed, Dask blames every task that was on the worker: all of them are named
     guilty = next(s for s in plan_sweep(rows, Sums(D)).segments if s.start <= 100 < s.stop)
     assert f"rows {guilty.start}:{guilty.stop}" in str(caught.value)

@@ -20,6 +20,7 @@ from distributed import Client
 from drivers import wait_until
 from probes import Sums, Touch, local_cluster
 
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
@@ -73,7 +74,7 @@ def joined(tmp_path):
                     cwd=tmp_path,
                 )
             ends.append(process)
-            client.wait_for_workers(1, timeout=90)
+            wait_for_workers(client, 1, 90)
             return client
 
         yield join

@@ -24,6 +24,7 @@ from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Keep, Sleep, Sum
 
 from bigkernel import connect
 from bigkernel.engine.context import executing
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
 from bigkernel.monitor.events import Incident
@@ -153,7 +154,7 @@ def test_F4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_it
         assert "the last that was logged: " in str(caught.value)
         before = published(tmp_path / "run")
         cure.touch()
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
         swept = sweep(rows, poison, client=client, run=tmp_path / "run", resume=True)
     assert bits(swept) == clean
     assert sum(receipt.resumed for receipt in swept.receipts) == before

@@ -26,6 +26,7 @@ from bigkernel import connect
 from bigkernel.cli import main
 from bigkernel.cluster.cluster_file import AddressFile
 from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
@@ -137,7 +138,7 @@ def addresses(client):
 
 def test_a_fit_on_two_hosts_gives_the_bits_of_one_process(hosts, rows, wanted):
     with connect(hosts.file) as client:
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
         assert addresses(client) == [hosts.network.host(1), hosts.network.host(2)]
         assert fit(rows, client) == wanted
 
@@ -146,7 +147,7 @@ def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(host
     touch = Touch(str(tmp_path / "touched"))
     same = zarr_arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
     with connect(hosts.file) as client:
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
 
         def cut():
             wait_until(lambda: len(touch.starts()) >= 3)

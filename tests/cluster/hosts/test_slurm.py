@@ -23,6 +23,7 @@ from machines import CUT, fit, free_port
 from bigkernel import connect, load_model
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
@@ -200,7 +201,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     monkeypatch.setattr("bigkernel.cluster.slurm.LOST_SECONDS", 1)
     monkeypatch.setattr("bigkernel.cluster.slurm.REPLACE_SECONDS", 1)
     with connect(described()) as client:
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert {address.partition(":")[0] for address in workers} == {"tls"}
         assert {worker["nthreads"] for worker in workers.values()} == {1}
@@ -210,7 +211,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
         jobs = set(ask("squeue", "-h", "-o", "%i").split())
         ask("scancel", sorted(jobs)[0])  # as at the end of its walltime
         wait_until(lambda: len(set(ask("squeue", "-h", "-o", "%i").split()) - jobs) == 1, what="another job")
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
     wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), what="the end of the jobs")
 
 

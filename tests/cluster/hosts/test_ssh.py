@@ -25,6 +25,7 @@ from bigkernel.cluster.ssh import _Start, _started
 from bigkernel.cluster.ssh_remote import BEAT_SECONDS
 from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.config import settings
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.ssh, pytest.mark.cluster]
@@ -104,7 +105,7 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_runnin
     monkeypatch.setattr("bigkernel.cluster.ssh.BEAT_SECONDS", 0.5)
     make_certificates(tmp_path / "tls")
     with connect(replace(hosts.file, tls=tmp_path / "tls")) as client:
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert {address.split(":")[1] for address in workers} == {"//127.0.0.1", "//127.0.0.2"}
         assert {address.split(":")[0] for address in workers} == {"tls"}
@@ -117,7 +118,7 @@ def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_runnin
         nanny = psutil.Process(client.run(os.getpid, workers=[second])[second]).parent()
         nanny.kill()  # as if the host were lost
         wait_until(lambda: second not in client.scheduler_info(n_workers=-1)["workers"])
-        client.wait_for_workers(2, timeout=90)
+        wait_for_workers(client, 2, 90)
         assert fit(rows, client) == wanted
     wait_until_gone(hosts.mark)
     with connect("local", workers=2, dashboard=0) as client:
@@ -129,7 +130,7 @@ def test_nothing_is_left_on_the_hosts_when_the_driver_is_killed(hosts, tmp_path)
 import time
 from bigkernel import connect
 with connect({str(hosts.path)!r}) as client:
-    client.wait_for_workers(2, timeout=90)
+    wait_for_workers(client, 2, 90)
     print("there", flush=True)
     time.sleep(300)
 """
