@@ -52,13 +52,15 @@ class Source(Protocol):
     @property
     def origin(self) -> Source:
         """The stored source that the rows are made of; the source itself where they are stored."""
+        return self
 
     def cost(self) -> MapCost:
         """Flops to make a row when it is asked for, and bytes of buffers in a task; nothing where rows are stored."""
+        return MapCost()
 
 
 @dataclass(frozen=True, eq=False)
-class NumpySource:
+class NumpySource(Source):
     """Rows `offset` and up of a matrix, held in memory."""
 
     values: Array
@@ -85,16 +87,9 @@ class NumpySource:
     def fingerprint(self) -> str:
         return zarr_arrays.digest({"values": self.values})
 
-    @property
-    def origin(self) -> Source:
-        return self
-
-    def cost(self) -> MapCost:
-        return MapCost()
-
 
 @dataclass(frozen=True, eq=False)
-class ZarrSource:
+class ZarrSource(Source):
     """A zarr array: by path and name where it is ours (opened again in every process), or as the object given."""
 
     path: str = ""
@@ -134,16 +129,9 @@ class ZarrSource:
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
 
-    @property
-    def origin(self) -> Source:
-        return self
-
-    def cost(self) -> MapCost:
-        return MapCost()
-
 
 @dataclass(frozen=True, eq=False)
-class DaskSource:
+class DaskSource(Source):
     """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
 
     array: da.Array
@@ -173,13 +161,6 @@ class DaskSource:
 
     def fingerprint(self) -> str:
         return f"dask {self.array.name}"
-
-    @property
-    def origin(self) -> Source:
-        return self
-
-    def cost(self) -> MapCost:
-        return MapCost()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -41,7 +41,7 @@ from bigkernel.streaming.plan import Plan
 Array = NDArray[Any]
 
 
-class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
+class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
     state_schema = (
@@ -203,11 +203,6 @@ class _Linear(LazyScoreMixin, RegressorMixin, RowsEstimator):
 
     def _features(self) -> IdentityMap:
         return IdentityMap(np.zeros(self.n_features_in_))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class LinearRegression(_Linear):

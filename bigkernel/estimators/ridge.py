@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -124,7 +124,7 @@ class _KernelRidge(LandmarkEstimator):
         )
 
 
-class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
+class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge):
     """Kernel ridge regression, min ‖Ka + 1b − Y‖² + α aᵀKa, exact or on m Nyström landmarks.
 
     Parameters
@@ -239,11 +239,6 @@ class KernelRidge(LazyScoreMixin, RegressorMixin, _KernelRidge):
     def __getstate__(self) -> dict[str, Any]:
         # the factors are made again when they are asked for
         return {key: value for key, value in super().__getstate__().items() if key != "_posterior"}
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 def posterior_of(fit: ExactFit | MomentFit, name: str) -> Posterior:

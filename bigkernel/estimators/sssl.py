@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
@@ -235,7 +235,7 @@ def _note_negative(K: Array, kernel: Kernel, certificates: Certificates) -> None
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, certificates)
 
 
-class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
+class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
     """Semi-supervised regression on the s leading eigenfunctions of the kernel over all rows; NaN targets: unlabelled.
 
     Parameters
@@ -290,11 +290,6 @@ class SSSL(LazyScoreMixin, RegressorMixin, _SSSL):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; see `KernelRidge.partial_fit`."""
         return self._partial_fit(X, y, None, sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class SSSLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL):

@@ -8,6 +8,7 @@ rank; an axis that was met has its size for all entries after it.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ _OF_STATISTICS = ("rows", "n", "G", "C", "s", "t", "q", "anchors", "degrees")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(ABC):
     """A value at a path of the state; absent where `when` is not met by the estimator, None where it is `optional`."""
 
     name: str
@@ -33,9 +34,9 @@ class Entry:
     when: Callable[[Any], bool] = lambda _: True
     optional: bool = False
 
+    @abstractmethod
     def read(self, content: Content) -> Any:
         """Take the value out; raise `ModelRejected` where it does not fit."""
-        raise NotImplementedError
 
     def write(self, content: Content, value: Any) -> None:
         """Put the value in."""

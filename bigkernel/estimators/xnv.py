@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
@@ -174,7 +174,7 @@ class _XNV(LandmarkEstimator):
         return {**super().fit_report(), "view_ranks": list(self.view_ranks_)}
 
 
-class XNV(LazyScoreMixin, RegressorMixin, _XNV):
+class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
     """Semi-supervised regression on two correlated Nyström views; NaN targets: unlabelled.
 
     Two draws of m landmarks give two views of every row, labelled or not. Directions on which the views agree, those of
@@ -239,11 +239,6 @@ class XNV(LazyScoreMixin, RegressorMixin, _XNV):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; see `KernelRidge.partial_fit`."""
         return self._partial_fit(X, y, None, sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class XNVClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _XNV):
