@@ -249,10 +249,10 @@ def _uniforms(seed: int, count: int, words: int) -> Array:
 def _at_right_angles(normals: Array) -> Array:
     """Rows (count, d) of normals as unit vectors, those of d at a time at right angles, uniformly distributed."""
     d = normals.shape[1]
-    for start in range(0, len(normals), d):
-        piece = normals[start : start + d]
-        with one_thread():
+    with one_thread():
+        for start in range(0, len(normals), d):
+            piece = normals[start : start + d]
             Q, R = linalg.qr(piece.T, mode="economic", check_finite=False)
-        # with a positive diagonal of R the distribution is Haar's, whatever signs the factorization takes
-        piece[...] = (Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)).T
+            # with a positive diagonal of R the distribution is Haar's, whatever signs the factorization takes
+            piece[...] = (Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)).T
     return normals

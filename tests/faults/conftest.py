@@ -20,7 +20,7 @@ from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corp
 
 @pytest.fixture(scope="session")
 def fault_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """20,000 rows of 32 features in ten classes, 32 chunks."""
+    """10,240 rows of 32 features in ten classes, 32 chunks."""
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(10, D))
     y = rng.integers(0, 10, N)

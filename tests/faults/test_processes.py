@@ -286,8 +286,16 @@ def same_model(a, b):
     return zarr_arrays.digest(one) == zarr_arrays.digest(two)
 
 
-@pytest.mark.parametrize("where", [pytest.param("local", marks=pytest.mark.slow), "threads"])
-@pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 75)])
+@pytest.mark.parametrize(
+    "signal_, code, where",
+    [
+        (signal.SIGKILL, -9, "threads"),
+        (signal.SIGINT, 75, "threads"),
+        pytest.param(signal.SIGKILL, -9, "local", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 75, "local", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),
+    ],
+)
 def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     fault_corpus, undisturbed, start, tmp_path, where, signal_, code
 ):

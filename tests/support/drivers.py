@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-N, D, SEGMENTS = 20_000, 32, 16
+N, D, SEGMENTS = 10_240, 32, 16
 # what starts in the background of a shell has Ctrl-C ignored, and so would all that it starts
 HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit of a second takes some: there is time to hit it
