@@ -71,5 +71,9 @@ class RankDeficient(UserWarning):
     """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m."""
 
 
+class Inaccurate(UserWarning):
+    """Predictions may differ from those of least squares in float64 by more than 1e-3 of their norm; names how far."""
+
+
 class PseudoLabelsCollapsed(UserWarning):
     """The labels that adaptation gives unlabelled rows became flat, or one class took all: an earlier round is kept."""

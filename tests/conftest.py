@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-# many tests start processes, which would compile every module again where bytecode is not kept
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 # before NumPy is loaded: the matrices of the tests are small, and threads that wait for one another on a busy machine
 # make them ten times slower
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,6 +24,9 @@ from probes import local_cluster
 from bigkernel.cli import main
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
+# many tests start processes, which would compile every module again where bytecode is not kept
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # as in the clusters that bigkernel starts: on a busy machine a worker that died comes back later than after 15 s
 dask.config.set({"distributed.deploy.lost-worker-timeout": "3650d"})
 settings.register_profile("bigkernel", deadline=None, max_examples=15)

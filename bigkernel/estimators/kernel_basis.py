@@ -28,22 +28,34 @@ from bigkernel.monitor.scope import spent
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, whiten
+from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 FOURIER = ("fourier", "orthogonal-fourier")
 FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
+NOISE_ROWS = 64  # points whose blocks are looked at in float64
 GLANCE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
 
 
 @dataclass(frozen=True, eq=False)
 class LandmarkBasis:
-    """Kernel values at landmarks (m, d), float64; `sample` (k, d): rows of the fit, of kernels whose k(x, x) varies."""
+    """Kernel values at landmarks.
+
+    Attributes
+    ----------
+    kernel : every parameter a number
+    landmarks : (m, d) float64
+    dtype : of the blocks
+    sample : (k, d) rows of the fit, of kernels whose k(x, x) varies
+    sums : dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
+    """
 
     kernel: Kernel
     landmarks: Array
     dtype: str
     sample: Array | None = None
+    sums: str | None = None
 
     @property
     def width(self) -> int:
@@ -70,6 +82,15 @@ class LandmarkBasis:
         """The whitening of the core."""
         eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
         return whiten(self.core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
+
+    def noise(self) -> Array | None:
+        """What blocks of some points between landmarks differ by from those in float64, (k, m); None where they are."""
+        if self.dtype == "float64":
+            return None
+        some = self.landmarks[:NOISE_ROWS]
+        points = ((some + np.roll(some, 1, axis=0)) / 2).astype(self.dtype)
+        block = self.features().block(Chunk(points), slice(None))
+        return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 
     def trace_error(self, statistics: Accumulator) -> float | None:
         """tr(K − K̂)/tr(K), K̂ the kernel that the landmarks make of K; None where it is not known.
@@ -109,6 +130,7 @@ class FourierBasis:
     orthogonal: bool
     dtype: str
     mean: Array
+    sums: str | None = None  # as in `LandmarkBasis`
 
     def features(self) -> FourierMap:
         """The map of rows to columns."""
@@ -130,6 +152,9 @@ class FourierBasis:
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """No whitening."""
         return identity(self.width)
+
+    def noise(self) -> None:
+        """Not known: features are of order one, and white."""
 
     def trace_error(self, statistics: Accumulator) -> None:
         """Not known."""
@@ -159,6 +184,7 @@ class KernelEstimator(StatefulEstimator):
         *FEATURES,
         KernelEntry("kernel_", "basis.kernel"),
         Precision("dtype_", "basis.dtype"),
+        Precision("sum_dtype_", "basis.sums", optional=True),
         Floats("landmarks_", "basis.landmarks", lambda estimator: not estimator._fourier, axes=("m", "d")),
         Whole("fourier_seed_", "basis.seed", lambda estimator: estimator._fourier),
         Floats("fourier_origin_", "basis.origin", lambda estimator: estimator._fourier, axes=("d",)),

@@ -20,6 +20,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, ModelRejected, PlanTooLarge
+from bigkernel.estimators.arithmetic import sweep_until_right, witnessed
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution
@@ -28,8 +29,9 @@ from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.state_schema import PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import require_alpha
+from bigkernel.solvers.ridge import Whitening, require_alpha
 from bigkernel.statistics.moments import MomentStatistic, add, selected, uncentred
+from bigkernel.statistics.witness import rounding_of_shift
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -65,6 +67,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         Weights("sample_weight_", "weight"),
     )
     _solution_type: ClassVar[type[Solution]] = Solution
+    _witnessed: ClassVar[bool] = False  # a witness sees the sums, and the solve takes its evidence
     statistics_ = Fitted("statistics")
     sample_weight_ = Fitted("weight")
 
@@ -101,7 +104,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _statistic(self, basis: Any, targets: Any) -> MomentStatistic:
         """Return what the sweep sums up."""
-        return MomentStatistic(basis.centred(), targets, self.unlabelled)
+        sums = None if basis.sums is None else np.dtype(basis.sums)
+        return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=sums)
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -128,7 +132,11 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             if before is None:
                 self._fitted = self._fit_moments(rows, targets, inputs, self.basis(rows))
             else:
-                more, report = self.sweep(rows, targets, inputs, before.basis)
+                if "E" in before.statistics:
+                    whitening = before.basis.whitening(warn=False)
+                    more, report = self.sweep_witnessed(rows, targets, inputs, before.basis, whitening)
+                else:
+                    more, report = self.sweep(rows, targets, inputs, before.basis)
                 problem = replace(before, statistics=add(before.statistics, more.statistics))
                 skipped = before.skipped_rows + report["skipped_rows"]
                 self._fitted = self._settle(self._solved(problem), sweep=report, skipped_rows=skipped)
@@ -220,7 +228,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
         other = self.__class__(**self.get_params(deep=False))
         rows, targets, _ = other.training(X, y, None)
-        return plan_sweep(rows, other._statistic(other.basis(rows, look=False), targets))
+        statistic = other._statistic(other.basis(rows, look=False), targets)
+        return plan_sweep(rows, witnessed(statistic, None, len(rows)) if self._witnessed else statistic)
 
     def _check_settings(self) -> None:
         if self.alpha != "gcv":
@@ -231,11 +240,24 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        statistic = self._statistic(basis, targets)
+        return self._summed(self._statistic(basis, targets), rows, inputs, basis)
+
+    def sweep_witnessed(
+        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening
+    ) -> tuple[Problem, dict[str, Any]]:
+        """`sweep` with a witness of its sums."""
+        return self._summed(witnessed(self._statistic(basis, targets), whitening, len(rows)), rows, inputs, basis)
+
+    def _summed(
+        self, statistic: MomentStatistic, rows: Rows, inputs: Inputs, basis: Any
+    ) -> tuple[Problem, dict[str, Any]]:
         swept = sweep(rows, statistic, what="moments")
         report = swept.report()
         require_some(rows, report["skipped_rows"])
         total = uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
+        if statistic.witness is not None:
+            shift = statistic.features.shift  # type: ignore[attr-defined]
+            total["E"] = total["E"] + rounding_of_shift(swept.total, total, shift, statistic.witness.vectors)
         return Problem(inputs=inputs, basis=basis, statistics=total), report
 
     def adopt(self, problem: Problem) -> Self:
@@ -250,6 +272,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _swept(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Solved, dict[str, Any]]:
         """Sweep and solve; once more in float64 where float32 proves too coarse and the dtype is ours to choose."""
+        if self._witnessed:
+            return sweep_until_right(self, rows, targets, inputs, basis)
         problem, report = self.sweep(rows, targets, inputs, basis)
         solved = self._solved(problem)
         if self._rounding_exceeds_alpha(solved) and self.dtype == "auto" and basis.dtype == "float32":
@@ -263,10 +287,10 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
                 solved.certificates.notes.insert(0, f"{note}: the rows are swept again in float64")
         return solved, report
 
-    def _solved(self, problem: Problem, reduced: Any = None) -> Solved:
-        """Solve; `reduced`: what an earlier solve from the same sums has made of them."""
+    def _solved(self, problem: Problem, reduced: Any = None, certificates: Certificates | None = None) -> Solved:
+        """Solve; `reduced`: what an earlier solve from the same sums has made of them, with its certificates."""
         problem.require_labels()
-        certificates = Certificates()
+        certificates = certificates or Certificates()
         with spent("solve"):
             if reduced is None:
                 reduced = self._reduce(problem, certificates)
@@ -298,7 +322,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _rounding_exceeds_alpha(self, solved: Solved) -> bool:
         # "gcv" asks for what serves with the moments as they are
-        return solved.certificates.blind and self.alpha != "gcv"
+        return solved.certificates.blind and solved.certificates.errors is None and self.alpha != "gcv"
 
     def _rounding_note(self, solved: Solved) -> str:
         basis, certificates = solved.problem.basis, solved.certificates
@@ -348,7 +372,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         k(x, x) = 1, else of 256 rows; None for random features and models from files of other kernels), and
         `certificates`: residual ratios of the solve (`solvers.residuals`; rounding leaves about 1, above 30 is an
         error), conditions of the core and of the solved matrix, effective degrees of freedom, the rounding of the
-        moments, landmarks that repeat another and features that do not vary among them.
+        moments, landmarks that repeat another and features that do not vary among them, and `prediction_error`: how far
+        predictions are from least squares in float64, relative to their norm (`solvers.accuracy`).
         """
         check_is_fitted(self)
         fit = self._require("fit")
@@ -359,6 +384,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             "landmark_choice": self.landmarks if isinstance(self.landmarks, str) else "given",
             "rank": int(fit.solution.rank),
             "dtype": fit.basis.dtype,
+            "sums": fit.basis.sums or fit.basis.dtype,
             "alpha": fit.solution.alpha,
             "certificates": dict(fit.certificates),  # none of a model that was read from a file
             "skipped_rows": fit.skipped_rows,

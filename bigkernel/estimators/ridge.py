@@ -14,18 +14,20 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import ConfigError
+from bigkernel.estimators.arithmetic import evidence_of
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.fit_state import ExactFit, Fitted, MomentFit, Problem, RidgeSolution
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Flag, Floats, Statistics
 from bigkernel.kernels.functions import Kernel
+from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.indefinite import indefinite_krr
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, exact_krr, nystrom_ridge
+from bigkernel.solvers.ridge import Whitening, nystrom_ridge
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
@@ -74,6 +76,7 @@ class _KernelRidge(LandmarkEstimator):
         Statistics("statistics_", "statistics"),
     )
     _solution_type = RidgeSolution
+    _witnessed = True
     training_mse_ = Fitted("solution.training_mse")
 
     @property
@@ -93,7 +96,10 @@ class _KernelRidge(LandmarkEstimator):
         # targets were summed about a point near their mean where the fit had an intercept
         moments = problem.moments if flag else Moments.of(unshifted(problem.statistics, shift))
         alpha = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
-        coef, intercept, error = nystrom_ridge(moments, whitening, alpha, fit_intercept=flag, certificates=certificates)
+        evidence = evidence_of(problem, whitening)
+        coef, intercept, error = nystrom_ridge(
+            moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
+        )
         return RidgeSolution(
             coef=coef,
             intercept=(intercept if flag else intercept - shift) + shift,
@@ -146,8 +152,9 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
         An intercept b without penalty.
     gamma, degree, coef0 : of a kernel given by name
     dtype : "auto", "float32" or "float64"
-        Of the kernel blocks; sums are float64 always. "auto": float64 for float64 rows, float32 for narrower ones,
-        unless their distances, or moments whose rounding exceeds alpha a hundredfold (a second sweep), need float64.
+        Of the kernel blocks. "auto": float64 for float64 rows, float32 for narrower ones, unless their distances, the
+        core, or the error that the rounding of float32 would cause in predictions need float64. Sums are carried in
+        float64, and so are products of blocks where that error would exceed a thousandth (a second sweep).
     solver : "auto" or "cholesky"
     random_state : int, RandomState or None
         Of the landmark draw.

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from bigkernel.errors import ModelRejected
 from bigkernel.estimators.file_content import Content, decode, encode
 from bigkernel.kernels.functions import Kernel
+from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.statistics.witness import WITNESSED
 
 Array = NDArray[Any]
-_OF_STATISTICS = ("rows", "n", "G", "C", "s", "t", "q", "anchors", "degrees")
+_OF_STATISTICS = ("rows", "n", "G", "C", "s", "t", "q", "anchors", "degrees", *WITNESSED)
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,21 @@ class Flag(Entry):
 
 @dataclass(frozen=True)
 class Precision(Entry):
-    """The dtype of kernel blocks."""
+    """The dtype of kernel blocks, or of their sums where that is another."""
 
-    def read(self, content: Content) -> str:
+    def read(self, content: Content) -> str | None:
         """See `Entry`."""
         value = content.values.pop(self.name, None)
+        if self.optional and value is None:
+            return None
         if value not in ("float32", "float64"):
             raise content.refuse(f"{self.name} must be float32 or float64")
         return str(value)
+
+    def write(self, content: Content, value: Any) -> None:
+        """See `Entry`."""
+        if value is not None:
+            super().write(content, value)
 
 
 @dataclass(frozen=True)
@@ -319,6 +328,8 @@ class Statistics(Entry):
         }
         if "anchors" in found:
             wanted |= {"anchors": (size, size), "degrees": (size,)}
+        if "E" in found:
+            wanted |= {"E": (g, size, VECTORS), "seen": (g,)}
         if {name: values.shape for name, values in found.items()} != wanted:
             raise content.refuse("the shapes of its statistics do not fit its coefficients")
         return found

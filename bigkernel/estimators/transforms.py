@@ -24,7 +24,7 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_mean
 from bigkernel.estimators.state_schema import SEEN, Entry, Floats, Scales
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.statistics.moments import FeatureSums
+from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.streaming.row_maps import RowMap, Scale, Standardize, UnitNorm, apply_maps
 
 Array = NDArray[Any]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.optimize import minimize_scalar
 
-from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced, weigh
+from bigkernel.solvers.exact import weigh
+from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

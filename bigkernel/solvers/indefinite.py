@@ -13,8 +13,9 @@ from scipy import linalg
 
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
+from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import exact_krr, regularised, ridge
+from bigkernel.solvers.ridge import regularised, ridge
 
 Array = NDArray[Any]
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.errors import RankDeficient
+from bigkernel.errors import Inaccurate, RankDeficient
 
 Array = NDArray[Any]
 LIMIT = 30.0  # a ratio above it is not rounding any more
@@ -127,6 +127,7 @@ class Certificates:
     rounding : the largest rounding of moments that a solve has met: how far below 0 the eigenvalues of G reach, which
         has none; 0 where it has met none
     blind : that rounding exceeds the penalty a hundredfold: the answer is not that of alpha
+    errors : `solvers.accuracy.Errors` of the predictions, where a witness saw the sums
     """
 
     ratios: dict[str, float] = field(default_factory=dict)
@@ -134,6 +135,7 @@ class Certificates:
     notes: list[str] = field(default_factory=list)
     rounding: float = 0.0
     blind: bool = False
+    errors: Any = None
 
     def of_cholesky(self, G: Array, C: Array, alpha: float, w: Array, lower: Array) -> None:
         """Take a solution w of (G + αI)w = C by the Cholesky factor of that matrix."""
@@ -152,11 +154,13 @@ class Certificates:
         self.blind |= rounding > BLIND * alpha
 
     def warn(self) -> None:
-        """Warn of all notes, and of every ratio above 30.
+        """Warn of all notes, of every ratio above 30, and of errors beyond what is promised.
 
         Warns
         -----
         RankDeficient
+        Inaccurate
+            Predictions may be off by more than a thousandth.
         """
         high = [f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if not ratio <= LIMIT]
         if high:
@@ -166,10 +170,13 @@ class Certificates:
             )
         for note in self.notes:
             warnings.warn(note, RankDeficient, 4)
+        if self.errors is not None and self.errors.note:
+            warnings.warn(self.errors.note, Inaccurate, 4)
 
     def report(self) -> dict[str, float | int]:
         """All figures as plain data."""
-        return {**self.ratios, **self.figures, "rounding": self.rounding}
+        told = {} if self.errors is None else self.errors.figures()
+        return {**self.ratios, **self.figures, **told, "rounding": self.rounding}
 
 
 def warn_or_note(note: str, warn: bool, certificates: Certificates | None) -> None:

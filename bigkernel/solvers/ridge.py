@@ -19,6 +19,7 @@ from scipy import linalg
 from bigkernel.errors import ConfigError
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
+from bigkernel.solvers.accuracy import Evidence, prediction_errors
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.moments import Moments
 
@@ -224,14 +225,17 @@ class Factor:
         assert self.values is not None
         return np.asarray((self.vectors.T @ C) / np.sqrt(self.values)[:, None])
 
-    def certify(self, certificates: Certificates, G: Array, C: Array, alpha: float, w: Array) -> None:
-        """Say how well w solves (G + αI)w = C."""
-        if self.lower is not None:
-            certificates.of_cholesky(G, C, alpha, w, self.lower)
-        elif self.values is not None and self.vectors is not None and self.plain is not None and len(G):
-            certificates.of_spectrum(G, C, w, self.plain, self.values, self.vectors)
-        certificates.figures["solved_condition"] = self.condition
-        certificates.meet(self.rounding, alpha)
+    def certified(self, G: Array, C: Array, alpha: float, certificates: Certificates | None) -> Array:
+        """`solve`, and say how well it solves (G + αI)w = C."""
+        w = self.solve(C)
+        if certificates is not None:
+            if self.lower is not None:
+                certificates.of_cholesky(G, C, alpha, w, self.lower)
+            elif self.values is not None and self.vectors is not None and self.plain is not None and len(G):
+                certificates.of_spectrum(G, C, w, self.plain, self.values, self.vectors)
+            certificates.figures["solved_condition"] = self.condition
+            certificates.meet(self.rounding, alpha)
+        return w
 
     def unseen(self, C: Array) -> Array:
         """C along the directions that were dropped as null, (r − k, c)."""
@@ -303,11 +307,7 @@ def ridge(
     n_rows, condition : rows behind G and condition of what whitened it, for what counts as null
     certificates : take the residual, the condition, the effective degrees of freedom and the rounding of G
     """
-    factor = factorize(G, alpha, n_rows=n_rows, condition=condition)
-    w = factor.solve(C)
-    if certificates is not None:
-        factor.certify(certificates, G, C, alpha, w)
-    return w
+    return factorize(G, alpha, n_rows=n_rows, condition=condition).certified(G, C, alpha, certificates)
 
 
 def squared_error(reduced: Reduced, w: Array) -> Array:
@@ -322,53 +322,21 @@ def nystrom_ridge(
     *,
     fit_intercept: bool = False,
     certificates: Certificates | None = None,
+    evidence: Evidence | None = None,
 ) -> tuple[Array, Array, Array]:
     """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
 
-    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000).
+    For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000). From evidence of
+    the errors behind the moments, the certificates take those of predictions.
     """
-    small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
-    w = ridge(small.G, small.C, alpha, n_rows=moments.rows, condition=whitening.condition, certificates=certificates)
-    return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)
-
-
-def exact_krr(
-    K: Array,
-    Y: Array,
-    alpha: float,
-    *,
-    fit_intercept: bool = False,
-    weight: Array | None = None,
-    certificates: Certificates | None = None,
-) -> tuple[Array, Array]:
-    """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky.
-
-    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. K is positive
-    semi-definite; `indefinite_krr` is for kernels that are not.
-    """
-    n = len(K)
-    scaled, root = weigh(K, weight)
-    target = root[:, None] * Y
-    if not fit_intercept:
-        dual = ridge(scaled, target, alpha, n_rows=n, certificates=certificates)
-        return root[:, None] * dual, np.zeros(Y.shape[1])
-    # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
-    # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
-    unit = root / np.linalg.norm(root)
-    half = scaled - np.outer(unit, unit @ scaled)
-    projected, target_ = half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target)
-    u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
-    u -= np.outer(unit, unit @ u)
-    intercept = (root @ (target - scaled @ u)) / (root @ root)
-    return root[:, None] * u, intercept
-
-
-def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
-    """W^{1/2}KW^{1/2} (K itself without weights) and the roots of the weights, (n,)."""
-    if weight is None:
-        return K, np.ones(len(K))
-    root: Array = np.sqrt(weight)
-    return K * np.outer(root, root), root
+    rotated = reduced(moments, whitening)
+    small = centre(rotated, fit_intercept=fit_intercept)
+    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
+    w = factor.certified(small.G, small.C, alpha, certificates)
+    error = squared_error(small, w)
+    if certificates is not None and evidence is not None:
+        certificates.errors = prediction_errors(evidence, moments.G, rotated.G, small, (w, error), factor, whitening)
+    return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ of a family. They add over chunks, workers and days, and everything in `solve` n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_mirrored, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.statistics.witness import WITNESS_BYTES, WITNESSED, View, Witness
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
@@ -74,7 +75,8 @@ def selected(total: Mapping[str, Array], columns: Array) -> Accumulator:
         "C": total["C"][:, columns],
         "s": total["s"][:, columns],
     }
-    return {name: cut[name] if name in cut else values.copy() for name, values in total.items()}
+    kept = {name: values for name, values in total.items() if name not in WITNESSED}
+    return {name: cut[name] if name in cut else values.copy() for name, values in kept.items()}
 
 
 def unshifted(total: Accumulator, shift: Array) -> Accumulator:
@@ -170,7 +172,7 @@ class Targets:
         out[np.arange(len(y)), column if self.position is None else self.position[column]] = 1
 
 
-def _weights(chunk: Chunk, block: slice | Array) -> Array:
+def weights_of(chunk: Chunk, block: slice | Array) -> Array:
     """Weights of a block, (b,) float64; refused unless finite and not negative."""
     assert chunk.weight is not None
     return require_weights(np.asarray(chunk.weight[block], np.float64), chunk.start, np.arange(len(chunk))[block])
@@ -187,40 +189,6 @@ def require_weights(w: Array, start: int, rows: Array | None = None) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSums:
-    """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of every column of a map: means and deviations."""
-
-    features: FeatureMap
-
-    def zero(self) -> Accumulator:
-        """See `Statistic`."""
-        return {"n": np.zeros(()), "s": np.zeros(self.features.width), "q": np.zeros(self.features.width)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """See `Statistic`."""
-        return add(a, b)
-
-    def footprint(self, block_rows: int) -> Footprint:
-        """See `Statistic`."""
-        p = self.features.width
-        row_bytes = self.features.row_bytes + 8 * p
-        return Footprint(
-            self.features.flops_per_row + 3 * p, 16 * p + 8, self.features.fixed_bytes + block_rows * row_bytes
-        )
-
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """See `Statistic`."""
-        for block in chunk.blocks():
-            (phi,) = self.features.blocks(chunk, block)
-            with chunk.work.stage("add"):
-                w = np.ones(len(phi)) if chunk.weight is None else _weights(chunk, block)
-                total["n"] += w.sum()
-                total["s"] += w @ phi
-                np.multiply(phi, phi, out=phi)
-                total["q"] += w @ phi
-
-
-@dataclass(frozen=True, eq=False)
 class MomentStatistic:
     """The moments of a feature map: the statistic of ridge, KRR and SSSL.
 
@@ -233,6 +201,11 @@ class MomentStatistic:
         "drop": one group, the labelled rows. "keep": group 0 the unlabelled rows, group 1 the labelled ones.
     folds : Folds or None
         Labelled rows in count + 1 groups in the place of one: by the fold that tests them, the last: by none.
+    sums : dtype or None
+        Of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
+    witness : Witness or None
+        Also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`. For one
+        block of features.
 
     Where the features give several blocks for the same rows, the groups of the first come first.
     """
@@ -241,6 +214,13 @@ class MomentStatistic:
     targets: Targets | None = None
     unlabelled: str = "drop"
     folds: Folds | None = None
+    sums: np.dtype[Any] | None = field(default=None, kw_only=True)
+    witness: Witness | None = field(default=None, kw_only=True)
+
+    @property
+    def sum_dtype(self) -> np.dtype[Any]:
+        """Of the products of a block."""
+        return self.sums or self.features.dtype
 
     @property
     def groups(self) -> int:
@@ -260,6 +240,8 @@ class MomentStatistic:
             "t": (g, c),
             "q": (g, c),
         }
+        if self.witness:
+            shapes |= {"E": (g, p, self.witness.count), "seen": (g,)}
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -274,13 +256,18 @@ class MomentStatistic:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p, c, count = self.features.width, self.targets.width if self.targets else 0, self.features.count
-        itemsize = self.features.dtype.itemsize
+        itemsize, sum_itemsize = self.features.dtype.itemsize, self.sum_dtype.itemsize
+        widened = 0 if self.sum_dtype == self.features.dtype else self.wide * sum_itemsize
+        k = self.witness.count if self.witness else 0
         return Footprint(
-            flops_per_row=self.features.flops_per_row + count * (p * p + 2 * p * (c + 1)),
-            partial_bytes=8 * self.groups * count * (p * p + p * (c + 1) + 2 * c + 2),
+            flops_per_row=self.features.flops_per_row
+            + count * (p * p + 2 * p * (c + 1))
+            + (self.witness.flops_per_row() if self.witness else 0),
+            partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2),
             work_bytes=self.features.fixed_bytes
-            + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c)
-            + count * self.wide**2 * itemsize,
+            + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c + widened)
+            + count * self.wide**2 * sum_itemsize
+            + (WITNESS_BYTES + 40 * k * (p + 1) if k else 0),
             width=p,
             dtype=self.features.dtype.name,
         )
@@ -288,21 +275,42 @@ class MomentStatistic:
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
         # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one a block of the features
-        gram = chunk.work.buffer("gram", (self.features.count, self.wide, self.wide), self.features.dtype)
+        gram = chunk.work.buffer("gram", (self.features.count, self.wide, self.wide), self.sum_dtype)
         for group, index in enumerate(self._split(chunk)):
-            waiting = 0  # rows whose Gram matrices are still in the dtype of the blocks
+            waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
+            view = self._view(chunk.start, group, window)
             for block in chunk.blocks(index):
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with chunk.work.stage("gram"):
-                        syrk(rows, gram[place], accumulate=waiting > 0)
+                        syrk(self._widened(chunk, rows), gram[place], accumulate=waiting > 0)
+                    if view:
+                        with chunk.work.stage("add"):
+                            view.look(rows)
                 waiting += len(rows)
                 if waiting >= GRAM_ROWS:
-                    self._flush(total, group, chunk, gram)
-                    waiting = 0
+                    self._flush(total, group, chunk, gram, view)
+                    waiting, window = 0, window + 1
+                    view = self._view(chunk.start, group, window)
             if waiting:
-                self._flush(total, group, chunk, gram)
+                self._flush(total, group, chunk, gram, view)
 
-    def _flush(self, total: Accumulator, group: int, chunk: Chunk, grams: Array) -> None:
+    def _view(self, start: int, group: int, window: int) -> View | None:
+        """What the witness sees of a window of rows, if it sees it."""
+        if self.witness is None or not self.witness.sees(start + group, window):
+            return None
+        c = self.targets.width if self.targets else 0
+        shift: Array | None = self.features.shift  # type: ignore[attr-defined]
+        return View(self.witness, shift, self.features.width + c)
+
+    def _widened(self, chunk: Chunk, rows: Array) -> Array:
+        """The rows in the dtype of their products."""
+        if rows.dtype == self.sum_dtype:
+            return rows
+        wider = chunk.work.buffer("widened", rows.shape, self.sum_dtype)
+        np.copyto(wider, rows)
+        return wider
+
+    def _flush(self, total: Accumulator, group: int, chunk: Chunk, grams: Array, view: View | None) -> None:
         p, c = self.features.width, self.targets.width if self.targets else 0
         with chunk.work.stage("add"):
             for place, gram in enumerate(grams):
@@ -310,6 +318,9 @@ class MomentStatistic:
                 add_mirrored(total["G"][at], gram[:p, :p])
                 total["C"][at] += gram[:p, p : p + c]
                 total["s"][at] += gram[:p, p + c]
+            if view:
+                total["E"][group] += view.rounding_of(grams[0])
+                total["seen"][group] += view.rows
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         """Row positions of each group; None: all rows of the chunk."""
@@ -347,7 +358,7 @@ class MomentStatistic:
                 rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
                 weighted, weight, counted = values, float(len(rows)), len(rows)
                 if chunk.weight is not None:
-                    w = _weights(chunk, block)
+                    w = weights_of(chunk, block)
                     weighted, weight, counted = values * w[:, None], float(w.sum()), int(np.count_nonzero(w))
                     rows *= np.sqrt(w).astype(rows.dtype)[:, None]
                 at = place * self.groups + group

@@ -12,7 +12,7 @@ from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from bigkernel import Gaussian, Ridge, SweepSearchCV
-from bigkernel.solvers.ridge import exact_krr
+from bigkernel.solvers.exact import exact_krr
 from pipelines.shared.experiments import steps
 from pipelines.usps_mnist.fits import Setting, one_hot, sssl, with_ones
 

@@ -72,7 +72,7 @@ def test_a_projection_stands_between_the_transforms_and_the_method(run, pair, pr
     assert told["landmarks"] == len(model[1].landmarks_) == 30
     assert planned["rows"] == 2 * N
     plain = json.loads(run("plan", "pair.corpus", *options[4:], "--json").stdout)
-    assert planned["flops"] > 2 * plain["flops"]  # two sweeps, and the second goes through the first's landmarks
+    assert planned["flops"] > 1.5 * plain["flops"]  # two sweeps, the second through the landmarks of the first
     assert planned["task_bytes"] > plain["task_bytes"]
     assert model[2].n_features_in_ == 2
     assert json.loads(run("predict", "m", "target.corpus", "p", "--json").stdout)["rows"] == N

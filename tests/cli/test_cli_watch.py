@@ -35,7 +35,7 @@ from bigkernel.monitor.sinks import install_monitor
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport import journal
 from bigkernel.monitor.transport.plugin import board_of
-from bigkernel.statistics.moments import FeatureSums
+from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.storage import run_lock
 from bigkernel.storage.run_directory import write_sealed
 from bigkernel.storage.run_status import command_of, survey

@@ -26,7 +26,7 @@ from bigkernel.monitor.events import (
 )
 from bigkernel.monitor.scope import emit, observe
 from bigkernel.monitor.terminal import bar
-from bigkernel.statistics.moments import FeatureSums
+from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.plan import Footprint, plan
 

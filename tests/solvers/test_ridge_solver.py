@@ -13,10 +13,10 @@ from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
+from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.indefinite import indefinite_krr
 from bigkernel.solvers.ridge import (
     centre,
-    exact_krr,
     identity,
     nystrom_ridge,
     reduced,

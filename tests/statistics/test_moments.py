@@ -14,7 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, Targets, subtract
+from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, subtract
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 N, D, M, CLASSES = 90, 3, 7, np.array([2, 5, 9])

@@ -41,6 +41,10 @@ _RATIOS = {
     "eigenfunctions_orthogonality": "orthogonality of the eigenfunctions",
 }
 _FIGURES = {
+    "prediction_error": "predictions are right to (relative to their norm)",
+    "error_of_sums": "of that, by rounding of the moments",
+    "error_of_solve": "of that, by rounding of the solve",
+    "error_of_blocks": "of that, by rounding of kernel values",
     "core_condition": "condition number of the core",
     "solved_condition": "condition number of the solved matrix",
     "effective_dof": "effective degrees of freedom",

@@ -21,7 +21,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.events import Figures, SegmentDone
 from bigkernel.monitor.report import figures, gather, write
 from bigkernel.monitor.scope import emit, observe
-from bigkernel.statistics.moments import FeatureSums
+from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.storage.run_directory import read_sealed, write_sealed
 from bigkernel.storage.run_lock import locked
 

@@ -1,0 +1,87 @@
+"""The arithmetic of a fit: how the sums of its sweep are rounded, what a witness says of it, and what is better.
+
+Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Where the witness says
+that predictions would be off by more than `accuracy.PROMISE`, the rows are swept again: with products and sums in
+float64, or, where the kernel values themselves are too coarse, with blocks in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.errors import PlanTooLarge
+from bigkernel.solvers.accuracy import PROMISE, VECTORS, Errors, Evidence, directions, scaled
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic
+from bigkernel.statistics.witness import Witness, windows_to_skip
+
+Array = NDArray[Any]
+
+
+def witnessed(statistic: MomentStatistic, whitening: Whitening | None, rows: int) -> MomentStatistic:
+    """The statistic with a witness; without a whitening, one of the same cost that sees nothing."""
+    p = statistic.features.width
+    vectors = np.zeros((p, VECTORS)) if whitening is None else whitening.expand(directions(whitening.rank))
+    flops = statistic.footprint(1).flops_per_row
+    every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
+    return replace(statistic, witness=Witness(vectors, every))
+
+
+def evidence_of(problem: Any, whitening: Whitening) -> Evidence | None:
+    """What is known of the errors behind the moments of a problem; None where no witness saw them."""
+    if "E" not in problem.statistics or not problem.statistics["seen"].sum():
+        return None
+    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise())
+
+
+def whitened(basis: Any, *, choose: bool) -> tuple[Any, Whitening, Certificates]:
+    """The basis, its whitening and what that has met; in float64 where float32 would leave out landmarks, to choose."""
+    certificates = Certificates()
+    whitening = basis.whitening(certificates=certificates)
+    if choose and basis.dtype == "float32" and whitening.rank < basis.width:
+        wider, more = replace(basis, dtype="float64"), Certificates()
+        finer = wider.whitening(certificates=more)
+        if finer.rank > whitening.rank:
+            return wider, finer, more
+    return basis, whitening, certificates
+
+
+def better(basis: Any, errors: Errors, *, choose: bool) -> Any:
+    """The basis in the arithmetic that is to be tried next, or None; `choose`: we may choose the dtype of blocks."""
+    if errors.total <= PROMISE or basis.dtype == "float64":
+        return None
+    if choose and not errors.blocks <= PROMISE:
+        return replace(basis, dtype="float64", sums=None)
+    if basis.sums is None and not errors.sums <= PROMISE:
+        return replace(basis, sums="float64")
+    return replace(basis, dtype="float64", sums=None) if choose else None
+
+
+def sweep_until_right(estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any) -> tuple[Any, dict[str, Any]]:
+    """Sweep and solve, again in better arithmetic as long as there is one and predictions would be off."""
+    choose, notes = estimator.dtype == "auto", []
+    basis, whitening, certificates = whitened(basis, choose=choose)
+    problem, report = estimator.sweep_witnessed(rows, targets, inputs, basis, whitening)
+    while True:
+        solved = estimator._solved(problem, whitening, certificates)
+        errors = certificates.errors
+        wider = None if errors is None else better(basis, errors, choose=choose)
+        if wider is None:
+            break
+        what = "blocks" if wider.dtype == "float64" else "sums"
+        note = f"predictions would be off by {errors.total:.1g}"
+        try:
+            again = whitened(wider, choose=False)
+            problem, report = estimator.sweep_witnessed(rows, targets, inputs, wider, again[1])
+        except PlanTooLarge as error:
+            certificates.notes.append(f"{note} in {basis.dtype}, and {what} in float64 do not fit: {error}")
+            break
+        basis, whitening, certificates = again
+        notes.append(f"{note}: swept again with {what} in float64")
+    report["swept_again"] = notes
+    return solved, report

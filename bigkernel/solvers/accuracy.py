@@ -1,0 +1,143 @@
+"""How far predictions are from least squares in float64, told from what a witness saw.
+
+In whitened coordinates φ = Tᵀb a fit is w = H⁻¹C with H = G + αI. Sums G + E in the place of G move it by −H⁻¹Ew.
+`statistics.witness` has Ez for k random vectors z, of which entry i tells the size of row i of E,
+    a_i = mean over z of (Ez)_i²,   Var E_ij ≈ a_i a_j / Σa,   hence Var (Ew)_i ≈ a_i Σ_j a_j w_j² / Σa.
+Blocks b + δ in the place of b, Var (Tᵀδ)_i = d_i, move it by H⁻¹(Σ Tᵀδ (y − f) − Σ φ δᵀTw − Σ TᵀδδᵀTw), hence
+    Var_i ≈ d_i SSE + G_ii Σ_j d_j w_j²,   the last term being n d_i w_i in the mean,
+and predictions are made with such blocks too, which adds n Σ_j d_j w_j². A change x of H w moves predictions by H⁻¹x,
+whose square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
+(H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1: O(r²) work beside the factor. All is told relative to wᵀGw.
+
+Measured on generated and public tables, cores of condition 1 to 1e10, float32 and float64: told and true error differ
+by less than a factor of three, from 1e-14 to 1. Beyond 1e12 it errs to the side of a warning, up to a thousandfold.
+
+Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vectors of the witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.solvers.residuals import probes
+
+Array = NDArray[Any]
+Matrix = Callable[[Array], Array]
+PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
+VECTORS = 8  # of the witness
+
+
+def directions(rank: int) -> Array:
+    """The vectors z of a witness, (r, k): fixed signs."""
+    return probes(rank, VECTORS)
+
+
+def scaled(total: Mapping[str, Array]) -> Array:
+    """Ev (p, k) of all rows from what was seen of some: rounding grows as the root of their number."""
+    seen, rows = float(total["seen"].sum()), float(total["rows"].sum())
+    return np.asarray(total["E"].sum(axis=0) * np.sqrt(max(rows / seen, 1.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of the errors behind the moments of a fit, in the columns of the map.
+
+    Attributes
+    ----------
+    z : (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
+    rounding : Ev, (p, k)
+    noise : δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
+    """
+
+    z: Array
+    rounding: Array
+    noise: Array | None = None
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together."""
+
+    sums: float
+    solve: float
+    blocks: float
+
+    def figures(self) -> dict[str, float]:
+        """As figures of a fit report."""
+        return {
+            "prediction_error": self.total,
+            "error_of_sums": self.sums,
+            "error_of_solve": self.solve,
+            "error_of_blocks": self.blocks,
+        }
+
+    @property
+    def total(self) -> float:
+        """The root of the sum of squares; infinite where G is all rounding."""
+        return float(np.sqrt(self.sums**2 + self.solve**2 + self.blocks**2))
+
+    @property
+    def note(self) -> str:
+        """What is to be warned of, if anything is."""
+        if self.total <= PROMISE:
+            return ""
+        causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
+        worst = max(causes, key=lambda name: causes[name])
+        far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
+        return (
+            f"predictions may differ from least squares in float64 by {far}, more than {PROMISE:g}: the rounding of "
+            f"{worst} is too large for landmarks this alike and a penalty this small; take a larger alpha, a narrower "
+            "kernel or fewer landmarks" + (", or dtype='float64'" if worst == "kernel values" else "")
+        )
+
+
+def prediction_errors(
+    evidence: Evidence, raw: Array, rotated: Array, small: Any, fit: tuple[Array, Array], solver: Any, whitening: Any
+) -> Errors:
+    """The errors of predictions of a fit.
+
+    Parameters
+    ----------
+    raw : G of the columns of the map (p, p), and `rotated` in whitened coordinates (r, r)
+    small : `Reduced` moments, centred as for the fit
+    fit : w (r, c), and the squared errors of training (c,)
+    solver : its `solve` gives H⁻¹C for C (r, ·)
+    whitening : T
+    """
+    w, squares = fit
+    G, solve, reduce = small.G, solver.solve, whitening.reduce
+    predicted = float((w * (G @ w)).sum())
+    if not w.any() or not G.any():
+        return Errors(0.0, 0.0, 0.0)
+    if not predicted > 0:  # G is all rounding
+        return Errors(np.inf, np.inf, 0.0 if evidence.noise is None else np.inf)
+    # the rounding of TᵀGT, which T makes large as it does that of G
+    of_rotation = rotated @ evidence.z - reduce(raw @ whitening.expand(evidence.z))
+    of_sums = reduce(evidence.rounding)
+
+    def moved(variances: Array) -> float:
+        """The mean of ‖predictions‖² that a change of Hw of these variances (r,) makes."""
+        return bent(solve(np.sqrt(variances)[:, None] * probes(len(w), VECTORS))) / VECTORS
+
+    def bent(x: Array) -> float:
+        """xᵀGx, summed over columns; where rounding has made G negative, its size."""
+        return float(np.abs((x * (G @ x)).sum(axis=0)).sum())
+
+    def of_matrix(seen: Array) -> float:
+        a = (seen**2).mean(axis=1)
+        total = float(a.sum())
+        return moved(a) * float((a @ w**2).sum()) / total if total else 0.0
+
+    blocks = 0.0
+    if evidence.noise is not None:
+        d = (reduce(evidence.noise.T) ** 2).mean(axis=1)
+        seen = float((d @ w**2).sum())
+        blocks = moved(d * float(squares.sum()) + np.maximum(np.diagonal(G), 0) * seen)
+        blocks += bent(solve(small.n * d[:, None] * w)) + small.n * seen
+    parts = of_matrix(of_sums), of_matrix(of_rotation), blocks
+    return Errors(*(float(np.sqrt(part / predicted)) for part in parts))

@@ -1,0 +1,52 @@
+"""Kernel ridge regression on every row: the n×n kernel matrix, for some thousands of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import ridge
+
+Array = NDArray[Any]
+
+
+def exact_krr(
+    K: Array,
+    Y: Array,
+    alpha: float,
+    *,
+    fit_intercept: bool = False,
+    weight: Array | None = None,
+    certificates: Certificates | None = None,
+) -> tuple[Array, Array]:
+    """Dual coefficients (n, c) and intercept (c,): (K + λI)a = Y by Cholesky.
+
+    Row weights enter as scikit-learn's KernelRidge has them: √w on rows and columns of K and on Y. K is positive
+    semi-definite; `indefinite_krr` is for kernels that are not.
+    """
+    n = len(K)
+    scaled, root = weigh(K, weight)
+    target = root[:, None] * Y
+    if not fit_intercept:
+        dual = ridge(scaled, target, alpha, n_rows=n, certificates=certificates)
+        return root[:, None] * dual, np.zeros(Y.shape[1])
+    # [[1ᵀW1, 1ᵀWK], [1, K + λW⁻¹]] (b; a) = (1ᵀWy; y). With a = W^{1/2}u, r = W^{1/2}1 and rᵀu = 0 at the optimum, the
+    # projection P along r leaves (PSP + λI)u = P W^{1/2}y, S = W^{1/2}KW^{1/2}
+    unit = root / np.linalg.norm(root)
+    half = scaled - np.outer(unit, unit @ scaled)
+    projected, target_ = half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target)
+    u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
+    u -= np.outer(unit, unit @ u)
+    intercept = (root @ (target - scaled @ u)) / (root @ root)
+    return root[:, None] * u, intercept
+
+
+def weigh(K: Array, weight: Array | None) -> tuple[Array, Array]:
+    """W^{1/2}KW^{1/2} (K itself without weights) and the roots of the weights, (n,)."""
+    if weight is None:
+        return K, np.ones(len(K))
+    root: Array = np.sqrt(weight)
+    return K * np.outer(root, root), root

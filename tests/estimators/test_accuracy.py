@@ -1,0 +1,162 @@
+"""Every fit knows whether it is right: predictions against least squares in float64, without normal equations."""
+
+from __future__ import annotations
+
+import warnings
+
+import dask
+import numpy as np
+import pytest
+from scipy import linalg
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import Inaccurate
+from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.solvers.accuracy import PROMISE, directions
+from bigkernel.solvers.ridge import whiten
+from bigkernel.statistics.moments import MomentStatistic, Targets, uncentred
+from bigkernel.statistics.witness import Witness, rounding_of_shift, windows_to_skip
+from bigkernel.streaming.chunk import Chunk
+
+rng = np.random.default_rng(2014)
+N, M = 2000, 120
+
+
+def table(features, seed):
+    """Standardised rows whose columns are mixed, and a smooth target with noise."""
+    g = np.random.default_rng(seed)
+    X = g.normal(size=(N, features)) @ g.normal(size=(features, features))
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] ** 2 + 0.1 * g.normal(size=N)
+
+
+TABLES = {features: table(features, features) for features in (4, 10)}
+
+
+def least_squares(kernel, landmarks, rows, y, alpha, *, intercept=False, weight=None):
+    """Fitted values of ridge in whitened rows, by QR of [Φ; √α I]: nothing is squared."""
+    T = whiten(kernel(landmarks), warn=False)
+    phi = linalg.solve_triangular(T.factor, kernel(rows, landmarks)[:, T.pivots].T, lower=True).T
+    penalty = np.sqrt(alpha) * np.eye(T.rank)
+    if intercept:
+        phi, penalty = np.hstack([phi, np.ones((len(phi), 1))]), np.hstack([penalty, np.zeros((T.rank, 1))])
+    root = np.ones(len(y)) if weight is None else np.sqrt(weight)
+    tall = np.vstack([root[:, None] * phi, penalty])
+    return phi @ np.linalg.lstsq(tall, np.concatenate([root * y, np.zeros(len(penalty))]), rcond=None)[0]
+
+
+def distance(found, wanted):
+    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+
+
+def judged(model, X, y, **weights):
+    """The fitted model, the error that it tells, and whether it warned."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y, **weights)
+    return model.certificates_["prediction_error"], any(one.category is Inaccurate for one in caught)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("sigma", [0.7, 2.0, 6.0])
+@pytest.mark.parametrize("features", TABLES)
+def test_predictions_are_those_of_least_squares_or_there_is_a_warning(features, sigma, alpha, dtype):
+    X, y = TABLES[features]
+    X = X.astype(dtype)
+    model = KernelRidge(Gaussian(sigma), alpha=alpha, n_landmarks=M, random_state=0)
+    told, warned = judged(model, X, y)
+    error = distance(model.predict(X), least_squares(model.kernel_, model.landmarks_, X.astype(float), y, alpha))
+    assert warned == (told > PROMISE)
+    assert error <= PROMISE or warned
+    # within a factor of three as measured; chance and processors move it
+    assert error <= 10 * told + 1e-12
+    if model.certificates_["core_condition"] < 1e11:
+        assert told <= 10 * error + 1e-5
+
+
+@pytest.mark.parametrize("sigma, alpha", [(2.0, 0.1), (3.0, 0.01)])
+def test_float32_rows_are_right_with_intercept_and_weights(sigma, alpha):
+    X, y = TABLES[10]
+    X, weight = X.astype(np.float32), rng.random(N) + 0.1
+    model = KernelRidge(Gaussian(sigma), alpha=alpha, n_landmarks=M, fit_intercept=True, random_state=0)
+    told, warned = judged(model, X, y + 5, sample_weight=weight)
+    wanted = least_squares(
+        model.kernel_, model.landmarks_, X.astype(float), y + 5, alpha, intercept=True, weight=weight
+    )
+    assert not warned
+    assert told <= PROMISE
+    assert distance(model.predict(X), wanted) <= PROMISE
+
+
+def test_shuffled_rows_and_other_chunks_give_the_same_predictions(make_corpus):
+    X, y = TABLES[10]
+    order = rng.permutation(N)
+    landmarks, found = X[:M].astype(np.float32), []
+    for rows, chunk_rows in ((np.arange(N), 400), (order, 400), (np.arange(N), 97)):
+        corpus = make_corpus(X[rows].astype(np.float32), name=f"c{len(found)}", y=y[rows], chunk_rows=chunk_rows)
+        model = KernelRidge(Gaussian(3.0), alpha=0.01, landmarks=landmarks)
+        assert judged(model, corpus, None)[0] <= PROMISE
+        found.append(model.predict(X.astype(np.float32)))
+    assert max(distance(one, found[0]) for one in found) <= PROMISE
+
+
+def test_classes_partial_fits_refits_and_files_keep_the_witness(tmp_path):
+    X, y = TABLES[10]
+    labels = (y > y.mean()).astype(int)
+    model = KernelRidgeClassifier(Gaussian(2.0), alpha=1e-3, n_landmarks=M, random_state=0)
+    told, _ = judged(model, X[:1500], labels[:1500])
+    assert 0 < told < PROMISE
+    save_model(model, tmp_path / "a.model")
+    for one in (model, load_model(tmp_path / "a.model")):
+        one.partial_fit(X[1500:], labels[1500:])
+        assert 0 < one.certificates_["prediction_error"] < PROMISE
+        again = one.set_params(alpha=1.0).refit().certificates_["prediction_error"]
+        assert again < one.set_params(alpha=1e-9).refit().certificates_["prediction_error"]
+    fewer = model.with_landmarks(30)  # of other columns than the witness has seen
+    assert "prediction_error" not in fewer.certificates_
+
+
+def test_the_executor_and_a_resumption_change_no_bit_of_what_is_told(tmp_path):
+    X, y = TABLES[4]
+    errors = []
+    with dask.config.set({"bigkernel.chunk-bytes": 4096, "bigkernel.min-segments": 6, "bigkernel.block-rows": 64}):
+        for executor in ("serial", "threads", "serial"):
+            with executing(executor, run=tmp_path / "run", resume=bool(errors)):
+                model = KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=M, random_state=0)
+                errors.append(judged(model, X, y)[0])
+    assert len(set(errors)) == 1
+
+
+def rounded(dtype, sums, every):
+    """Ev of a sweep of float32 blocks, and what it is: from the same blocks in float64."""
+    X = TABLES[10][0].astype(np.float32)
+    kernel, Z = Gaussian(3.0), X[:M].astype(float)
+    features = LandmarkMap(kernel, Z, np.dtype(dtype), shift=centre_of(kernel, Z, dtype))
+    V = whiten(kernel(Z), warn=False).expand(directions(M))
+    statistic = MomentStatistic(features, Targets(1), sums=sums, witness=Witness(V, every))
+    swept = sweep(as_rows(X, np.zeros(N)), statistic, client="serial").total
+    total = uncentred(swept, features.shift)
+    B = features.block(Chunk(X, block_rows=N), slice(None)).astype(np.longdouble) + features.shift
+    told = (total["E"] + rounding_of_shift(swept, total, features.shift, V))[0]
+    return told, (total["G"][0] @ V.astype(np.longdouble) - B.T @ (B @ V)).astype(float), swept["seen"]
+
+
+def test_the_witness_sees_the_rounding_of_products_and_sums():
+    told, true, seen = rounded("float32", None, 1)
+    assert seen == [N]
+    assert np.linalg.norm(told - true) < 0.15 * np.linalg.norm(true)  # blocks of other sizes are rounded otherwise
+    wide = rounded("float32", np.dtype("float64"), 1)[0]
+    assert np.linalg.norm(wide) < 1e-4 * np.linalg.norm(true)
+
+
+def test_a_witness_of_some_windows_sees_the_first_and_no_more_than_its_share():
+    some = [Witness(np.zeros((3, 8)), 5).sees(start, 0) for start in range(0, 500_000, 997)]
+    assert some[0]
+    assert 0.15 < np.mean(some) < 0.25
+    assert windows_to_skip(1e9, 8000, 10**6) == 1
+    assert windows_to_skip(1e6, 8000, 10**6) == 80
+    assert windows_to_skip(1e6, 8000, 10) == 5
+    assert windows_to_skip(1e6, 8000, 0) == 1
