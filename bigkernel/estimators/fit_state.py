@@ -19,7 +19,7 @@ from bigkernel.estimators.file_content import Content
 from bigkernel.estimators.state_schema import Entry
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
-from bigkernel.statistics.moments import Moments, uncentred, unshifted
+from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
@@ -143,17 +143,31 @@ class Problem:
     basis : of the columns
     statistics : the sums of one sweep
     pseudo_labels : of the last round, where a method has rounds of them
+    centre : (p,) what the statistics of the columns are about, or None: 0
     """
 
     inputs: Inputs
     basis: Any
     statistics: Accumulator
     pseudo_labels: PseudoLabels | None = None
+    centre: Array | None = None
 
     @property
     def moments(self) -> Moments:
         """The moments of all rows."""
-        return Moments.of(self.statistics)
+        return Moments.of(self.statistics, shift=self.centre)
+
+    @property
+    def statistics_about_zero(self) -> Accumulator:
+        """The statistics of the columns as they are."""
+        return self.statistics if self.centre is None else uncentred(self.statistics, self.centre)
+
+    def joined(self, more: Problem) -> Self:
+        """With the rows of `more`, which has the same columns."""
+        about = (0.0 if part.centre is None else part.centre for part in (more, self))
+        further = np.asarray(next(about) - next(about))
+        total = uncentred(more.statistics, further) if further.any() else more.statistics
+        return replace(self, statistics=add(self.statistics, total))
 
     def at_origin(self) -> Problem:
         """The same of rows and targets that nothing was taken off."""

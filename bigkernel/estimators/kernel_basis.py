@@ -27,7 +27,8 @@ from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor.scope import spent
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, identity, whiten
+from bigkernel.solvers.ridge import Whitening, identity, reduced, whiten
+from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -92,7 +93,7 @@ class LandmarkBasis:
         block = self.features().block(Chunk(points), slice(None))
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 
-    def trace_error(self, statistics: Accumulator) -> float | None:
+    def trace_error(self, moments: Moments) -> float | None:
         """tr(K − K̂)/tr(K), K̂ the kernel that the landmarks make of K; None where it is not known.
 
         Of all rows of the fit, from their moments, where k(x, x) = 1; else of the sample. Costs a whitening and two
@@ -103,7 +104,7 @@ class LandmarkBasis:
         whitening = self.whitening(warn=False)
         if unit_diagonal(self.kernel):
             # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
-            known, total = float(np.trace(whitening.rotate(statistics["G"].sum(axis=0)))), float(statistics["n"].sum())
+            known, total = float(np.trace(reduced(moments, whitening).G)), float(moments.n)
         elif self.sample is not None:
             known = float((whitening.reduce(self.kernel(self.landmarks, self.sample)) ** 2).sum())
             total = float(self.kernel.diag(self.sample).sum())
@@ -156,7 +157,7 @@ class FourierBasis:
     def noise(self) -> None:
         """Not known: features are of order one, and white."""
 
-    def trace_error(self, statistics: Accumulator) -> None:
+    def trace_error(self, moments: Moments) -> None:
         """Not known."""
 
     def figures(self) -> dict[str, int]:

@@ -30,8 +30,7 @@ from bigkernel.estimators.state_schema import PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, require_alpha
-from bigkernel.statistics.moments import MomentStatistic, add, selected, uncentred
-from bigkernel.statistics.witness import rounding_of_shift
+from bigkernel.statistics.moments import MomentStatistic, selected, uncentred
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -68,7 +67,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
     )
     _solution_type: ClassVar[type[Solution]] = Solution
     _witnessed: ClassVar[bool] = False  # a witness sees the sums, and the solve takes its evidence
-    statistics_ = Fitted("statistics")
+    statistics_ = Fitted("statistics_about_zero")
     sample_weight_ = Fitted("weight")
 
     @property
@@ -137,7 +136,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
                     more, report = self.sweep_witnessed(rows, targets, inputs, before.basis, whitening)
                 else:
                     more, report = self.sweep(rows, targets, inputs, before.basis)
-                problem = replace(before, statistics=add(before.statistics, more.statistics))
+                problem = before.joined(more)
                 skipped = before.skipped_rows + report["skipped_rows"]
                 self._fitted = self._settle(self._solved(problem), sweep=report, skipped_rows=skipped)
         return self
@@ -210,7 +209,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         if not isinstance(self.landmarks, str):
             fewer.set_params(landmarks=np.asarray(self.landmarks)[columns])
         basis = replace(before.basis, landmarks=before.basis.landmarks[columns])
-        problem = replace(before, basis=basis, statistics=selected(before.statistics, columns))
+        centre = None if before.centre is None else before.centre[columns]
+        problem = replace(before, basis=basis, statistics=selected(before.statistics, columns), centre=centre)
         kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows}
         fewer._fitted = fewer._settle(fewer._solved(problem), **kept)
         return fewer
@@ -248,17 +248,14 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """`sweep` with a witness of its sums."""
         return self._summed(witnessed(self._statistic(basis, targets), whitening, len(rows)), rows, inputs, basis)
 
-    def _summed(
-        self, statistic: MomentStatistic, rows: Rows, inputs: Inputs, basis: Any
-    ) -> tuple[Problem, dict[str, Any]]:
+    def _summed(self, statistic: Any, rows: Rows, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
         swept = sweep(rows, statistic, what="moments")
         report = swept.report()
         require_some(rows, report["skipped_rows"])
-        total = uncentred(swept.total, statistic.features.shift)  # type: ignore[attr-defined]
-        if statistic.witness is not None:
-            shift = statistic.features.shift  # type: ignore[attr-defined]
-            total["E"] = total["E"] + rounding_of_shift(swept.total, total, shift, statistic.witness.vectors)
-        return Problem(inputs=inputs, basis=basis, statistics=total), report
+        total, shift = swept.total, statistic.features.shift.astype(np.float64)
+        if statistic.witness is None:
+            total, shift = uncentred(total, shift), None
+        return Problem(inputs=inputs, basis=basis, statistics=total, centre=shift), report
 
     def adopt(self, problem: Problem) -> Self:
         """Become the model of these sums, as after a sweep of one's own."""
@@ -306,6 +303,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             basis=problem.basis,
             statistics=problem.statistics,
             pseudo_labels=problem.pseudo_labels,
+            centre=problem.centre,
             solution=solved.solution,
             certificates=self._certify(solved),
             **kept,
@@ -354,9 +352,13 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         basis = self._restored_basis(inputs, parts["basis"])
         solution = self._solution_type(**parts["solution"])
         if parts["statistics"] is not None:
-            labels = parts.get("pseudo_labels")
             return MomentFit(
-                inputs=inputs, basis=basis, statistics=parts["statistics"], pseudo_labels=labels, solution=solution
+                inputs=inputs,
+                basis=basis,
+                statistics=parts["statistics"],
+                pseudo_labels=parts.get("pseudo_labels"),
+                solution=solution,
+                centre=parts.get("centre"),
             )
         if not self.exact:
             raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")
@@ -390,7 +392,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             "skipped_rows": fit.skipped_rows,
         }
         if isinstance(fit, MomentFit):
-            report["trace_error"] = fit.basis.trace_error(fit.statistics)
+            report["trace_error"] = fit.basis.trace_error(fit.moments)
             report["rows"] = int(fit.statistics["rows"].sum())
             report["labelled_rows"] = int(fit.statistics["rows"][-1])
             report["sweep"] = dict(fit.sweep)

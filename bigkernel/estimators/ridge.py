@@ -74,6 +74,7 @@ class _KernelRidge(LandmarkEstimator):
         *SOLUTION,
         Floats("training_mse_", "solution.training_mse", axes=("c",)),
         Statistics("statistics_", "statistics"),
+        Floats("centre_", "centre", optional=True, axes=("m",)),
     )
     _solution_type = RidgeSolution
     _witnessed = True
@@ -94,7 +95,9 @@ class _KernelRidge(LandmarkEstimator):
     def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> RidgeSolution:
         flag, shift = self.fit_intercept, problem.inputs.shift
         # targets were summed about a point near their mean where the fit had an intercept
-        moments = problem.moments if flag else Moments.of(unshifted(problem.statistics, shift))
+        moments = problem.moments
+        if not flag:
+            moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
         alpha = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
         evidence = evidence_of(problem, whitening)
         coef, intercept, error = nystrom_ridge(

@@ -90,11 +90,6 @@ class Precision(Entry):
             raise content.refuse(f"{self.name} must be float32 or float64")
         return str(value)
 
-    def write(self, content: Content, value: Any) -> None:
-        """See `Entry`."""
-        if value is not None:
-            super().write(content, value)
-
 
 @dataclass(frozen=True)
 class PenaltyNumber(Entry):

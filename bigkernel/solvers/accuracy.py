@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.solvers.residuals import probes
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 Matrix = Callable[[Array], Array]
@@ -97,27 +98,37 @@ class Errors:
 
 
 def prediction_errors(
-    evidence: Evidence, raw: Array, rotated: Array, small: Any, fit: tuple[Array, Array], solver: Any, whitening: Any
+    evidence: Evidence,
+    raw: Moments,
+    rotated: Moments,
+    small: Any,
+    fit: tuple[Array, Array],
+    solver: Any,
+    whitening: Any,
 ) -> Errors:
     """The errors of predictions of a fit.
 
     Parameters
     ----------
-    raw : G of the columns of the map (p, p), and `rotated` in whitened coordinates (r, r)
+    raw : of the columns of the map, and `rotated` in whitened coordinates
     small : `Reduced` moments, centred as for the fit
     fit : w (r, c), and the squared errors of training (c,)
-    solver : its `solve` gives H⁻¹C for C (r, ·)
+    solver : its `solve` gives H⁻¹C for C (r, ·), and `hidden` the directions that rounding hides
     whitening : T
     """
     w, squares = fit
     G, solve, reduce = small.G, solver.solve, whitening.reduce
     predicted = float((w * (G @ w)).sum())
-    if not w.any() or not G.any():
+    if not w.any() or predicted == 0:
         return Errors(0.0, 0.0, 0.0)
     if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if evidence.noise is None else np.inf)
     # the rounding of TᵀGT, which T makes large as it does that of G
-    of_rotation = rotated @ evidence.z - reduce(raw @ whitening.expand(evidence.z))
+    z = evidence.z
+    of_rotation = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
+    if raw.shift is not None:
+        a, s = reduce(raw.shift), reduce(raw.s)
+        of_rotation -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
     of_sums = reduce(evidence.rounding)
 
     def moved(variances: Array) -> float:
@@ -139,5 +150,7 @@ def prediction_errors(
         seen = float((d @ w**2).sum())
         blocks = moved(d * float(squares.sum()) + np.maximum(np.diagonal(G), 0) * seen)
         blocks += bent(solve(small.n * d[:, None] * w)) + small.n * seen
-    parts = of_matrix(of_sums), of_matrix(of_rotation), blocks
+    # in directions that are hidden, least squares would fit as much of the residual as chance would
+    lost = solver.hidden * float(squares.sum()) / max(raw.rows, 1.0)
+    parts = of_matrix(of_sums), of_matrix(of_rotation) + lost, blocks
     return Errors(*(float(np.sqrt(part / predicted)) for part in parts))

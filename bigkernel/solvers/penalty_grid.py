@@ -19,7 +19,7 @@ from scipy import linalg
 
 from bigkernel.solvers import gcv
 from bigkernel.solvers.ridge import Whitening, centre, factorize, positive_part, reduced, top_eigen
-from bigkernel.statistics.moments import Moments
+from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
 
@@ -131,5 +131,4 @@ def total_spread(tested: Moments) -> Array:
 
 def summed(parts: Sequence[Moments]) -> Moments:
     """The moments of several groups together."""
-    names = Moments.__dataclass_fields__
-    return Moments(**{name: sum(getattr(part, name) for part in parts) for name in names})
+    return Moments(**{name: sum(getattr(part, name) for part in parts) for name in SUMS})

@@ -173,8 +173,17 @@ class Reduced:
 
 
 def reduced(moments: Moments, whitening: Whitening) -> Moments:
-    """Moments of the whitened features."""
-    return replace(moments, G=whitening.rotate(moments.G), C=whitening.reduce(moments.C), s=whitening.reduce(moments.s))
+    """Moments of the whitened features, about 0.
+
+    Those about a shift are whitened as they are: their entries are the smaller, and so is the rounding that whitening
+    makes larger by the condition of the core (on wide kernels a thousand times).
+    """
+    G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
+    if moments.shift is not None:
+        a = whitening.reduce(moments.shift)
+        cross = np.outer(s, a)
+        G, C, s = G + cross + cross.T + moments.n * np.outer(a, a), C + np.outer(a, moments.t), s + moments.n * a
+    return replace(moments, G=G, C=C, s=s, shift=None)
 
 
 def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
@@ -199,6 +208,7 @@ class Factor:
     condition : about its condition number, of what is kept
     plain : (k,) those eigenvalues of G alone
     rounding : how far below 0 eigenvalues of G reach, which has none; 0 where that does not stand out
+    hidden : in how many directions rounding hides the eigenvalue, so that another was taken or none
     """
 
     lower: Array | None = None
@@ -208,6 +218,7 @@ class Factor:
     condition: float = 1.0
     plain: Array | None = None
     rounding: float = 0.0
+    hidden: int = 0
 
     def solve(self, C: Array) -> Array:
         """(G + αI)⁻¹C, (r, c): the minimum-norm solution where G + αI is singular."""
@@ -279,8 +290,9 @@ def factorize(
     elif rounding <= _COARSE * largest:
         null, values = (rounding, plain) if alpha == 0 else (null, np.maximum(plain, rounding / 4) + alpha)
     keep = values > null
+    hidden = int((plain < rounding).sum()) if rounding > alpha else 0
     kept, condition = values[keep], float(values[-1] / values[keep][0]) if keep.any() else 1.0
-    return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding)
+    return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding, hidden)
 
 
 def regularised(G: Array, alpha: float) -> Array:
@@ -335,7 +347,7 @@ def nystrom_ridge(
     w = factor.certified(small.G, small.C, alpha, certificates)
     error = squared_error(small, w)
     if certificates is not None and evidence is not None:
-        certificates.errors = prediction_errors(evidence, moments.G, rotated.G, small, (w, error), factor, whitening)
+        certificates.errors = prediction_errors(evidence, moments, rotated, small, (w, error), factor, whitening)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 

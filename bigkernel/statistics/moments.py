@@ -27,6 +27,7 @@ from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks before it joins the float64 total
+SUMS = ("rows", "n", "G", "C", "s", "t", "q")
 ALIGN = 16  # columns: 64 bytes of float32
 
 
@@ -94,7 +95,10 @@ def unshifted(total: Accumulator, shift: Array) -> Accumulator:
 class Moments:
     """The moments of one group of rows, a view of an accumulator. Shapes as in the module's head.
 
-    `rows` is the number of rows whose weight is above 0.
+    Attributes
+    ----------
+    rows : the number of rows whose weight is above 0
+    shift : a (p,), where G, C and s are those of φ − a; None: of φ
     """
 
     rows: float
@@ -104,16 +108,16 @@ class Moments:
     s: Array
     t: Array
     q: Array
+    shift: Array | None = None
 
     @classmethod
-    def of(cls, total: Accumulator, group: int | None = None) -> Moments:
+    def of(cls, total: Accumulator, group: int | None = None, *, shift: Array | None = None) -> Moments:
         """Those of one group, or of all groups together."""
         if group is None and len(total["n"]) == 1:
             group = 0
-        names = cls.__dataclass_fields__
         if group is None:
-            return cls(**{name: total[name].sum(axis=0) for name in names})
-        return cls(**{name: total[name][group] for name in names})
+            return cls(**{name: total[name].sum(axis=0) for name in SUMS}, shift=shift)
+        return cls(**{name: total[name][group] for name in SUMS}, shift=shift)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ summed about a shift a (p,) of the columns and taken back to 0 by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,14 +96,6 @@ class View:
         error = _symmetric_product(gram[:p, :p], V[:p]) + sums[:, None] * V[p] - self._seen[:p]
         of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._seen[p]
         return np.asarray(error + self._shift[:, None] * of_ones)
-
-
-def rounding_of_shift(about: Mapping[str, Array], total: Mapping[str, Array], shift: Array, vectors: Array) -> Array:
-    """What else Ev has where moments about a shift became those of `total` about 0, (g, p, k)."""
-    a, n, s = shift.astype(np.float64), about["n"], about["s"]
-    aV = a @ vectors
-    exact = about["G"] @ vectors + s[:, :, None] * aV + a[:, None] * (s @ vectors + n[:, None] * aV)[:, None, :]
-    return np.asarray(total["G"] @ vectors - exact)
 
 
 def _symmetric_product(upper: Array, vectors: Array) -> Array:

@@ -16,8 +16,8 @@ from bigkernel.errors import Inaccurate
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.solvers.accuracy import PROMISE, directions
 from bigkernel.solvers.ridge import whiten
-from bigkernel.statistics.moments import MomentStatistic, Targets, uncentred
-from bigkernel.statistics.witness import Witness, rounding_of_shift, windows_to_skip
+from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
@@ -138,10 +138,14 @@ def rounded(dtype, sums, every):
     V = whiten(kernel(Z), warn=False).expand(directions(M))
     statistic = MomentStatistic(features, Targets(1), sums=sums, witness=Witness(V, every))
     swept = sweep(as_rows(X, np.zeros(N)), statistic, client="serial").total
-    total = uncentred(swept, features.shift)
-    B = features.block(Chunk(X, block_rows=N), slice(None)).astype(np.longdouble) + features.shift
-    told = (total["E"] + rounding_of_shift(swept, total, features.shift, V))[0]
-    return told, (total["G"][0] @ V.astype(np.longdouble) - B.T @ (B @ V)).astype(float), swept["seen"]
+    B, a = (
+        features.block(Chunk(X, block_rows=N), slice(None)).astype(np.longdouble),
+        features.shift.astype(np.longdouble),
+    )
+    # G about 0 of what was summed about a, against that of the blocks
+    s, GV = swept["s"][0], swept["G"][0] @ V.astype(np.longdouble)
+    about_zero = GV + np.outer(s, a @ V) + np.outer(a, s @ V + N * (a @ V))
+    return swept["E"][0], (about_zero - (B + a).T @ ((B + a) @ V)).astype(float), swept["seen"]
 
 
 def test_the_witness_sees_the_rounding_of_products_and_sums():
