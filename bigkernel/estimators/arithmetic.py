@@ -1,7 +1,7 @@
 """The arithmetic of a fit: how the sums of its sweep are rounded, what a witness says of it, and what is better.
 
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Where the witness says
-that predictions would be off by more than `accuracy.PROMISE`, the rows are swept again: with products and sums in
+that predictions would be off by more than `accuracy.ENOUGH`, the rows are swept again: with products and sums in
 float64, or, where the kernel values themselves are too coarse, with blocks in float64.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import PlanTooLarge
-from bigkernel.solvers.accuracy import PROMISE, VECTORS, Errors, Evidence, directions, scaled
+from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic
@@ -53,11 +53,11 @@ def whitened(basis: Any, *, choose: bool) -> tuple[Any, Whitening, Certificates]
 
 def better(basis: Any, errors: Errors, *, choose: bool) -> Any:
     """The basis in the arithmetic that is to be tried next, or None; `choose`: we may choose the dtype of blocks."""
-    if errors.total <= PROMISE or basis.dtype == "float64":
+    if errors.total <= ENOUGH or basis.dtype == "float64":
         return None
-    if choose and not errors.blocks <= PROMISE:
+    if choose and not errors.blocks <= ENOUGH:
         return replace(basis, dtype="float64", sums=None)
-    if basis.sums is None and not errors.sums <= PROMISE:
+    if basis.sums is None and not errors.sums <= ENOUGH:
         return replace(basis, sums="float64")
     return replace(basis, dtype="float64", sums=None) if choose else None
 

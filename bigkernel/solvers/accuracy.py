@@ -30,6 +30,7 @@ from bigkernel.statistics.moments import Moments
 Array = NDArray[Any]
 Matrix = Callable[[Array], Array]
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
+ENOUGH = PROMISE / 3  # errors are told to a factor of three
 VECTORS = 8  # of the witness
 
 
@@ -85,15 +86,15 @@ class Errors:
     @property
     def note(self) -> str:
         """What is to be warned of, if anything is."""
-        if self.total <= PROMISE:
+        if self.total <= ENOUGH:
             return ""
         causes = {"the moments": self.sums, "the solve": self.solve, "kernel values": self.blocks}
         worst = max(causes, key=lambda name: causes[name])
         far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
         return (
-            f"predictions may differ from least squares in float64 by {far}, more than {PROMISE:g}: the rounding of "
-            f"{worst} is too large for landmarks this alike and a penalty this small; take a larger alpha, a narrower "
-            "kernel or fewer landmarks" + (", or dtype='float64'" if worst == "kernel values" else "")
+            f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
+            f"of {worst} is too large for landmarks this alike and a penalty this small; take a larger alpha, a "
+            "narrower kernel or fewer landmarks" + (", or dtype='float64'" if worst == "kernel values" else "")
         )
 
 

@@ -193,6 +193,34 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
         raise SystemExit(1)
 
 
+@bench.command(short_help="Is every fit right, or does it say that it is not?")
+@bench_options
+@click.option("--rows", default=3_000, show_default=True)
+@click.option("--landmarks", default=200, show_default=True)
+def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
+    """Predictions of fits of all conditions against least squares, and the error that each fit told.
+
+    Tables × dtypes × widths × penalties; ends with 1 where a fit is off by more than 1e-3 without a warning.
+    """
+    from pipelines.bench import numbers as bench_numbers
+
+    found: list[bench_numbers.Cell] = []
+    total = len(bench_numbers.tables(rows, data)) * 2 * len(bench_numbers.SIGMAS) * len(bench_numbers.ALPHAS)
+    with bar("fits", enabled=not as_json) as update:
+        for cell in bench_numbers.cells(rows, landmarks, data):
+            found.append(cell)
+            update(len(found), total)
+    result = bench_numbers.summary(found)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        lines = [bench_numbers.row(cell) for cell in found]
+        table(f"{rows:,} rows, m = {landmarks:,}: errors of predictions", bench_numbers.COLUMNS, lines)
+        click.echo(bench_numbers.verdict(result))
+    if result["silently_wrong"]:
+        raise SystemExit(1)
+
+
 @bench.command(short_help="Against scikit-learn and plain Dask arrays.")
 @bench_options
 @click.option("--rows", default=100_000, show_default=True)

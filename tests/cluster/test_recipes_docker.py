@@ -180,6 +180,7 @@ class Here:
         return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_commands_of_the_compose_file_fit_a_model_at_the_first_start_and_at_any_other(tmp_path, make_corpus, rng):
     for name in ("data", "scratch", "etc"):

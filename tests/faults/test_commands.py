@@ -74,9 +74,8 @@ def fitted(fault_corpus, tmp_path_factory):
     return place / "m.model", place / "twin"
 
 
-@pytest.mark.parametrize(
-    "signal_, code", [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow), (signal.SIGTERM, 75)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 75)])
 def test_a_prediction_that_is_ended_is_gone_on_with_to_the_same_bytes(
     fault_corpus, fitted, start, tmp_path, signal_, code
 ):

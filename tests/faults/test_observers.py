@@ -178,6 +178,7 @@ with Client({client.scheduler.address!r}) as client, executing(client, command=[
     assert job(client, "doomed")["state"] == "lost"
 
 
+@pytest.mark.slow
 def test_without_prometheus_client_a_job_runs_on(fault_corpus):
     code = f"""
 import sys

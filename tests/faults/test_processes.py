@@ -382,6 +382,7 @@ sweep(as_rows(open_corpus({str(rows.x.path)!r})), Sums({D}), client="serial", ru
 # ---------------------------------------------------------------- two drivers
 
 
+@pytest.mark.slow
 def test_F29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_taken(fault_corpus, start, tmp_path):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
     first = start(words, **SLOW)

@@ -638,6 +638,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_without_bokeh_the_job_runs_with_one_warning(tmp_path, corpus, expected):
     script, result = tmp_path / "job.py", tmp_path / "weights.npy"

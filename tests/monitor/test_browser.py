@@ -33,6 +33,7 @@ from bigkernel.monitor.transport.plugin import board_of
 from bigkernel.storage.run_status import survey
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.cluster,
     pytest.mark.skipif(chromium() is None, reason="no Chromium (chromium, chromium-browser, google-chrome) is there"),
 ]

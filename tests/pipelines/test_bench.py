@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from bigkernel.forecast.time_model import Forecast
 from pipelines.bench import monitor as bench_monitor
+from pipelines.bench import numbers as bench_numbers
 from pipelines.bench import plan as bench_plan
 from pipelines.bench.command import bench
 
@@ -49,6 +50,25 @@ def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
     assert result["ratios"] == [a["seconds"] / b["seconds"] for a, b in zip(watched, unwatched, strict=True)]
     assert all(one["journal_bytes"] > 0 and one["answers"] > 0 for one in watched)
     assert all(one["journal_bytes"] == 0 and one["answers"] == 0 for one in unwatched)
+
+
+def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
+    result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
+    assert result["fits"] == 160
+    assert result["silently_wrong"] == 0
+    assert result["swept_again"] > 0
+    assert len({cell["sums"] for cell in result["cells"]}) == 2
+    assert 0.1 < result["told_over_error"][2] < 10
+
+
+def test_a_silent_cell_ends_the_command(where, monkeypatch):
+    cell = bench_numbers.Cell("t", "float32", 1.0, 1.0, 1e3, 0.1, 1e-5, False, "float32", "float32", 1, 0.1)
+    monkeypatch.setattr(bench_numbers, "cells", lambda *_: iter([cell]))
+    result = CliRunner().invoke(bench, ["numbers", *map(str, where)], env={"COLUMNS": "80"})
+    assert result.exit_code == 1
+    assert "SILENT" in result.stdout
+    assert "1 of 1 silently wrong" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def fit(landmarks, predicted, measured):

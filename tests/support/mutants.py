@@ -1,4 +1,4 @@
-"""Sixty mutants of the core, each of which some test must find: `python tests/support/mutants.py [--list] [--only N]`.
+"""Mutants of the core, each of which some test must find: `python tests/support/mutants.py [--list] [--only N]`.
 
 A mutant is one exact change of a module. It is made in a copy of the package in a temporary directory, and the tests
 that should see it run there until the first fails. A text that is not in its module any more, or is there twice, stops
@@ -190,7 +190,7 @@ MUTANTS = [
         "statistics/moments.py",
         '"C": total["C"] + a[:, None] * t[:, None, :],',
         '"C": total["C"],',
-        "estimators/test_kernel_ridge.py",
+        "estimators/test_sssl.py",
     ),
     Mutant(
         "moments: the shift of the targets comes back half in q",
@@ -227,6 +227,27 @@ MUTANTS = [
         "cell = (np.arange(k) * c + values.argmax(axis=2)) * c + truth[:, None]",
         "statistics/test_grid_scores.py",
     ),
+    Mutant(
+        "witness: the column of ones is forgotten",
+        "statistics/witness.py",
+        "+ sums[:, None] * V[p] - self._seen[:p]",
+        "- self._seen[:p]",
+        "estimators/test_accuracy.py::test_the_witness_sees_the_rounding_of_products_and_sums",
+    ),
+    Mutant(
+        "ridge: whitened moments keep the shift of C",
+        "solvers/ridge.py",
+        "C + np.outer(a, moments.t), s + moments.n * a",
+        "C, s + moments.n * a",
+        "estimators/test_accuracy.py",
+    ),
+    Mutant(
+        "accuracy: the rounding of the sums is not counted",
+        "solvers/accuracy.py",
+        "parts = of_matrix(of_sums), ",
+        "parts = 0.0 * of_matrix(of_sums), ",
+        "estimators/test_accuracy.py",
+    ),
     # ------------------------------------------------ solvers
     Mutant(
         "ridge: the penalty is lost",
@@ -245,13 +266,13 @@ MUTANTS = [
     Mutant(
         "ridge: the intercept forgets the mean of the features",
         "solvers/ridge.py",
-        "return whitening.expand(w), small.target_mean - small.mean @ w, squared_error(small, w)",
-        "return whitening.expand(w), small.target_mean, squared_error(small, w)",
+        "return whitening.expand(w), small.target_mean - small.mean @ w, error",
+        "return whitening.expand(w), small.target_mean, error",
         "solvers/test_ridge_solver.py",
     ),
     Mutant(
         "ridge: exact form without the roots of the weights",
-        "solvers/ridge.py",
+        "solvers/exact.py",
         "root: Array = np.sqrt(weight)",
         "root: Array = np.asarray(weight)",
         "solvers/test_ridge_solver.py",

@@ -1,0 +1,164 @@
+"""`bench numbers`: predictions against least squares that squares no condition, and what each fit said of its own.
+
+The reference is ridge in whitened rows by a QR factorisation of [Φ; √α I], Φ = B L⁻ᵀ, all in float64. Tables: those
+that scikit-learn generates or ships, and wine where its file is at hand; standardised. Widths σ are
+in units of a standard deviation.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+from sklearn.datasets import load_diabetes, load_digits, make_friedman1
+
+from bigkernel import Gaussian, KernelRidge
+from bigkernel.errors import Inaccurate
+from bigkernel.solvers.accuracy import PROMISE
+from bigkernel.solvers.ridge import whiten
+
+Array = NDArray[Any]
+SIGMAS, ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0), (1e-6, 1e-4, 1e-2, 1.0)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A fit: its error, what it told of it, whether it warned, and the arithmetic that it chose."""
+
+    table: str
+    dtype: str
+    sigma: float
+    alpha: float
+    condition: float
+    error: float
+    told: float
+    warned: bool
+    blocks: str
+    sums: str
+    sweeps: int
+    seconds: float
+
+    @property
+    def silent(self) -> bool:
+        """Beyond what is promised, without a word."""
+        return self.error > PROMISE and not self.warned
+
+    @property
+    def false_alarm(self) -> bool:
+        """A warning of what was right."""
+        return self.warned and self.error <= PROMISE
+
+
+def tables(rows: int, data: Path, seed: int = 0) -> dict[str, tuple[Array, Array]]:
+    """Rows (n, d) and targets (n,) by name."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(rows, 8)) @ rng.normal(size=(8, 8))
+    digits, labels = load_digits(return_X_y=True)
+    found = {
+        "friedman": make_friedman1(rows, 10, noise=1, random_state=seed),
+        "mixed": (mixed, np.sin(mixed[:, 0]) + 0.1 * rng.normal(size=rows)),
+        "diabetes": load_diabetes(return_X_y=True),
+        "digits": (digits[:, digits.std(axis=0) > 0], labels.astype(float)),
+    }
+    wine = data / "winequality-white.csv"
+    if wine.exists():
+        values = np.loadtxt(wine, delimiter=";", skiprows=1)
+        found["wine"] = (values[:, :-1], values[:, -1])
+    return {name: _standardised(*table, rows, rng) for name, table in found.items()}
+
+
+def _standardised(X: Array, y: Array, rows: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    X, y = (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
+    if len(X) < rows:
+        index = rng.integers(0, len(X), rows)
+        return X[index] + 0.05 * rng.normal(size=(rows, X.shape[1])), y[index]
+    return X[:rows], y[:rows]
+
+
+def cells(rows: int, landmarks: int, data: Path) -> Iterator[Cell]:
+    """Every table, dtype, width and penalty."""
+    for name, (X, y) in tables(rows, data).items():
+        for dtype in ("float32", "float64"):
+            for sigma in SIGMAS:
+                wide = sigma * (X.shape[1] / 10) ** 0.5  # distances grow with the number of features
+                for alpha in ALPHAS:
+                    yield _cell(name, X.astype(dtype), y, wide, alpha, landmarks)
+
+
+def _cell(name: str, X: Array, y: Array, sigma: float, alpha: float, landmarks: int) -> Cell:
+    model = KernelRidge(Gaussian(sigma), alpha=alpha, n_landmarks=landmarks, random_state=0)
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    seconds = time.perf_counter() - start
+    wanted = least_squares(model.kernel_, model.landmarks_, X.astype(np.float64), y, alpha)
+    report = model.fit_report()
+    return Cell(
+        table=name,
+        dtype=str(X.dtype),
+        sigma=sigma,
+        alpha=alpha,
+        condition=float(report["certificates"].get("core_condition", np.nan)),
+        error=float(np.linalg.norm(model.predict(X) - wanted) / np.linalg.norm(wanted)),
+        told=float(report["certificates"]["prediction_error"]),
+        warned=any(issubclass(one.category, Inaccurate) for one in caught),
+        blocks=report["dtype"],
+        sums=report["sums"],
+        sweeps=1 + len(report["sweep"]["swept_again"]),
+        seconds=seconds,
+    )
+
+
+def least_squares(kernel: Any, landmarks: Array, rows: Array, y: Array, alpha: float) -> Array:
+    """Fitted values (n,) of ridge in whitened rows."""
+    T = whiten(kernel(landmarks), warn=False)
+    phi = linalg.solve_triangular(T.factor, kernel(rows, landmarks)[:, T.pivots].T, lower=True).T
+    tall = np.vstack([phi, np.sqrt(alpha) * np.eye(T.rank)])
+    return np.asarray(phi @ np.linalg.lstsq(tall, np.concatenate([y, np.zeros(T.rank)]), rcond=None)[0])
+
+
+def summary(found: list[Cell]) -> dict[str, Any]:
+    """How many fits were silently wrong, warned without need, or swept again; and how near what they told was."""
+    ratios = [cell.told / cell.error for cell in found if cell.error > 1e-8 and cell.condition < 1e11]
+    return {
+        "fits": len(found),
+        "silently_wrong": sum(cell.silent for cell in found),
+        "false_alarms": sum(cell.false_alarm for cell in found),
+        "warned": sum(cell.warned for cell in found),
+        "swept_again": sum(cell.sweeps > 1 for cell in found),
+        "largest_error_without_warning": max((cell.error for cell in found if not cell.warned), default=0.0),
+        "told_over_error": [float(np.quantile(ratios, q)) for q in (0, 0.1, 0.5, 0.9, 1)] if ratios else [],
+        "cells": [asdict(cell) for cell in found],
+    }
+
+
+COLUMNS = ["table", "dtype", "σ", "α", "condition", "error", "told", "sums", ""]
+
+
+def row(cell: Cell) -> list[str]:
+    """A line of the table."""
+    said = "SILENT" if cell.silent else "false alarm" if cell.false_alarm else "warned" if cell.warned else ""
+    figures = [f"{value:.0e}" for value in (cell.condition, cell.error, cell.told)]
+    chosen = cell.sums if cell.sums == cell.blocks else f"*{cell.sums}"
+    return [cell.table, cell.dtype, f"{cell.sigma:.2g}", f"{cell.alpha:g}", *figures, chosen, said]
+
+
+def verdict(result: dict[str, Any]) -> str:
+    """What the table says, in sentences of one line."""
+    lines = [
+        f"{result['silently_wrong']} of {result['fits']} silently wrong, {result['warned']} warned, "
+        f"{result['false_alarms']} of them without need",
+        f"{result['swept_again']} swept again; * sums in float64 of blocks in float32",
+    ]
+    if result["told_over_error"]:
+        least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["told_over_error"])
+        lines.append(f"told to true error: median {median}, 80 % {low} to {high}, all {least} to {most}")
+    return "\n".join(lines)
