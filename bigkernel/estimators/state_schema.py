@@ -268,11 +268,11 @@ class Intercept(Entry):
     def read(self, content: Content) -> Array:
         """See `Entry`."""
         found = content.arrays.pop(self.name, None)
-        intercept = np.asarray(content.values.pop(self.name, None) if found is None else found)
+        intercept = np.atleast_1d(content.values.pop(self.name, None) if found is None else found)
         c = content.sizes["c"]
-        if intercept.dtype.kind != "f" or intercept.size != c or not np.isfinite(intercept).all():
+        if intercept.dtype.kind != "f" or intercept.shape != (c,) or not np.isfinite(intercept).all():
             raise content.refuse(f"{self.name} must be {c} finite numbers")
-        return np.atleast_1d(intercept)
+        return intercept
 
     def write(self, content: Content, value: Any) -> None:
         """See `Entry`."""

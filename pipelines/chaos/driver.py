@@ -52,7 +52,7 @@ class Fit:
     def command(self, model: Path, run: Path, *, resume: bool) -> list[str]:
         """`bigkernel fit` by this interpreter."""
         words: list[Any] = [sys.executable, "-c", "from bigkernel.cli import main; main()", "fit", self.corpus, model]
-        words += ["--transform", "unit-norm", "--sigma", 0.7, "--alpha", 0.1, "--landmarks", self.landmarks]
+        words += ["--transform", "unit-norm", "--sigma", 0.7, "--alpha", 1, "--landmarks", self.landmarks]
         words += ["--seed", self.seed, "--cluster", "local", "--workers", self.workers, "--dashboard-port", 0]
         words += ["--run", run, *(["--resume"] if resume else [])]
         return [str(word) for word in words]

@@ -627,6 +627,7 @@ def test_a_model_without_one_of_its_arrays_is_refused(rejected, of, name):
     [
         put("fitted", "intercept_", NAN),
         put("fitted", "intercept_", "0"),
+        put("fitted", "intercept_", [[0.5]]),
         drop("fitted", "intercept_"),
         drop("fitted", "_flat"),
         put("fitted", "_flat", "yes"),

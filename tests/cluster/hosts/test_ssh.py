@@ -129,6 +129,7 @@ def test_nothing_is_left_on_the_hosts_when_the_driver_is_killed(hosts, tmp_path)
     code = f"""
 import time
 from bigkernel import connect
+from bigkernel.engine.preflight import wait_for_workers
 with connect({str(hosts.path)!r}) as client:
     wait_for_workers(client, 2, 90)
     print("there", flush=True)
