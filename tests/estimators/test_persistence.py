@@ -632,7 +632,14 @@ def test_a_model_without_one_of_its_arrays_is_refused(rejected, of, name):
         drop("fitted", "_flat"),
         put("fitted", "_flat", "yes"),
     ],
-    ids=["NaN intercept", "intercept of text", "no intercept", "no number of targets", "targets of text"],
+    ids=[
+        "NaN intercept",
+        "intercept of text",
+        "nested intercept",
+        "no intercept",
+        "no number of targets",
+        "targets of text",
+    ],
 )
 def test_a_regressor_with_other_values_is_refused(rejected, tamper):
     rejected(tamper, "regressor")
