@@ -12,7 +12,7 @@ summed about a shift a (p,) of the columns and taken back to 0 by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,11 @@ class Witness:
 
     Attributes
     ----------
-    vectors : v, (p, k) float64
+    vectors : v, (p, k) float64; no part of what a run is known by, for other processors round them otherwise
     every : one window of rows in so many is seen
     """
 
-    vectors: Array
+    vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
     every: int = 1
 
     @property

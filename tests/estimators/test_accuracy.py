@@ -18,6 +18,7 @@ from bigkernel.solvers.accuracy import ENOUGH, PROMISE, directions
 from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.witness import Witness, windows_to_skip
+from bigkernel.storage.fingerprint import described
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
@@ -128,6 +129,11 @@ def test_the_executor_and_a_resumption_change_no_bit_of_what_is_told(tmp_path):
                 model = KernelRidge(Gaussian(1.0), alpha=0.1, n_landmarks=M, random_state=0)
                 errors.append(judged(model, X, y)[0])
     assert len(set(errors)) == 1
+
+
+def test_a_run_is_not_known_by_the_last_bits_of_its_witness():
+    one, other, rarer = Witness(np.ones((3, 8)), 2), Witness(np.full((3, 8), 1 + 1e-15), 2), Witness(np.ones((3, 8)), 3)
+    assert described(one, "witness") == described(other, "witness") != described(rarer, "witness")
 
 
 def rounded(dtype, sums, every):
