@@ -27,6 +27,7 @@ def bounds_of(sizes):
     return (0, *np.cumsum(sizes, dtype=int).tolist())
 
 
+@example(sizes=[10] * 6, segment_rows=30, min_segments=2)
 @given(sizes=chunk_sizes, **limits)
 def test_segments_cover_every_row_once_in_whole_chunks(sizes, segment_rows, min_segments):
     bounds = bounds_of(sizes)

@@ -409,7 +409,7 @@ MUTANTS = [
         "storage/run_directory.py",
         'value.pop("sha256", None) != _seal(value)',
         'value.pop("sha256", None) is None',
-        "storage/test_run_directory.py",
+        "faults/test_integrity.py",
     ),
     Mutant(
         "locks: a lock that is held is taken",
