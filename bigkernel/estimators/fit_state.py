@@ -164,10 +164,10 @@ class Problem:
 
     def joined(self, more: Problem) -> Self:
         """With the rows of `more`, which has the same columns."""
-        about = (0.0 if part.centre is None else part.centre for part in (more, self))
-        further = np.asarray(next(about) - next(about))
-        total = uncentred(more.statistics, further) if further.any() else more.statistics
-        return replace(self, statistics=add(self.statistics, total))
+        total, zero = more.statistics, np.zeros(self.basis.width)
+        # the same point, unless an older file or another processor has made this one
+        further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
+        return replace(self, statistics=add(self.statistics, uncentred(total, further) if further.any() else total))
 
     def at_origin(self) -> Problem:
         """The same of rows and targets that nothing was taken off."""
