@@ -169,7 +169,14 @@ def test_a_missing_file_is_a_data_error_that_names_it(tmp_path: Path, part: str,
     assert missing in done.stderr
 
 
-@pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"1 2 3\n"), gzip.compress(b"1 x\n")])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"not gzip", id="not gzip"),
+        pytest.param(gzip.compress(b"1 2 3\n"), id="too short a row"),
+        pytest.param(gzip.compress(b"1 x\n"), id="no number"),
+    ],
+)
 def test_a_damaged_file_of_usps_digits_is_a_data_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "zip.train.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"zip\.train\.gz: expected"):
