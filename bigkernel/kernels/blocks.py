@@ -52,13 +52,15 @@ class Bound:
         # the mean as the blocks see it: rounded once, the same for rows and landmarks
         with np.errstate(over="ignore", invalid="ignore"):
             shift = Z.mean(axis=0).astype(dtype)
-            centred, lost = Z - shift.astype(np.float64), np.abs(Z.astype(dtype) - Z).max(axis=0)
+            centred, lost = Z - shift.astype(np.float64), np.zeros(Z.shape[1])
+            for strip in strips(Z):
+                np.maximum(lost, np.abs(Z[strip].astype(dtype) - Z[strip]).max(axis=0, initial=0.0), out=lost)
             stretch = None
             if lengths is not None:
                 stretch = (1 / lengths).astype(dtype)
                 centred, lost = centred * stretch.astype(np.float64), lost * stretch
             rounded = centred.astype(dtype)
-            centred = rounded.astype(np.float64)
+            centred[...] = rounded
             squares = np.einsum("ij,ij->i", centred, centred)
             # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
             blur = gamma * squares.max(initial=0.0) * np.finfo(dtype).eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)

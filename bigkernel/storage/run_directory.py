@@ -305,11 +305,19 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
         raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {error.strerror}") from error
 
 
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """An array by its content: sweeps of one job keep the same landmarks, each in its own directory."""
+
+    digest: str
+    path: str = dataclasses.field(compare=False)
+
+
 @lru_cache(maxsize=8)
-def _load(path: str, digest: str) -> NDArray[Any]:
-    values, _ = zarr_arrays.read_group(Path(path) / "arrays" / digest, "array")
-    if zarr_arrays.digest(values) != digest:
-        raise DataError(f"{path}/arrays/{digest}: its content does not have this digest")
+def _load(stored: _Stored) -> NDArray[Any]:
+    values, _ = zarr_arrays.read_group(Path(stored.path) / "arrays" / stored.digest, "array")
+    if zarr_arrays.digest(values) != stored.digest:
+        raise DataError(f"{stored.path}/arrays/{stored.digest}: its content does not have this digest")
     return values["values"]
 
 
@@ -326,7 +334,7 @@ def detach(value: Any, store: ArrayStore) -> Any:
 def attach(value: Any, path: str) -> Any:
     """The reverse of `detach`, in the task."""
     if isinstance(value, ArrayRef):
-        return _load(path, value.digest)
+        return _load(_Stored(value.digest, path))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {f.name: attach(getattr(value, f.name), path) for f in dataclasses.fields(value) if f.init}
         return dataclasses.replace(value, **changed)

@@ -411,3 +411,12 @@ def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
 def test_a_json_file_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
     run_directory.write_json(tmp_path / "a.json", {"a": 1})
     assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]
+
+
+def test_an_array_that_several_sweeps_keep_is_in_memory_once(tmp_path):
+    values = np.random.default_rng(11).normal(size=(300, 100))
+    runs = [Run(str(tmp_path / name)) for name in "ab"]
+    for run in runs:
+        (Path(run.path) / "arrays").mkdir(parents=True)
+    first, other = (attach(detach(values, run), run.path) for run in runs)
+    assert first is other
