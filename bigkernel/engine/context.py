@@ -119,10 +119,11 @@ def executing(
 
 
 def _title(command: Sequence[str]) -> str:
-    """The title of the job for people: the command without its path, or the name of the script."""
+    """The title of the job for people: the command without its path, or the name of the script or package."""
     words = list(command or sys.argv[:1])
     if words:
-        words[0] = Path(words[0]).name
+        script = Path(words[0])
+        words[0] = script.parent.name if script.name == "__main__.py" else script.name  # of `python -m package`
     return shlex.join(words)[:_LONGEST_TITLE] or "python"
 
 

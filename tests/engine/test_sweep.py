@@ -406,3 +406,14 @@ def test_the_real_digits_are_swept_as_they_lie_on_disk(data_dir, tmp_path):
     pixels = corpus.array("x")[:].astype(float)
     assert total["rows"] == [1800]
     assert_allclose(total["G"][0], pixels.T @ pixels, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("script", "title"), [("/a/pipelines/__main__.py", "pipelines"), ("/a/fit.py", "fit.py"), ("", "python")]
+)
+def test_a_job_without_a_command_has_the_name_of_its_script_or_package(monkeypatch, script, title):
+    monkeypatch.setattr("sys.argv", [script] if script else [])
+    told = []
+    with observe(told.append), executing("serial"):
+        pass
+    assert told[0] == JobStarted(title)

@@ -13,6 +13,7 @@ from bigkernel.monitor.format import quantity
 from bigkernel.monitor.state.progress import STATES
 
 _ASPECT = 5.0  # cells a line for one line
+_LABEL_HEIGHT = 60.0  # pixels that the label of the axis takes
 _EDGES = ("left", "right", "top", "bottom")
 _LOWEST, _TALLEST, _MAP_HEIGHT, _MAP_WIDTH = 10.0, 30.0, 200.0, 1100.0  # pixels of a cell, and of all of them
 
@@ -100,6 +101,7 @@ class RowMap:
         lines = max(1, ceil(sqrt(count / _ASPECT) - 0.5))
         self._columns = columns = max(1, ceil(count / lines))
         tall = min(_TALLEST, max(_LOWEST, _MAP_HEIGHT / lines))
+        self.root.yaxis.axis_label = "first row" if lines * tall >= _LABEL_HEIGHT else ""
         across, down = self._gap = columns / _MAP_WIDTH, 1 / tall  # a pixel on each side
         self._shapes = {
             "left": [i % columns + across for i in range(count)],
