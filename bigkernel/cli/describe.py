@@ -64,6 +64,9 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
 
 def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
     method = options["method"]
+    solver = {"solver": options.get("solver", "auto"), "tol": options.get("tol", 1e-3)}
+    if solver["solver"] == "cg" and method != "krr":
+        raise ConfigError(f"--solver cg: {method} is solved directly; cg is for --method krr")
     if method in ("ridge", "linear"):
         if classify:
             raise ConfigError(f"--method {method} regresses on numbers; use krr, sssl or xnv to classify")
@@ -73,7 +76,7 @@ def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
     common = _common(corpus, options)
     if method == "krr":
         kind: Any = KernelRidgeClassifier if classify else KernelRidge
-        return kind(alpha=_or(options["alpha"], 1.0), fit_intercept=options["intercept"], **common)
+        return kind(alpha=_or(options["alpha"], 1.0), fit_intercept=options["intercept"], **solver, **common)
     if options["intercept"]:
         raise ConfigError(f"--intercept: {_INTERCEPTS[method]}")
     if method in _INTERCEPTS and method != "sssl" and options["alpha"] == "gcv":

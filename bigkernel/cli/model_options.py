@@ -47,6 +47,25 @@ class Penalty(click.ParamType):
             self.fail(f"{value!r}: expected a number or gcv", param, ctx)
 
 
+_SOLVER = (
+    click.option(
+        "--solver",
+        type=click.Choice(["auto", "direct", "cg"]),
+        default="auto",
+        show_default=True,
+        help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
+        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 8,192 on.",
+    ),
+    click.option(
+        "--tol",
+        type=click.FloatRange(0, min_open=True),
+        default=1e-3,
+        show_default=True,
+        help="Of --solver cg: how far the objective may end above its least value, as a share of it.",
+    ),
+)
+
+
 def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callable[..., Any]:
     """Options of a fit: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
     number: Any = Numbers() if grid else float
@@ -129,6 +148,7 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
                 show_default=True,
                 help="Most rounds of pseudo-labels, of artl and jda.",
             ),
+            *(() if grid else _SOLVER),
             click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
             click.option(
                 "--transform",

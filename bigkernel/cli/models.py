@@ -75,6 +75,7 @@ def plan(
     if opened is not None:  # what is wrong with it is told before anything is measured
         model = build(opened, options)
         steps = fit_plan.plan_of(model, chosen_rows(opened, on_bad_rows))
+        solver = fit_plan.solver_of(model, chosen_rows(opened, on_bad_rows))
     if calibrate:
         with progress(enabled=not as_json):
             measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
@@ -90,6 +91,7 @@ def plan(
     seconds = steps.seconds(rate * count)
     figures = {
         **steps.summary(),
+        **solver,
         "worker_bytes": steps.worker_bytes(base),
         "of_it_process_bytes": base,
         "workers": count,
@@ -98,7 +100,8 @@ def plan(
         "sweep_hours": seconds / 3600,
         "calibration": None,
     }
-    if found is not None:
+    iterative = solver.get("solver") == "cg"
+    if found is not None and not iterative:
         forecast = found.forecast(steps, fit_plan.work_of(model, steps, opened), workers=count, run=with_run)
         figures |= fit_plan.told(forecast, found)
     title = f"plan: {options['method']} on {corpus}"
@@ -109,6 +112,9 @@ def plan(
     hidden = {"calibration"} | ({"sweep_hours"} if (figures["sweep_seconds"] or 0) < 3600 else set())
     shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
     show(shown, as_json=False, title=title)
+    if iterative:
+        fit_plan.echo("time of the expected sweeps by the matrix product alone: the preconditioner is not forecast")
+        return
     if found is None:
         fit_plan.echo(f"time by the matrix product alone: {why}; {fit_plan.ADVICE}")
         return

@@ -62,6 +62,18 @@ def better(basis: Any, errors: Errors, *, choose: bool) -> Any:
     return replace(basis, dtype="float64", sums=None) if choose else None
 
 
+def rounding_note(solved: Any) -> str:
+    """Of a solve whose penalty is lost in the rounding of its sums, or of its kernel values where it is exact."""
+    basis, certificates = solved.problem.basis, solved.certificates
+    values = "moments" if hasattr(solved.problem, "statistics") else "kernel values"
+    condition = certificates.figures.get("core_condition")
+    return (
+        f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
+        f"{certificates.rounding:.2g}, beyond alpha = {solved.solution.alpha:.3g}"
+        + ("" if condition is None else f"; the core has the condition {condition:.1e}")
+    )
+
+
 def sweep_until_right(estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any) -> tuple[Any, dict[str, Any]]:
     """Sweep and solve, again in better arithmetic as long as there is one and predictions would be off."""
     choose, notes = estimator.dtype == "auto", []

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names
 
-from bigkernel.errors import DataError, ModelRejected
+from bigkernel.errors import ModelRejected
 from bigkernel.estimators.file_content import Content
+from bigkernel.estimators.parameter_checks import require_labelled
 from bigkernel.estimators.state_schema import Entry
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
@@ -100,6 +101,13 @@ class RidgeSolution(Solution):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class IterativeSolution(RidgeSolution):
+    """With the number of steps of conjugate gradients."""
+
+    iterations: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SpectralSolution(Solution):
     """With eigenvalues (s,), falling."""
 
@@ -180,8 +188,7 @@ class Problem:
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""
-        if not self.statistics["rows"].sum() or not self.statistics["n"][-1] > 0:
-            raise DataError("y: no labelled row with a weight above zero")
+        require_labelled(self.statistics["rows"].sum(), self.statistics["n"][-1])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -214,6 +221,22 @@ class ExactFit:
     certificates: Mapping[str, float | int] = field(default_factory=dict)
     skipped_rows: int = 0
     weight: Array | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IterativeFit:
+    """A fit by conjugate gradients: there are no sums that anything could go on from. Attributes as of `MomentFit`.
+
+    `sweep` is the report of all sweeps together; `rows` counts the labelled ones.
+    """
+
+    inputs: Inputs
+    basis: Any
+    solution: Solution
+    certificates: Mapping[str, float | int] = field(default_factory=dict)
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    skipped_rows: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -256,7 +279,7 @@ def found_at(state: Any, path: str) -> Any:
 class StatefulEstimator(BaseEstimator):
     """Base of the estimators whose fit is one immutable value."""
 
-    _fitted: ExactFit | MomentFit | ProjectionFit | None = None
+    _fitted: ExactFit | MomentFit | IterativeFit | ProjectionFit | None = None
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None

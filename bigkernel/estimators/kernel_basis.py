@@ -79,6 +79,10 @@ class LandmarkBasis:
         """K_mm."""
         return self.kernel(self.landmarks)
 
+    def core_rows(self, rows: slice) -> Array:
+        """Some rows of K_mm, (b, m)."""
+        return self.kernel(self.landmarks[rows], self.landmarks)
+
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """The whitening of the core."""
         eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
@@ -149,6 +153,11 @@ class FourierBasis:
     def core(self) -> Array:
         """The identity: random features are white."""
         return np.eye(self.width)
+
+    def core_rows(self, rows: slice) -> Array:
+        """Some rows of the identity, (b, m)."""
+        start, stop, _ = rows.indices(self.width)
+        return np.eye(stop - start, self.width, start)
 
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """No whitening."""

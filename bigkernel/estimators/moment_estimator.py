@@ -20,10 +20,10 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, ModelRejected, PlanTooLarge
-from bigkernel.estimators.arithmetic import sweep_until_right, witnessed
+from bigkernel.estimators.arithmetic import rounding_note, sweep_until_right, witnessed
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
-from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution
+from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution
 from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
 from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.state_schema import PenaltyNumber, Weights
@@ -66,7 +66,6 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         Weights("sample_weight_", "weight"),
     )
     _solution_type: ClassVar[type[Solution]] = Solution
-    _witnessed: ClassVar[bool] = False  # a witness sees the sums, and the solve takes its evidence
     statistics_ = Fitted("statistics_about_zero")
     sample_weight_ = Fitted("weight")
 
@@ -82,6 +81,11 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """The intercept, (c,); a float of one column of numbers."""
         fit = self._require("intercept_")
         return float(fit.solution.intercept[0]) if fit.inputs.flat else fit.solution.intercept
+
+    @property
+    def _witnessed(self) -> bool:
+        """True where a witness sees the sums, and the solve takes its evidence."""
+        return False
 
     # -- what a subclass gives -----------------------------------------------------------------------------------------
 
@@ -101,7 +105,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """Return the solution from the kernel matrix of all rows."""
         raise TypeError(type(self).__name__)
 
-    def _statistic(self, basis: Any, targets: Any) -> MomentStatistic:
+    def _statistic(self, basis: Any, targets: Any) -> Any:
         """Return what the sweep sums up."""
         sums = None if basis.sums is None else np.dtype(basis.sums)
         return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=sums)
@@ -115,16 +119,16 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             if self.exact:
                 self._fitted = self._fit_exact(rows, targets, inputs)
             else:
-                self._fitted = self._fit_moments(rows, targets, inputs, self.basis(rows))
+                self._fitted = self._fit_landmarks(rows, targets, inputs, self.basis(rows))
         return self
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        if isinstance(self._fitted, IterativeFit):
+            self._require_moments("fit anew, or clone the estimator")
         before = self._fitted if isinstance(self._fitted, MomentFit) else None
         self.check_parameters()
         if self.exact:
-            raise ConfigError(
-                f"{type(self).__name__}: partial_fit needs n_landmarks, the exact form keeps no statistics"
-            )
+            raise ConfigError(f"{type(self).__name__}: partial_fit needs n_landmarks; the exact form has no statistics")
         known = None if before is None else before.inputs
         rows, targets, inputs = self.training(X, y, sample_weight, known=known, classes=classes)
         with part_of_job(f"{type(self).__name__}.partial_fit"):
@@ -154,10 +158,11 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         return self
 
     def _require_moments(self, advice: str) -> MomentFit:
-        """The fit; `ConfigError` where it is exact."""
-        if not isinstance(self._fitted, MomentFit):
-            raise ConfigError(f"{type(self).__name__}: the exact form keeps no statistics; {advice}")
-        return self._fitted
+        """The fit; `ConfigError` where it is another."""
+        if isinstance(self._fitted, MomentFit):
+            return self._fitted
+        form = "the exact form" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
+        raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
     def with_landmarks(self, count: int) -> Self:
         """A model on `count` of the landmarks, from the statistics that are kept: no sweep.
@@ -263,6 +268,9 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         self._fitted = self._settle(self._solved(problem))
         return self
 
+    def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
+        return self._fit_moments(rows, targets, inputs, basis)
+
     def _fit_moments(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit:
         solved, report = self._swept(rows, targets, inputs, basis)
         return self._settle(solved, sweep=report, skipped_rows=report["skipped_rows"])
@@ -274,7 +282,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         problem, report = self.sweep(rows, targets, inputs, basis)
         solved = self._solved(problem)
         if self._rounding_exceeds_alpha(solved) and self.dtype == "auto" and basis.dtype == "float32":
-            note = self._rounding_note(solved)
+            note = rounding_note(solved)
             try:
                 problem, report = self.sweep(rows, targets, inputs, replace(basis, dtype="float64"))
             except PlanTooLarge as error:
@@ -314,23 +322,13 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         if self._rounding_exceeds_alpha(solved):
             narrow = solved.problem.basis.dtype == "float32"
             advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
-            certificates.notes.append(f"{self._rounding_note(solved)}; take {advice}a larger alpha")
+            certificates.notes.append(f"{rounding_note(solved)}; take {advice}a larger alpha")
         certificates.warn()
         return {**certificates.report(), **solved.problem.basis.figures()}
 
     def _rounding_exceeds_alpha(self, solved: Solved) -> bool:
         # "gcv" asks for what serves with the moments as they are
         return solved.certificates.blind and solved.certificates.errors is None and self.alpha != "gcv"
-
-    def _rounding_note(self, solved: Solved) -> str:
-        basis, certificates = solved.problem.basis, solved.certificates
-        values = "moments" if isinstance(solved.problem, Problem) else "kernel values"
-        condition = certificates.figures.get("core_condition")
-        return (
-            f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-            f"{certificates.rounding:.2g}, beyond alpha = {solved.solution.alpha:.3g}"
-            + ("" if condition is None else f"; the core has the condition {condition:.1e}")
-        )
 
     def _fit_exact(self, rows: Rows, targets: Any, inputs: Inputs) -> ExactFit:
         exact = read_exact(type(self).__name__, rows, None if self._semi_supervised else targets)
@@ -348,7 +346,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             weight=exact.weight,
         )
 
-    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit | ExactFit:
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit | ExactFit | IterativeFit:
         basis = self._restored_basis(inputs, parts["basis"])
         solution = self._solution_type(**parts["solution"])
         if parts["statistics"] is not None:
@@ -391,6 +389,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             "certificates": dict(fit.certificates),  # none of a model that was read from a file
             "skipped_rows": fit.skipped_rows,
         }
+        if isinstance(fit, IterativeFit):
+            report |= {"labelled_rows": fit.rows, "sweep": dict(fit.sweep), "block_rows": settings().block_rows}
         if isinstance(fit, MomentFit):
             report["trace_error"] = fit.basis.trace_error(fit.moments)
             report["rows"] = int(fit.statistics["rows"].sum())

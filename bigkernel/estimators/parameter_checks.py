@@ -30,7 +30,7 @@ KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
 
 def keeps_statistics(estimator: Any) -> bool:
     """True where a fit keeps what `partial_fit` adds to."""
-    return not estimator.exact
+    return not estimator.exact and getattr(estimator, "solver", None) != "cg"
 
 
 def require_some(rows: Rows, skipped: int) -> int:
@@ -38,6 +38,12 @@ def require_some(rows: Rows, skipped: int) -> int:
     if skipped and skipped == len(rows):
         raise DataError(f"{rows.name}: every one of {skipped} rows contains NaN or infinity; none is left to fit")
     return skipped
+
+
+def require_labelled(rows: float, weight: float) -> None:
+    """Raise `DataError` unless a labelled row weighs something."""
+    if not rows or not weight > 0:
+        raise DataError("y: no labelled row with a weight above zero")
 
 
 def require_exact(name: str, n: int) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.arithmetic import evidence_of
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.fit_state import ExactFit, Fitted, MomentFit, Problem, RidgeSolution
+from bigkernel.estimators.fit_state import (
+    ExactFit,
+    Fitted,
+    Inputs,
+    IterativeFit,
+    IterativeSolution,
+    MomentFit,
+    Problem,
+    RidgeSolution,
+)
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
-from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Flag, Floats, Statistics
+from bigkernel.estimators.solver_choice import ChoosesSolver
+from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
@@ -34,12 +45,14 @@ Array = NDArray[Any]
 _INTERCEPT = ("_with_intercept", "solution.with_intercept")
 
 
-class _KernelRidge(LandmarkEstimator):
+class _KernelRidge(ChoosesSolver):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
         "fit_intercept": ["boolean"],
-        "solver": [StrOptions({"auto", "cholesky"})],
+        "solver": [StrOptions({"auto", "direct", "cg", "cholesky"})],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -55,6 +68,8 @@ class _KernelRidge(LandmarkEstimator):
         coef0: float = 1.0,
         dtype: str = "auto",
         solver: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 20,
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel
@@ -67,6 +82,8 @@ class _KernelRidge(LandmarkEstimator):
         self.coef0 = coef0
         self.dtype = dtype
         self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
         self.random_state = random_state
 
     state_schema = (
@@ -75,17 +92,33 @@ class _KernelRidge(LandmarkEstimator):
         Floats("training_mse_", "solution.training_mse", axes=("c",)),
         Statistics("statistics_", "statistics"),
         Floats("centre_", "centre", optional=True, axes=("m",)),
+        Whole("n_iter_", "solution.iterations", optional=True),
     )
     _solution_type = RidgeSolution
-    _witnessed = True
     training_mse_ = Fitted("solution.training_mse")
+
+    @property
+    def n_iter_(self) -> int:
+        """Steps of conjugate gradients; 1 where the fit was solved directly."""
+        solution = self._require("n_iter_").solution
+        return solution.iterations if isinstance(solution, IterativeSolution) else 1
 
     @property
     def _intercept(self) -> bool:
         return bool(self.fit_intercept)
 
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit | ExactFit | IterativeFit:
+        solution = dict(parts["solution"])
+        iterations = solution.pop("iterations")
+        if iterations is None:
+            return super()._restored(inputs, {**parts, "solution": solution})
+        basis = self._restored_basis(inputs, parts["basis"])
+        return IterativeFit(inputs=inputs, basis=basis, solution=IterativeSolution(**solution, iterations=iterations))
+
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
+        if self.solver == "cg":
+            raise ConfigError("solver='cg': a search by sweeps solves from sums; take solver='direct'")
         return Penalty(self.alpha, self.fit_intercept)
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
@@ -158,7 +191,15 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
         Of the kernel blocks. "auto": float64 for float64 rows, float32 for narrower ones, unless their distances, the
         core, or the error that the rounding of float32 would cause in predictions need float64. Sums are carried in
         float64, and so are products of blocks where that error would exceed a thousandth (a second sweep).
-    solver : "auto" or "cholesky"
+    solver : "auto", "direct" or "cg"
+        "direct": from the m×m moments of one sweep, which are kept. "cg": by conjugate gradients, each step a sweep
+        that sums m×c numbers, for more landmarks than m×m moments allow (beyond about 10,000); no statistics are kept,
+        hence no `partial_fit`, `refit`, `with_landmarks` or `return_std`. "auto": "cg" from 8,192 landmarks on where
+        that costs less arithmetic (and alpha is a number above 0, the kernel positive definite), else "direct".
+    tol : float, default 1e-3
+        Of "cg": the share of the objective by which it may end above its least value.
+    max_iter : int, default 20
+        Of "cg": most steps.
     random_state : int, RandomState or None
         Of the landmark draw.
 
@@ -178,8 +219,11 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
     training_mse_ : (c,)
     alpha_ : float
         The penalty that the coefficients were solved with.
+    n_iter_ : int
+        Steps of "cg"; 1 of a direct solve.
     certificates_ : dict
-        Residuals and conditions of the solve; see `fit_report`.
+        Residuals and conditions of the solve; see `fit_report`. Of "cg": `excess`, what the objective is above its
+        least value as a share of it, and a bound of `prediction_error` that it gives.
     skipped_rows_ : int
         Bad rows that were left out; see `Rows.skip_bad_rows`.
     n_features_in_, feature_names_in_
@@ -203,7 +247,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
     """
 
     state_schema = (*_KernelRidge.state_schema, *OF_NUMBERS, Flag(*_INTERCEPT, says="it has one"))
-    _posterior: tuple[ExactFit | MomentFit, Posterior] | None = None  # of which fit
+    _posterior: tuple[ExactFit | MomentFit | IterativeFit, Posterior] | None = None  # of which fit
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
@@ -251,7 +295,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
         return {key: value for key, value in super().__getstate__().items() if key != "_posterior"}
 
 
-def posterior_of(fit: ExactFit | MomentFit, name: str) -> Posterior:
+def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
     """The Gaussian process that the fit of the estimator `name` is the mean of."""
     kernel, solution = fit.basis.kernel, fit.solution
     assert isinstance(solution, RidgeSolution)
@@ -260,6 +304,8 @@ def posterior_of(fit: ExactFit | MomentFit, name: str) -> Posterior:
             f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
         )
     flag = solution.with_intercept
+    if isinstance(fit, IterativeFit):
+        raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
     if isinstance(fit, MomentFit):
         return nystrom_posterior(fit.moments, fit.basis.whitening(warn=False), solution.alpha, fit_intercept=flag)
     require_exact(name, fit.basis.width)

@@ -51,9 +51,11 @@ class Whole(Entry):
 
     axis: str = ""
 
-    def read(self, content: Content) -> int:
+    def read(self, content: Content) -> int | None:
         """See `Entry`."""
         value = content.values.pop(self.name, None)
+        if self.optional and value is None:
+            return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise content.refuse(f"{self.name} must be a whole number, found {value!r}")
         if self.axis:

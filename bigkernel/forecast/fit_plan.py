@@ -47,12 +47,27 @@ def plan_of(model: Any, rows: Rows) -> Plan:
             first, second = step.plan(rows), plan_of(last, step.widest(rows))
             larger = max(first, second, key=lambda plan: plan.task_bytes)
             return replace(larger, flops=first.flops + second.flops, bytes_read=first.bytes_read + second.bytes_read)
-        if not isinstance(step, Standardizer):  # which needs a sweep, and changes no width
-            rows = clone(step).fit(rows).transform(rows)
+        rows = _transformed(step, rows)
     if not hasattr(last, "plan"):
         raise ConfigError(f"{type(last).__name__} has no sweep to plan")
     plan: Plan = last.plan(rows)
     return plan
+
+
+def solver_of(model: Any, rows: Rows) -> dict[str, Any]:
+    """How a model solves, where that is a choice: figures of `KernelRidge.plan_solver`; nothing behind a projection."""
+    last, before = _last(model), _before(model)
+    if not hasattr(last, "plan_solver") or any(isinstance(step, DomainedTransformer) for step in before):
+        return {}
+    for step in before:
+        rows = _transformed(step, rows)
+    figures: dict[str, Any] = last.plan_solver(rows)
+    return figures
+
+
+def _transformed(step: Any, rows: Rows) -> Rows:
+    """Rows as a step of a Pipeline leaves them; a standardizer needs a sweep, and changes no width."""
+    return rows if isinstance(step, Standardizer) else clone(step).fit(rows).transform(rows)
 
 
 def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:

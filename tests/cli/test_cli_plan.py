@@ -145,6 +145,24 @@ def _timed(figures):
     return {name: figures[name] for name in names}
 
 
+def test_conjugate_gradients_are_planned_by_their_sweeps_and_not_by_stage(corpus):
+    options = ("--landmarks", 20, "--solver", "cg")
+    plain = told(corpus, *options)
+    calibrated().save()
+    figures = told(corpus, *options)
+    assert figures["solver"] == "cg"
+    assert figures["sweeps"] > 2
+    assert figures["driver_bytes"] > 0
+    assert figures["flops"] == plain["flops"] > told(corpus, "--landmarks", 20)["flops"]
+    assert figures["sweep_seconds"] > 0
+    assert "the preconditioner is not forecast" in " ".join(run(corpus, *options).output.split())
+
+
+@pytest.mark.parametrize("method", ["sssl", "xnv", "ridge", "linear"])
+def test_other_methods_have_no_conjugate_gradients(numbers, method):
+    assert f"{method} is solved directly" in run(numbers, "--method", method, "--solver", "cg", code=8).stderr
+
+
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
 def test_neither_a_corpus_nor_a_calibration_is_wrong_usage(arguments):
     assert "CORPUS is missing" in run(*arguments, code=2).stderr

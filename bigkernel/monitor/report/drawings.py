@@ -1,4 +1,4 @@
-"""Drawings of a report page as markup: stages, rate over time, memory by worker, confusion, digits, residuals.
+"""Drawings of a report page as markup: stages, rate over time, memory by worker, confusion, digits, residuals, steps.
 
 Each returns inline SVG or HTML (`templates/drawings.html`) in the colours of `page.css`, hence light and dark; or "".
 """
@@ -143,3 +143,28 @@ def residuals(counts: NDArray[np.float64], unit: str) -> Markup:
     ]
     curve = [(100 * (i + 0.5) / bins, scale * a, scale * b) for i, (a, b) in enumerate(pairwise(bell))]
     return draw("residuals", height=_CHART_PIXELS, width=100 / bins, bars=bars, curve=curve, unit=unit)
+
+
+def descent(shares: Sequence[float], wanted: float | None) -> Markup:
+    """Draw what each step leaves on a scale of decades, with a dashed line at what was wanted."""
+    if not shares:
+        return Markup()
+    marks = [wanted] if wanted and wanted > 0 else []
+    low = math.floor(math.log10(min([*shares, *marks])) - 1e-9)
+    top = max(math.ceil(math.log10(max([*shares, *marks])) + 1e-9), low + 1)
+    scale = (_CHART_PIXELS - 16) / (top - low)
+
+    def tall(value: float) -> float:
+        return scale * (math.log10(value) - low)
+
+    bars = [(100 * i / len(shares), tall(share), i + 1, f"{share:.2g}") for i, share in enumerate(shares)]
+    every = max(1, (top - low) // 5)
+    levels = [(scale * (power - low), f"1e{power}" if power else "1") for power in range(low, top, every)]
+    return draw(
+        "descent",
+        height=_CHART_PIXELS,
+        width=100 / len(shares),
+        bars=bars,
+        levels=levels,
+        wanted=[(tall(mark), f"{mark:g}") for mark in marks],
+    )

@@ -45,6 +45,9 @@ _FIGURES = {
     "error_of_sums": "of that, by rounding of the moments",
     "error_of_solve": "of that, by rounding of the solve",
     "error_of_blocks": "of that, by rounding of kernel values",
+    "excess": "the objective is above its least value by (as a share of it)",
+    "iterations": "steps of conjugate gradients",
+    "jitter": "jitter of the preconditioner (relative to its largest entry)",
     "core_condition": "condition number of the core",
     "solved_condition": "condition number of the solved matrix",
     "effective_dof": "effective degrees of freedom",
@@ -245,6 +248,20 @@ def certificates(page: Page, facts: Facts) -> None:
         Table(_CERTIFICATES, records),
         caption="Residuals are in units of the rounding error of a stable method, which leaves about 1 or less.",
     )
+
+
+def descent(page: Page, facts: Facts) -> None:
+    """How conjugate gradients came down, where the fit was by them."""
+    swept = facts.outcome.get("fit", {}).get("sweep")
+    if not isinstance(swept, Mapping) or not isinstance(swept.get("excess_by_step"), list):
+        return
+    steps = {str(number): value for number, value in enumerate(swept["excess_by_step"], 1)}
+    shares = [_number(steps, name) for name in steps]
+    drawing = drawings.descent([share for share in shares if share is not None and share > 0], _number(swept, "tol"))
+    if drawing:
+        caption = "What the objective is above its least value after each step, as a share of it"
+        wanted = "; the dashed line is the tolerance." if _number(swept, "tol") else "."
+        page.heading("Steps of conjugate gradients").svg(drawing, caption=caption + wanted)
 
 
 _KNOWN = {**_RATIOS, **_FIGURES}

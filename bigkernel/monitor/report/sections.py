@@ -40,6 +40,7 @@ def page_of(facts: Facts) -> Page:
         ("where the time went", measured.stages),
         ("memory of the workers", measured.memory),
         ("retries and incidents", _incidents),
+        ("steps of conjugate gradients", outcome.descent),
         ("certificates of the numbers", outcome.certificates),
         ("settings and versions", _settings),
         ("gaps", _gaps),

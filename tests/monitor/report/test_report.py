@@ -430,6 +430,28 @@ def test_figures_of_another_version_cost_one_section_at_most(values, copy, repor
     assert "Settings and versions" in page.headings
 
 
+@pytest.mark.parametrize(
+    ("swept", "shown"),
+    [
+        ({"excess_by_step": [0.3, 0.02, 4e-4], "tol": 1e-3}, True),
+        ({"excess_by_step": [0.3, "x", 0.0, None], "tol": "x"}, True),
+        ({"excess_by_step": [], "tol": 1e-3}, False),
+        ({"excess_by_step": "many"}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_the_steps_of_a_descent_are_drawn_where_there_were_any(swept, shown, copy, reported):
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"], "name": "fit"}
+    said = json.dumps({**about, "values": {"sweep": swept}}) + "\n"
+    (copy / "journal.jsonl").write_text("".join([*lines[:-1], said, lines[-1]]))
+    page = reported(copy)
+    assert ("Steps of conjugate gradients" in page.headings) == shown
+    assert ("wanted: 0.001" in page.text) == (shown and swept["tol"] == 1e-3)
+    assert "could not be made" not in page.text
+
+
 def test_the_best_candidates_of_a_search_are_shown(copy, reported):
     lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
     record = {"alpha": 1e-3, "coef0": None, "standard_error": 0.002}

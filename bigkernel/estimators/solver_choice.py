@@ -1,0 +1,109 @@
+"""Which solver fits kernel ridge to given rows: sums of m×m and one solve, or conjugate gradients.
+
+For estimators with the parameters alpha, fit_intercept, solver, tol and max_iter. Shapes: m landmarks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bigkernel.engine.rows import Rows
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
+from bigkernel.estimators.iterative import Goal, fit_iteratively
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.solvers.descent_cost import (
+    AUTO_LEAST,
+    PreconditionerChoice,
+    choose_preconditioner,
+    direct_flops,
+    driver_bytes,
+)
+from bigkernel.solvers.preconditioners import named
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.products import ProductStatistic
+from bigkernel.streaming.plan import Plan
+
+
+class ChoosesSolver(LandmarkEstimator):
+    """Base of the estimators that fit by sums or by conjugate gradients."""
+
+    @property
+    def _witnessed(self) -> bool:
+        return bool(self.solver != "cg")
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        refusal = self._not_iterative()
+        if self.solver == "cg" and refusal:
+            raise ConfigError(f"{type(self).__name__}(solver='cg'): {refusal}")
+
+    def _not_iterative(self) -> str:
+        """Why conjugate gradients cannot fit this, or nothing."""
+        if self.exact:
+            return "the exact form is solved directly; set n_landmarks"
+        if isinstance(self.alpha, str) or not self.alpha > 0:
+            return f"expected a number above 0 for alpha, found {self.alpha!r}"
+        return "" if self._kernel().positive else f"the {self._kernel().name} kernel is not positive definite"
+
+    def _descent(self, rows: Rows, targets: Targets) -> PreconditionerChoice | None:
+        """How conjugate gradients fit these rows; None where the fit is direct."""
+        m = self._width
+        if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
+            return None
+        choice = choose_preconditioner(*rows.shape, m, targets.width, self.tol)
+        return choice if self.solver == "cg" or choice.flops < direct_flops(*rows.shape, m) else None
+
+    def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
+        choice = self._descent(rows, targets)
+        if choice is None:
+            return self._fit_moments(rows, targets, inputs, basis)
+        goal = Goal(float(self.alpha), self._intercept, self.tol, self.max_iter)
+        return fit_iteratively(rows, targets, inputs, basis, goal, choice)
+
+    def _statistic(self, basis: Any, targets: Any) -> Any:
+        if self.solver != "cg":
+            return super()._statistic(basis, targets)
+        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, targets.width)), "plan")
+
+    def plan(self, X: Any, y: Any = None) -> Plan:
+        """See `LandmarkEstimator.plan`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
+        self._check_settings()
+        if self.exact:
+            return super().plan(X, y)
+        other = self.__class__(**self.get_params(deep=False))
+        choice = self._planned_descent(X, y)
+        other.solver = "direct" if choice is None else "cg"
+        plan = super(ChoosesSolver, other).plan(X, y)
+        sweeps = 1 if choice is None else choice.sweeps
+        return replace(plan, flops=sweeps * plan.flops, bytes_read=sweeps * plan.bytes_read)
+
+    def plan_solver(self, X: Any, y: Any = None) -> dict[str, Any]:
+        """Tell how `fit` would solve for these rows, without running it.
+
+        Returns
+        -------
+        dict
+            `solver`, "exact", "direct" or "cg"; of the latter `preconditioner`, in words; `sweeps` of the rows to be
+            expected, and about the `driver_bytes` that m×m arrays take in this process.
+        """
+        self._check_settings()
+        if self.exact:
+            return {"solver": "exact"}
+        choice, m = self._planned_descent(X, y), self._width
+        if choice is None:
+            return {"solver": "direct", "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
+        told: dict[str, Any] = {"solver": "cg", "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
+        return {**told, "driver_bytes": driver_bytes(m, choice)}
+
+    def _planned_descent(self, X: Any, y: Any) -> PreconditionerChoice | None:
+        rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
+        return self._descent(rows, targets)
+
+    @property
+    def _width(self) -> int:
+        """m, of a fit on landmarks."""
+        return int(self.n_landmarks or len(self.landmarks))

@@ -1,0 +1,77 @@
+"""The cost of a fit before it runs: by sums of m×m, or by conjugate gradients, and with which preconditioner.
+
+Counted in products of float32 numbers, of which float64 ones take twice as long; k(x, z) takes about twenty beside its
+2d. Shapes: n rows, d features, m landmarks, c targets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+AUTO_LEAST = 8192  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
+CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for each product
+WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
+SHARES = (4, 8, 16)  # rows of the sub-sample a landmark
+PACE = 0.75  # a step lowers the excess by about so much of that number of times, as measured
+MOST_OF_ROWS = 0.5  # of the rows in a sub-sample; beyond, it is a direct fit in disguise
+SAMPLE_BYTES = 2**30  # of the rows of the sub-sample
+FALKON_PACE = 1.7  # with factors of the core
+_KERNEL = 20.0  # operations of a kernel value beside the product
+_WIDE = 2.0  # float64 against float32
+_EIGEN = 4.0  # m³ of whitening, rotating and solving
+
+
+@dataclass(frozen=True)
+class PreconditionerChoice:
+    """`rows` of a sub-sample, or 0: factors of the core; and the sweeps that are expected."""
+
+    rows: int
+    sweeps: int
+    flops: float
+
+
+def preconditioner_itemsize(m: int) -> int:
+    """Of FALKON's factors: beyond `WIDE` landmarks float32, which serves as well and takes half the memory."""
+    return 4 if m >= WIDE else 8
+
+
+def driver_bytes(m: int, choice: PreconditionerChoice | None) -> int:
+    """Most memory that m×m arrays take on the driver, at once; `None`: of a direct fit, about."""
+    if choice is None:
+        return 6 * 8 * m * m
+    # the sub-sample's sums and one block's beside them; or two factors in one array
+    made = 2 * 8 * m * m if choice.rows else preconditioner_itemsize(m) * m * m
+    return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
+
+
+def sample_fits(rows: int, n: int, d: int) -> bool:
+    """True where a sub-sample of so many rows is not most of them, and has room on the driver."""
+    return rows <= MOST_OF_ROWS * n and 8 * rows * d <= SAMPLE_BYTES
+
+
+def sweep_flops(n: float, d: int, m: int, c: int) -> float:
+    """Of one product of the normal matrix with c vectors."""
+    return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
+
+
+def direct_flops(n: float, d: int, m: int) -> float:
+    """Of a fit from sums of m×m."""
+    return n * m * (m + 2 * d + _KERNEL) + _WIDE * _EIGEN * float(m) ** 3
+
+
+def choose_preconditioner(n: int, d: int, m: int, c: int, tol: float) -> PreconditionerChoice:
+    """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`."""
+    each, made = sweep_flops(n, d, m, c), float(m) ** 2 * (2 * d + _KERNEL)
+
+    def sweeps(pace: float) -> int:
+        """Steps, and a look at the residual before and after them."""
+        return 2 + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
+
+    options = [PreconditionerChoice(0, sweeps(FALKON_PACE), _WIDE * (made + float(m) ** 3))]
+    for share in SHARES:
+        if sample_fits(share * m, n, d):
+            gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
+            options.append(PreconditionerChoice(share * m, sweeps(PACE * share), _WIDE * made + gram))
+    whole = [replace(option, flops=option.flops + option.sweeps * each) for option in options]
+    return min(whole, key=lambda option: option.flops)

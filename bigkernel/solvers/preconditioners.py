@@ -1,0 +1,171 @@
+"""Preconditioners of A = Σ w bbᵀ + αK (m×m): matrices near A that are quickly solved, each in one m×m array.
+
+    SubSample   P = ω Σ_S w bbᵀ + αK of some rows S: κ(P⁻¹A) ≤ ((1 + a^−½)/(1 − a^−½))² for a·m rows of even leverage,
+                whatever the size of the problem
+    Falkon      P = (n/m) K² + αK, from the landmarks alone (Rudi, Carratino & Rosasco, NIPS 2017)
+
+Only the pace depends on them, not what is solved: rounding and jitter in P cost steps at most. Shapes: m landmarks, c
+targets. Matrices are in column order, as LAPACK wants them, and are overwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.errors import DataError
+
+Array = NDArray[Any]
+_STRIP = 256  # columns that are mirrored at a time
+
+
+def named(rows: int) -> str:
+    """The preconditioner of so many rows, for people; 0: that of the landmarks alone."""
+    return f"normal matrix of {rows:,} rows" if rows else "factors of the core"
+
+
+class Preconditioner(Protocol):
+    """P, applied by its inverse."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+
+    @property
+    def jitter(self) -> float:
+        """What was added to a diagonal, relative to its largest entry."""
+
+    def solve(self, R: Array) -> Array:
+        """P⁻¹R, (m, c) float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class SubSample:
+    """P = LLᵀ of the normal matrix of some rows.
+
+    Attributes
+    ----------
+    lower : (m, m) with L in its lower triangle
+    jitter : that was added to the diagonal, relative to its largest entry
+    rows : how many there are
+    """
+
+    lower: Array
+    jitter: float
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """See `Preconditioner`."""
+        return named(self.rows)
+
+    def solve(self, R: Array) -> Array:
+        """See `Preconditioner`."""
+        return np.asarray(linalg.cho_solve((self.lower, True), R.astype(self.lower.dtype), check_finite=False), float)
+
+
+@dataclass(frozen=True, eq=False)
+class Falkon:
+    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT.
+
+    Attributes
+    ----------
+    factors : (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
+    diagonal : (m,) of T
+    ratio : n/m
+    jitter : that was added to the diagonal of K, relative to its largest entry
+    """
+
+    factors: Array
+    diagonal: Array
+    ratio: float
+    jitter: float
+
+    @property
+    def name(self) -> str:
+        """See `Preconditioner`."""
+        return named(0)
+
+    def solve(self, R: Array) -> Array:
+        """See `Preconditioner`."""
+        x = self._by_core(R.astype(self.factors.dtype), transposed=True)
+        x = linalg.cho_solve((self.factors, True), x, check_finite=False)
+        return np.asarray(self._by_core(x, transposed=False), np.float64) / self.ratio
+
+    def _by_core(self, R: Array, *, transposed: bool) -> Array:
+        """T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
+        places = np.diag_indices(len(R))
+        lent = self.factors[places]
+        self.factors[places] = self.diagonal
+        try:
+            return np.asarray(
+                linalg.solve_triangular(self.factors, R, lower=False, trans=int(transposed), check_finite=False)
+            )
+        finally:
+            self.factors[places] = lent
+
+
+def sub_sample(A: Array, rows: int) -> SubSample:
+    """The preconditioner of a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
+    return SubSample(A, _factor_in_place(A, lower=True), rows)
+
+
+def falkon(K: Array, alpha: float, n: float) -> Falkon:
+    """The preconditioner of the core K (m, m), which is overwritten, for n rows (or the sum of their weights)."""
+    jitter = _factor_in_place(K, lower=False)
+    diagonal, ratio = K.diagonal().copy(), n / len(K)
+    _mirror(K, lower=True)
+    (lauum,) = linalg.get_lapack_funcs(("lauum",), (K,))
+    product, info = lauum(K, lower=1, overwrite_c=1)  # TTᵀ = (Tᵀ)ᵀTᵀ
+    assert info == 0
+    assert np.shares_memory(product, K)
+    K[np.diag_indices(len(K))] += alpha / ratio
+    # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
+    K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
+    _, info = _potrf(K, lower=True)
+    if info:
+        raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
+    return Falkon(K, diagonal, ratio, jitter)
+
+
+def _potrf(A: Array, *, lower: bool) -> tuple[Array, int]:
+    (potrf,) = linalg.get_lapack_funcs(("potrf",), (A,))
+    factor, info = potrf(A, lower=lower, clean=0, overwrite_a=1)
+    assert np.shares_memory(factor, A)
+    return factor, int(info)
+
+
+def _factor_in_place(A: Array, *, lower: bool) -> float:
+    """Cholesky of A + δI into one triangle of A; the jitter δ, in decades, relative to the largest diagonal entry.
+
+    The other triangle stays as it is, so that A can be restored where the jitter was too small.
+    """
+    diagonal, places = A.diagonal().copy(), np.diag_indices(len(A))
+    scale, jitter = float(diagonal.max()), 10 * float(np.finfo(A.dtype).eps)
+    while True:
+        A[places] = diagonal + jitter * scale
+        _, info = _potrf(A, lower=lower)
+        if not info:
+            return jitter
+        if jitter > 1 or not scale > 0:
+            raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
+        _mirror(A, lower=lower)
+        jitter *= 10
+
+
+def _mirror(A: Array, *, lower: bool) -> None:
+    """Copy the other triangle into the lower (or the upper) one."""
+    m = len(A)
+    for i in range(0, m, _STRIP):
+        j = min(i + _STRIP, m)
+        corner = A[i:j, i:j]
+        if lower:
+            A[j:, i:j] = A[i:j, j:].T
+            corner[...] = np.triu(corner) + np.triu(corner, 1).T
+        else:
+            A[i:j, j:] = A[j:, i:j].T
+            corner[...] = np.tril(corner) + np.tril(corner, -1).T

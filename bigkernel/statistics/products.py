@@ -1,0 +1,107 @@
+"""Products of a feature block with a few vectors: all that a step of conjugate gradients needs of the rows.
+
+With b = φ(x) of a row, w its weight and y its targets, a step sums up Σ w b (bᵀv), (p, c), and a look at the residual
+Σ w b (y − bᵀv). Blocks have the dtype of the map, products and sums are float64: rounding of products in float32 would
+end the descent early. Shapes: b rows of a block, p columns of the map, c targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.errors import DataError
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.statistics.moments import Targets, add, weights_of
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Footprint
+
+Array = NDArray[Any]
+_STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
+_LEAST_ROWS = 32  # of such a copy: every one of them reads and writes the sums
+
+
+@dataclass(frozen=True, eq=False)
+class ProductStatistic:
+    """Σ w b (bᵀv) over the labelled rows, or of what v leaves of their targets.
+
+    Accumulates `U` (p, c); with `residual` that of y − bᵀv in the place of bᵀv, and `rows`, `n` = Σw, `s` = Σ w b (p,),
+    and of the residuals r and of f = bᵀv, a target each (c,): `e` = Σ w r, `sse` = Σ w r², `squares` = Σ w f².
+
+    Attributes
+    ----------
+    features : a single map of width p
+    targets : how y becomes (b, c), and which rows are labelled
+    vectors : v, (p, c) float64; no part of what a run is known by, for other processors round them otherwise
+    step : what they are a step of, in words: a run is known by it
+    residual : whether targets are looked at
+    """
+
+    features: IdentityMap | LandmarkMap | FourierMap
+    targets: Targets
+    vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
+    step: str
+    residual: bool = False
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        p, c = self.vectors.shape
+        shapes: dict[str, tuple[int, ...]] = {"U": (p, c)}
+        if self.residual:
+            shapes |= {"rows": (), "n": (), "s": (p,), "e": (c,), "sse": (c,), "squares": (c,)}
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        p, c = self.vectors.shape
+        strip = max(_LEAST_ROWS * p, _STRIP_NUMBERS)
+        return Footprint(
+            flops_per_row=self.features.flops_per_row + 4.0 * p * (c + self.residual),
+            partial_bytes=8 * (p * (c + 1) + 3 * c + 2),
+            work_bytes=self.features.fixed_bytes
+            + block_rows * (self.features.row_bytes + 8 * (3 * c + 2))
+            + 8 * (strip + 3 * p * (c + 1)),
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        if chunk.y is None:
+            raise DataError("y: labels are needed and the input has none")
+        known = self.targets.labelled(chunk.y, chunk.start)
+        for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
+            phi = self.features.block(chunk, block)
+            with chunk.work.stage("product"):
+                w = None if chunk.weight is None else weights_of(chunk, block)
+                y = None
+                if self.residual:
+                    y = chunk.work.buffer("targets", (len(phi), len(total["e"])), np.float64)
+                    self.targets.encode(chunk.y[block], y)
+                    total["rows"] += len(phi) if w is None else np.count_nonzero(w)
+                self._add(total, chunk, phi, w, y)
+
+    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, w: Array | None, y: Array | None) -> None:
+        """Add a block (b, p) with its weights (b,) and targets (b, c), a strip of rows at a time."""
+        rows = max(_LEAST_ROWS, _STRIP_NUMBERS // max(1, phi.shape[1]))
+        for start in range(0, len(phi), rows):
+            strip = slice(start, start + rows)
+            wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
+            np.copyto(wide, phi[strip])
+            values = wide @ self.vectors
+            weight = np.ones(len(values)) if w is None else w[strip]
+            if y is not None:
+                total["squares"] += weight @ values**2
+                values = y[strip] - values
+                total["n"] += weight.sum()
+                total["e"] += weight @ values
+                total["sse"] += weight @ values**2
+                total["s"] += weight @ wide
+            total["U"] += wide.T @ (values if w is None else weight[:, None] * values)

@@ -1,0 +1,303 @@
+"""Kernel ridge by conjugate gradients: the model of a direct solve, within its tolerance, after any end."""
+
+import warnings
+from itertools import count
+
+import dask
+import numpy as np
+import pytest
+from drivers import SEGMENTS, Driver
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    SweepSearchCV,
+    executing,
+    load_model,
+    open_corpus,
+    save_model,
+)
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import ConfigError, Inaccurate, ModelRejected, ResumeMismatch
+from bigkernel.estimators import solver_choice
+from bigkernel.solvers.descent_cost import PreconditionerChoice
+from bigkernel.statistics.products import ProductStatistic
+
+rng = np.random.default_rng(1952)
+N, M = 3000, 80
+X = rng.normal(size=(N, 3))
+Y = np.column_stack([np.sin(X[:, 0]) + 5, X[:, 1] * X[:, 2]]) + 0.1 * rng.normal(size=(N, 2))
+LABELS = np.where(Y[:, 1] > 0.3, "up", np.where(Y[:, 1] < -0.3, "down", "flat"))
+WEIGHT = rng.uniform(0, 2, N)
+FRESH = rng.normal(size=(500, 3))
+KERNEL = Gaussian(1.2)
+
+
+def model(kind=KernelRidge, solver="cg", **settings):
+    given = {"alpha": 0.1, "n_landmarks": M, "random_state": 0, "tol": 1e-12, "max_iter": 60, **settings}
+    return kind(solver=solver, **{"kernel": KERNEL, **given})
+
+
+def distance(found, wanted):
+    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
+@pytest.mark.parametrize("landmarks", ["uniform", "fourier"])
+def test_it_is_the_model_of_the_direct_solve(intercept, weight, landmarks):
+    settings = {"fit_intercept": intercept, "landmarks": landmarks}
+    found = model(**settings).fit(X, Y, sample_weight=weight)
+    wanted = model(solver="direct", **settings).fit(X, Y, sample_weight=weight)
+    assert distance(found.predict(FRESH), wanted.predict(FRESH)) < 1e-4
+    assert_allclose(found.intercept_, wanted.intercept_, atol=1e-4)
+    assert_allclose(found.training_mse_, wanted.training_mse_, rtol=1e-6)
+    assert found.n_iter_ == found.certificates_["iterations"] > 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_classifier_too_and_in_both_dtypes(dtype):
+    found = model(KernelRidgeClassifier, dtype=dtype, tol=1e-9).fit(X, LABELS)
+    wanted = model(KernelRidgeClassifier, "direct", dtype="float64").fit(X, LABELS)
+    assert distance(found.decision_function(FRESH), wanted.decision_function(FRESH)) < 1e-3
+    assert (found.predict(FRESH) == wanted.predict(FRESH)).mean() > 0.99
+
+
+@pytest.mark.parametrize("landmarks", [80, 1000], ids=["sub-sample", "factors of the core"])
+def test_the_preconditioner_is_told_and_the_tolerance_is_kept(landmarks):
+    narrow = Gaussian(0.4)  # at which no landmark repeats others
+    found = model(tol=1e-3, n_landmarks=landmarks, kernel=narrow).fit(X, Y)
+    wanted = model(solver="direct", n_landmarks=landmarks, kernel=narrow).fit(X, Y)
+    assert ("rows" if landmarks == 80 else "core") in found.sweep_["preconditioner"]
+    assert found.certificates_["excess"] <= 1e-3
+
+    def objective(fitted):
+        K = narrow(fitted.landmarks_)
+        return ((Y - fitted.predict(X)) ** 2).sum() + 0.1 * (fitted.dual_coef_ * (K @ fitted.dual_coef_)).sum()
+
+    assert objective(wanted) * (1 - 1e-9) <= objective(found) <= objective(wanted) * (1 + 3e-3)
+    # the bound of the error of predictions holds on the rows of the fit
+    assert distance(found.predict(X), wanted.predict(X)) <= 3 * found.certificates_["prediction_error"]
+
+
+def test_a_few_rows_of_great_weight_cost_no_steps():
+    weight = np.ones(N)
+    weight[::300] = 1e4
+    plain, heavy = model(tol=1e-6).fit(X, Y), model(tol=1e-6).fit(X, Y, sample_weight=weight)
+    assert heavy.n_iter_ <= plain.n_iter_ + 4
+    wanted = model(solver="direct").fit(X, Y, sample_weight=weight)
+    assert distance(heavy.predict(X[::300]), wanted.predict(X[::300])) < 1e-3
+
+
+def test_a_sub_sample_is_of_labelled_rows():
+    y = Y[:, 0].copy()
+    y[rng.permutation(N)[: N * 9 // 10]] = np.nan
+    rows, alone = model(tol=1e-6, n_landmarks=20, landmarks=X[:20]), model(tol=1e-6, n_landmarks=20, landmarks=X[:20])
+    rows, alone = rows.fit(as_rows(X, y)), alone.fit(X[~np.isnan(y)], y[~np.isnan(y)])
+    assert rows.n_iter_ <= alone.n_iter_ + 2
+    assert distance(rows.predict(FRESH), alone.predict(FRESH)) < 1e-2
+
+
+def test_a_sub_sample_that_is_too_small_grows(monkeypatch):
+    monkeypatch.setattr(solver_choice, "choose_preconditioner", lambda *_: PreconditionerChoice(M + 10, 7, 0.0))
+    # half of the rows and of the landmarks lie in five lumps
+    lumps = X.copy()
+    lumps[::2] = X[rng.integers(0, 5, N // 2)] + 0.01 * rng.normal(size=(N // 2, 3))
+    found = model(tol=1e-8, alpha=1e-3).fit(lumps, Y)
+    rows = int(found.sweep_["preconditioner"].removeprefix("normal matrix of ").split()[0].replace(",", ""))
+    assert rows >= 2 * (M + 10)
+    assert found.sweep_["sweeps"] > found.n_iter_ + 2  # the residual was looked at in between
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # landmarks repeat others
+        wanted = model(solver="direct", alpha=1e-3).fit(lumps, Y)
+    assert distance(found.predict(lumps), wanted.predict(lumps)) < 1e-3
+
+
+def test_a_step_too_few_is_a_warning_that_says_how_far():
+    with pytest.warns(Inaccurate, match=r"after 1 steps .* tol=1e-12 was asked"):
+        fitted = model(max_iter=1).fit(X, Y)
+    assert fitted.n_iter_ == 1
+    assert fitted.certificates_["excess"] > 1e-12
+
+
+def test_any_chunking_and_every_input_give_the_model(make_corpus, small_steps):
+    order = np.random.default_rng(3).permutation(N)
+    given = {"landmarks": X[:M], "tol": 1e-7}
+    wanted = model(KernelRidgeClassifier, **given).fit(X, LABELS)
+    codes = np.searchsorted(["down", "flat", "up"], LABELS)
+    with dask.config.set({"bigkernel.block-rows": 64}):
+        corpus = make_corpus(X[order], y=codes[order], classes=("down", "flat", "up"), chunk_rows=170)
+        found = model(KernelRidgeClassifier, **given).fit(corpus)
+    assert distance(found.decision_function(FRESH), wanted.decision_function(FRESH)) < 1e-3
+    assert_array_equal(found.classes_, wanted.classes_)
+
+
+def test_unlabelled_and_bad_rows_are_left_out():
+    y, rows = Y[:, 0].copy(), X.copy()
+    y[::7] = np.nan
+    rows[1::7] = np.nan
+    left = np.ones(N, bool)
+    left[::7] = left[1::7] = False
+    settings = {"landmarks": X[2::7][:M]}
+    found = model(**settings).fit(as_rows(rows, y).skip_bad_rows())
+    wanted = model(**settings).fit(X[left], y[left])
+    assert distance(found.predict(FRESH), wanted.predict(FRESH)) < 1e-4
+    assert found.skipped_rows_ == np.isnan(rows[:, 0]).sum()
+    assert found.fit_report()["labelled_rows"] == left.sum()
+
+
+def test_executors_give_the_same_bits(small_steps):
+    fits = []
+    for client in ("serial", "threads"):
+        with executing(client):
+            fits.append(model(tol=1e-3).fit(X, Y).dual_coef_)
+    assert_array_equal(*fits)
+
+
+FIT = """
+import sys
+import numpy as np
+from bigkernel import Gaussian, KernelRidge, connect, executing, open_corpus
+
+if __name__ == "__main__":
+    corpus, run, resume = sys.argv[1:]
+    with connect("local", workers=2, dashboard=0) as client, executing(client, run=run, resume=resume == "resume"):
+        model = KernelRidge(Gaussian(1.2), alpha=0.1, n_landmarks=80, random_state=0, solver="cg", tol=1e-4)
+        np.save(run + ".npy", model.fit(open_corpus(corpus)).dual_coef_)
+"""
+
+
+def test_a_fit_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(small_steps, tmp_path, monkeypatch):
+    undisturbed, update, chunks = model(tol=1e-3).fit(X, Y), ProductStatistic.update, count(1)
+
+    def interrupted(statistic, total, chunk):
+        if statistic.step.startswith("2 ") and next(chunks) == 30:
+            raise KeyboardInterrupt
+        update(statistic, total, chunk)
+
+    monkeypatch.setattr(ProductStatistic, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt), executing("serial", run=tmp_path / "run"):
+        model(tol=1e-3).fit(X, Y)
+    assert 0 < len(list((tmp_path / "run" / "cg-2").rglob("receipts/0-*.json"))) < 30
+    with executing("serial", run=tmp_path / "run", resume=True):
+        resumed = model(tol=1e-3).fit(X, Y)
+    assert resumed.sweep_["resumed_segments"] > 0
+    assert_array_equal(resumed.dual_coef_, undisturbed.dual_coef_)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_driver_and_workers_killed_inside_a_step_are_gone_on_with_to_the_same_bits(make_corpus, tmp_path):
+    corpus, script, run = make_corpus(X, y=Y[:, 0], chunk_rows=100), tmp_path / "fit.py", tmp_path / "run"
+    script.write_text(FIT)
+
+    def drive(resume):
+        arguments = [str(corpus.path), str(run), resume]
+        code = f"import runpy, sys\nsys.argv[1:] = {arguments!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
+        return Driver(code, tmp_path)
+
+    killed, inside = drive(""), run / "cg-2" / "receipts"
+    killed.until(lambda: len(list(inside.glob("0-*.json"))) >= 2, "two segments of the second step")
+    killed.end()
+    again = drive("resume")
+    with dask.config.set({"bigkernel.min-segments": SEGMENTS}), executing("threads"):
+        undisturbed = model(tol=1e-4).fit(open_corpus(corpus.path)).dual_coef_
+    assert again.wait() == 0, again.errors()
+    assert_array_equal(np.load(tmp_path / "run.npy"), undisturbed)
+
+
+def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path):
+    with executing("serial", run=tmp_path / "run"):
+        model(tol=1e-3).fit(X, Y)
+    with pytest.raises(ResumeMismatch, match=r"alpha=0\.1"), executing("serial", run=tmp_path / "run", resume=True):
+        model(tol=1e-3, alpha=0.2).fit(X, Y)
+
+
+def test_a_model_file_holds_it_and_refuses_what_it_cannot_be(tmp_path):
+    fitted = model(KernelRidgeClassifier, tol=1e-6).fit(X, LABELS)
+    save_model(fitted, tmp_path / "m.zarr")
+    again = load_model(tmp_path / "m.zarr")
+    assert_array_equal(again.decision_function(FRESH), fitted.decision_function(FRESH))
+    assert again.n_iter_ == fitted.n_iter_
+    with pytest.raises(ConfigError, match="conjugate gradients keeps no statistics"):
+        again.refit()
+    fitted._fitted.solution.__dict__["iterations"] = -3
+    save_model(fitted, tmp_path / "bad.zarr")
+    with pytest.raises(ModelRejected, match="n_iter_"):
+        load_model(tmp_path / "bad.zarr")
+
+
+def test_what_needs_statistics_says_so():
+    fitted = model(tol=1e-3).fit(X, Y)
+    for call in (fitted.refit, lambda: fitted.with_landmarks(3), lambda: fitted.predict(FRESH, return_std=True)):
+        with pytest.raises(ConfigError, match="conjugate gradients"):
+            call()
+    assert not hasattr(fitted, "partial_fit")
+    with pytest.raises(ConfigError, match="conjugate gradients"):
+        fitted.set_params(solver="direct").partial_fit(X, Y)
+    assert clone(fitted).fit(X, Y).n_iter_ == 1
+
+
+def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
+    assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # few landmarks
+    monkeypatch.setattr(solver_choice, "AUTO_LEAST", 10)
+    assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # the sums are cheaper
+    monkeypatch.setattr(solver_choice, "direct_flops", lambda *_: np.inf)
+    assert model(solver="auto", tol=1e-3).fit(X, Y).n_iter_ > 1
+    assert model(solver="auto", tol=1e-3).plan(X, Y).partial_bytes < 8 * M * M
+    for settings in ({"solver": "direct"}, {"alpha": "gcv"}, {"alpha": 0.0, "n_landmarks": 20}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Inaccurate)
+            fitted = model(**{"solver": "auto", **settings}).fit(X, Y)
+        assert "G" in fitted.statistics_
+    # more rows go on from sums
+    assert "G" in model(solver="auto").partial_fit(X, Y).partial_fit(X, Y).statistics_
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"alpha": "gcv"}, "expected a number above 0 for alpha, found 'gcv'"),
+        ({"alpha": 0.0}, "expected a number above 0 for alpha"),
+        ({"n_landmarks": None}, "the exact form is solved directly"),
+        ({"kernel": "sigmoid"}, "not positive definite"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_a_row_is_read(settings, told):
+    with pytest.raises(ConfigError, match=told):
+        model().set_params(**settings).fit(X, Y)
+
+
+def test_a_search_by_sweeps_asks_for_the_direct_solver():
+    with pytest.raises(ConfigError, match="solver='direct'"):
+        SweepSearchCV(model(), {"alpha": [0.1, 1.0]}, cv=2).fit(X, Y[:, 0])
+
+
+def test_the_plan_is_of_one_step_and_needs_no_square():
+    plan, direct = model().plan(X, Y), model(solver="direct").plan(X, Y)
+    assert plan.partial_bytes < direct.partial_bytes / 10
+    assert plan.n_rows == N
+
+
+def test_the_plan_tells_how_it_would_be_solved():
+    cg, direct = model().plan_solver(X, Y), model(solver="direct").plan_solver(X, Y)
+    assert cg["solver"] == "cg"
+    assert "rows" in cg["preconditioner"]
+    assert cg["sweeps"] > 3
+    assert cg["driver_bytes"] == 3 * 8 * M**2
+    assert direct == {"solver": "direct", "sweeps": 1, "driver_bytes": 6 * 8 * M**2}
+    assert model(solver="auto", n_landmarks=None).plan_solver(X, Y) == {"solver": "exact"}
+    assert model().plan(X, Y).flops > cg["sweeps"] * 2 * N * M * 3
+
+
+def test_the_report_tells_of_all_sweeps():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = model(tol=1e-3).fit(X, Y)
+    report = fitted.fit_report()["sweep"]
+    assert report["sweeps"] == fitted.n_iter_ + 2  # the residual before and after
+    assert len(report["excess_by_step"]) == fitted.n_iter_
+    assert report["excess_by_step"][-1] <= 1e-3

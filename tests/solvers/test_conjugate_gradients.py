@@ -1,0 +1,120 @@
+"""Conjugate gradients and their preconditioners, against direct solves."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from bigkernel import Gaussian
+from bigkernel.errors import DataError
+from bigkernel.solvers.conjugate_gradients import begin, step
+from bigkernel.solvers.descent_cost import choose_preconditioner, direct_flops, sweep_flops
+from bigkernel.solvers.preconditioners import falkon, sub_sample
+
+rng = np.random.default_rng(1952)
+N, M = 900, 60
+X = rng.normal(size=(N, 3))
+B, K = Gaussian(1.0)(X, X[:M]), Gaussian(1.0)(X[:M])
+ALPHA = 0.1
+A, C = B.T @ B + ALPHA * K, B.T @ rng.normal(size=(N, 2))
+EXACT = np.linalg.solve(A, C)
+
+
+def excess(alpha):
+    return ((alpha - EXACT) * (A @ (alpha - EXACT))).sum(axis=0)
+
+
+def fortran(matrix, dtype=np.float64):
+    return np.array(matrix, dtype, order="F")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_sub_sample_is_the_inverse_of_its_matrix_and_lies_in_its_place(dtype):
+    matrix = fortran(A, dtype)
+    P = sub_sample(matrix, N)
+    assert np.shares_memory(P.lower, matrix)
+    near = 1e-2 if dtype is np.float32 else 1e-9
+    assert_allclose(A @ P.solve(C), C, rtol=near, atol=near * np.abs(C).max())
+    assert P.solve(C).dtype == np.float64
+    assert f"{N} rows" in P.name
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_falkon_is_the_inverse_of_its_formula_in_one_array(dtype):
+    core = fortran(K, dtype)
+    P = falkon(core, ALPHA, float(N))
+    assert np.shares_memory(P.factors, core)
+    wanted = N / M * K @ K + ALPHA * K
+    near = 5e-2 if dtype is np.float32 else 1e-7
+    R = wanted @ EXACT
+    assert_allclose(wanted @ P.solve(R), R, rtol=near, atol=near * np.abs(R).max())
+    assert_allclose(P.solve(R), P.solve(R), rtol=0)  # the diagonal that was lent is back
+
+
+def test_a_core_of_repeated_landmarks_takes_a_jitter_that_is_told():
+    twice = Gaussian(1.0)(np.vstack([X[:40], X[:40]]))
+    P = falkon(fortran(twice), ALPHA, float(N))
+    assert 0 < P.jitter < 1e-9
+    assert np.isfinite(P.solve(np.ones((80, 1)))).all()
+
+
+def test_what_is_far_from_positive_is_refused():
+    with pytest.raises(DataError, match="not positive definite"):
+        sub_sample(fortran(-K), N)
+
+
+@pytest.mark.parametrize("kind", ["sub-sample", "falkon", "all rows"])
+def test_the_falls_are_what_the_excess_loses_and_the_solution_is_that_of_a_direct_solve(kind):
+    if kind == "falkon":
+        P = falkon(fortran(K), ALPHA, float(N))
+    else:
+        rows = slice(None) if kind == "all rows" else rng.permutation(N)[: 4 * M]
+        share = N / len(B[rows])
+        P = sub_sample(fortran(share * B[rows].T @ B[rows] + ALPHA * K), len(B[rows]))
+    state = begin(np.zeros_like(C), C, P.solve)
+    if kind == "all rows":
+        assert_allclose(state.excess, excess(state.alpha), rtol=1e-6)
+    steps = 0
+    while (excess(state.alpha) > 1e-10 * excess(np.zeros_like(C))).any():
+        before = excess(state.alpha)
+        state = step(state, A @ state.direction, P.solve)
+        # the smallest excess that float64 can tell
+        floor = 1e-12 * excess(np.zeros_like(C))
+        assert_allclose(before - excess(state.alpha), state.falls[-1], rtol=1e-4, atol=floor.max())
+        steps += 1
+        assert steps <= {"sub-sample": 25, "falkon": 60, "all rows": 2}[kind]
+    assert_allclose(C - A @ state.alpha, state.residual, atol=1e-7 * np.abs(C).max())
+
+
+def test_the_excess_that_is_told_is_near_what_is_left():
+    rows = rng.permutation(N)[: 4 * M]
+    P = sub_sample(fortran(N / len(rows) * B[rows].T @ B[rows] + ALPHA * K), len(rows))
+    state = begin(np.zeros_like(C), C, P.solve)
+    for _ in range(6):
+        state = step(state, A @ state.direction, P.solve)
+        ratio = state.excess / excess(state.alpha)
+        assert (ratio > 0.1).all()
+        assert (ratio < 50).all()
+
+
+def test_a_column_that_is_done_stays_while_others_go_on():
+    right = np.hstack([np.zeros((M, 1)), C[:, :1]])
+    P = falkon(fortran(K), ALPHA, float(N))
+    state = begin(np.zeros_like(right), right, P.solve)
+    for _ in range(30):
+        state = step(state, A @ state.direction, P.solve)
+    assert state.stuck[0]
+    assert not state.alpha[:, 0].any()
+    assert excess(np.column_stack([state.alpha[:, 1], EXACT[:, 1]]))[0] < 1e-4 * excess(np.zeros_like(C))[0]
+
+
+def test_costs_grow_as_they_should_and_the_sooner_preconditioner_is_taken():
+    assert sweep_flops(2e6, 784, 1000, 10) > 1.9 * sweep_flops(1e6, 784, 1000, 10)
+    assert direct_flops(1e6, 784, 20_000) > 3 * direct_flops(1e6, 784, 10_000)
+    few_rows = choose_preconditioner(5_000, 20, 2_000, 2, 1e-3)
+    assert few_rows.rows == 0  # 8,000 of 5,000
+    many_rows = choose_preconditioner(10**6, 784, 4_000, 10, 1e-3)
+    assert many_rows.rows in (16_000, 32_000, 64_000)
+    assert choose_preconditioner(10**7, 10**5, 4_000, 10, 1e-3).rows == 0  # no sub-sample that memory holds
+    assert many_rows.sweeps < few_rows.sweeps
+    # m³ of a sub-sample costs more than further sweeps of few rows
+    assert choose_preconditioner(200_000, 20, 20_000, 1, 1e-3).rows == 0

@@ -1,0 +1,86 @@
+"""Products of the block with vectors, against the dense formulas."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import Gaussian
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import DataError
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.products import ProductStatistic
+from bigkernel.storage.fingerprint import fingerprint
+
+rng = np.random.default_rng(7)
+N, M = 300, 17
+X = rng.normal(size=(N, 4))
+Y = rng.normal(size=(N, 3))
+WEIGHT = rng.uniform(0, 2, N) * (rng.uniform(size=N) > 0.1)
+V = rng.normal(size=(M, 3))
+FEATURES = LandmarkMap(Gaussian(1.5), X[:M], np.dtype(np.float64))
+B = Gaussian(1.5)(X, X[:M])
+
+
+def products(rows, *, residual=False, targets=None, vectors=V):
+    statistic = ProductStatistic(FEATURES, targets or Targets(3), vectors, "1", residual)
+    return sweep(rows, statistic, client="serial").total
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+def test_sums_are_those_of_the_dense_formulas(small_steps, weight):
+    rows = as_rows(X, Y, weight=weight)
+    w = np.ones(N) if weight is None else weight
+    assert_allclose(products(rows)["U"], B.T @ (w[:, None] * (B @ V)), rtol=1e-10)
+    found, left = products(rows, residual=True), Y - B @ V
+    assert_allclose(found["U"], B.T @ (w[:, None] * left), rtol=1e-9, atol=1e-9)
+    assert_allclose(found["s"], w @ B, rtol=1e-10)
+    assert_allclose(found["e"], w @ left, rtol=1e-9, atol=1e-9)
+    assert_allclose(found["sse"], w @ left**2, rtol=1e-10)
+    assert_allclose(found["squares"], w @ (B @ V) ** 2, rtol=1e-10)
+    assert_allclose([found["rows"], found["n"]], [np.count_nonzero(w), w.sum()], rtol=1e-12)
+
+
+def test_rows_without_a_label_count_nothing(small_steps):
+    labels = rng.integers(-1, 3, N)
+    targets, known = Targets(3, np.arange(3)), labels >= 0
+    found = products(as_rows(X, labels), residual=True, targets=targets)
+    alone = products(as_rows(X[known], labels[known]), residual=True, targets=targets)
+    assert found["rows"] == known.sum()
+    for name, values in alone.items():
+        assert_allclose(found[name], values, rtol=1e-10, atol=1e-10)
+
+
+def test_blocks_of_float32_are_multiplied_in_float64():
+    features = LandmarkMap(Gaussian(1.5), X[:M], np.dtype(np.float32))
+    total = sweep(as_rows(X, Y), ProductStatistic(features, Targets(3), V, "1"), client="serial").total
+    exact = B.T @ (B @ V)
+    # kernel values are rounded, and nothing after them
+    assert_allclose(total["U"], exact, rtol=0, atol=3e-7 * N * np.abs(V).sum())
+    assert total["U"].dtype == np.float64
+
+
+def test_a_run_is_known_by_the_step_and_not_by_the_bits_of_its_vectors():
+    first, other = (ProductStatistic(FEATURES, Targets(3), v, "1") for v in (V, V * (1 + 1e-15)))
+    assert fingerprint(first) == fingerprint(other)
+    assert fingerprint(first) != fingerprint(ProductStatistic(FEATURES, Targets(3), V, "2"))
+
+
+def test_any_executor_gives_the_same_bits(small_steps):
+    rows = as_rows(X, Y, weight=WEIGHT)
+    statistic = ProductStatistic(FEATURES, Targets(3), V, "1", residual=True)
+    serial, threads = (sweep(rows, statistic, client=name).total for name in ("serial", "threads"))
+    for name, values in serial.items():
+        assert_array_equal(values, threads[name])
+
+
+def test_rows_without_any_targets_are_refused():
+    with pytest.raises(DataError, match="labels are needed"):
+        products(as_rows(X))
+
+
+def test_the_footprint_is_of_vectors_and_not_of_a_square():
+    statistic = ProductStatistic(FEATURES, Targets(3), np.zeros((M, 3)), "1")
+    assert statistic.footprint(256).partial_bytes < 8 * M * M
+    assert statistic.footprint(512).work_bytes > statistic.footprint(256).work_bytes
