@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import simulated
 from click.testing import CliRunner
-from drivers import SLOW, Driver, wait_until
+from drivers import HELD, Driver, wait_until
 from probes import local_cluster
 from rich.console import Console
 
@@ -422,7 +422,7 @@ def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_p
     corpus = make_corpus(rows, y=rows[:, 0], chunk_rows=500)
     run = tmp_path / "job.run"
     command = ["fit", str(corpus.path), str(tmp_path / "m"), "--landmarks", "300", "--sigma", "5", "--run", str(run)]
-    driver = Driver(command, tmp_path, **SLOW)
+    driver = Driver(command, tmp_path, **HELD)
     try:
         wait_until(lambda: len(list(run.glob("moments/receipts/0-*.json"))) > 1, 60, "two segments")
         result = follow(run)

@@ -8,7 +8,7 @@ import signal
 
 import dask
 import pytest
-from drivers import SEGMENTS, SLOW, Driver, leftovers, published
+from drivers import HELD, SEGMENTS, SLOW, Driver, leftovers, published
 
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.run_status import survey
@@ -42,7 +42,7 @@ def test_a_search_that_is_killed_is_gone_on_with_to_the_same_results(
 ):
     words = ["tune", fault_corpus.path, *GRID]
     words += ["--cluster", where, *(["--workers", "2", "--dashboard-port", "0"] if where == "local" else [])]
-    driver = start([*words, "--out", "out"], **SLOW)
+    driver = start([*words, "--out", "out"], **HELD)
     driver.until(lambda: published_in(tmp_path / "out" / ".tune.run" / what) >= 3, f"three segments of {what}")
     driver.process.send_signal(signal.SIGKILL)
     assert driver.wait() == -9
@@ -81,7 +81,7 @@ def test_a_prediction_that_is_ended_is_gone_on_with_to_the_same_bytes(
 ):
     model, twin = fitted
     words = ["predict", model, fault_corpus.path]
-    driver = start([*words, "out", "--decision", "--run", "run"], **SLOW)
+    driver = start([*words, "out", "--decision", "--run", "run"], **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
     driver.process.send_signal(signal_)
     assert driver.wait() == code
@@ -109,7 +109,7 @@ CHANGES = {
 def interrupted(fault_corpus, start, tmp_path):
     """The run of a fit that was ended."""
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--seed", "1", "--sigma", "4", "--run", "run"]
-    driver = start(words, **SLOW)
+    driver = start(words, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
     driver.process.send_signal(signal.SIGTERM)
     assert driver.wait() == 75
@@ -136,10 +136,11 @@ def test_a_penalty_is_no_part_of_the_sweep_and_may_change(interrupted, start, tm
 
 def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start, run, tmp_path):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "200", "--run", "run"]
-    driver = start(words, **SLOW)
+    driver = start(words, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
     (state,) = survey(tmp_path / "run")
     assert (state.state, state.holder.split()[1]) == ("running", str(driver.process.pid))
+    (tmp_path / "go").touch()
     assert driver.wait() == 0
     (state,) = survey(tmp_path / "run")
     assert (state.state, state.segments_done, state.rows_done) == ("finished", state.segments, state.rows)

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from distributed import Client, wait
-from drivers import SEGMENTS, SLOW, D, Driver, N, leftovers, published, wait_until
+from drivers import HELD, SEGMENTS, SLOW, D, Driver, N, leftovers, published, wait_until
 from machines import free_port
 from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Keep, Sleep, Sums, Touch, local_cluster
 
@@ -250,7 +250,7 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     words += ["--run", "run", "--json"]
     scheduler, workers = cluster()
     try:
-        driver = start(words, **SLOW)
+        driver = start(words, **HELD)
         driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
         below = [child for worker in workers for child in psutil.Process(worker.pid).children(recursive=True)]
         scheduler.kill()
@@ -302,7 +302,7 @@ def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1"]
     words += ["--cluster", where, "--run", "run", "--json"]
     words += ["--workers", "2", "--dashboard-port", "0"] if where == "local" else []
-    driver = start(words, **SLOW)
+    driver = start(words, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
     children = driver.workers()
     if signal_ == signal.SIGINT:
@@ -337,7 +337,7 @@ def alive(process):
 
 def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
-    driver = start(words, **SLOW)
+    driver = start(words, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
     driver.process.send_signal(signal.SIGTERM)
     assert driver.wait() == 75
@@ -385,7 +385,7 @@ sweep(as_rows(open_corpus({str(rows.x.path)!r})), Sums({D}), client="serial", ru
 @pytest.mark.slow
 def test_F29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_taken(fault_corpus, start, tmp_path):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
-    first = start(words, **SLOW)
+    first = start(words, **HELD)
     first.until(lambda: published(tmp_path / "run") >= 1, "a segment")
     first.process.send_signal(signal.SIGSTOP)  # frozen is not dead
     second = start([*words[:2], "b.model", *words[3:], "--resume"], **SLOW)
