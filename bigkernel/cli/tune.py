@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _TOLD = 20  # candidates, the best, that the report shows
+_OF_TESTS = ("score", "standard_error", "rank", "prediction_error")  # what a record holds beside parameters
 
 
 @click.command()
@@ -178,7 +179,7 @@ def _write_results(
     _write_csv(target / "results.csv", records)
     best = records[search.best_index_]
     figures = {
-        "best": {name: value for name, value in best.items() if name not in ("score", "standard_error", "rank")},
+        "best": {name: value for name, value in best.items() if name not in _OF_TESTS},
         label: best["score"],
         "standard_error": best["standard_error"],
         "candidates": len(records),
@@ -194,6 +195,8 @@ def _write_results(
 
 def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
     """A flat record a candidate: its parameters, score, standard error and rank."""
+    import numpy as np
+
     from bigkernel.kernels.functions import Kernel
 
     results, records = search.cv_results_, []
@@ -209,6 +212,7 @@ def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
             "score": float(results["mean_test_score"][i]),
             "standard_error": float(results["sem_test_score"][i]),
             "rank": int(results["rank_test_score"][i]),
+            "prediction_error": told if np.isfinite(told := float(results["prediction_error"][i])) else None,
         }
         records.append(record)
     return records
@@ -226,7 +230,7 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     from rich.table import Table
 
     shown = sorted(records, key=lambda record: record["rank"])[:10]
-    names = [name for name in shown[0] if name not in ("standard_error", "rank", "score", "kernel")]
+    names = [name for name in shown[0] if name not in (*_OF_TESTS, "kernel")]
     table = Table(box=None, pad_edge=False, title="the best ten", title_justify="left")
     for name in (*names, label, "±"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -241,26 +245,29 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     import numpy as np
 
     from bigkernel.kernels.functions import Kernel
+    from bigkernel.solvers.accuracy import ENOUGH
 
     try:
         from bigkernel.search.score_map import score_map
     except ImportError:
         return None
-    cells: dict[tuple[float, float], tuple[float, float]] = {}
+    cells: dict[tuple[float, float], tuple[float, float, float]] = {}
     results = search.cv_results_
     for i, params in enumerate(results["params"]):
         kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
         alpha = next(value for name, value in params.items() if name.endswith("alpha"))
         width = 0.0 if kernel is None else float(np.mean(next(iter(kernel.get_params().values()))))
-        found = (float(results["mean_test_score"][i]), float(results["sem_test_score"][i]))
-        cells[width, float(alpha)] = max(cells.get((width, float(alpha)), (-np.inf, 0.0)), found)  # over components
+        score, error, off = (results[name][i] for name in ("mean_test_score", "sem_test_score", "prediction_error"))
+        found = (float(score), float(error), float(off))
+        place = width, float(alpha)
+        cells[place] = max(cells.get(place, (-np.inf, 0.0, 0.0)), found)  # over components
     widths, alphas = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
     if len(widths) < 2 or len(alphas) < 2:
         return None
-    mean = np.array([[cells[width, alpha][0] for alpha in alphas] for width in widths])
-    error = np.array([[cells[width, alpha][1] for alpha in alphas] for width in widths])
+    mean, error, inexact = np.array([[cells[width, alpha] for alpha in alphas] for width in widths]).transpose(2, 0, 1)
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
     path = target / "score.png"
     name = next(iter(first.get_params()))
-    path.write_bytes(score_map(mean, error, widths, alphas, label=label, width_name=name))
+    picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > ENOUGH)
+    path.write_bytes(picture)
     return os.fspath(path)

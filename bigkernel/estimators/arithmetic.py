@@ -7,6 +7,7 @@ float64, or, where the kernel values themselves are too coarse, with blocks in f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +24,11 @@ from bigkernel.statistics.witness import Witness, windows_to_skip
 Array = NDArray[Any]
 
 
-def witnessed(statistic: MomentStatistic, whitening: Whitening | None, rows: int) -> MomentStatistic:
-    """The statistic with a witness; without a whitening, one of the same cost that sees nothing."""
-    p = statistic.features.width
-    vectors = np.zeros((p, VECTORS)) if whitening is None else whitening.expand(directions(whitening.rank))
+def witnessed(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows: int) -> MomentStatistic:
+    """The statistic with a witness, of a whitening for each block; without them one of the same cost, without sight."""
+    vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
+    for place, whitening in enumerate(whitenings):
+        vectors[place] = whitening.expand(directions(whitening.rank))
     flops = statistic.footprint(1).flops_per_row
     every = windows_to_skip(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, witness=Witness(vectors, every))
@@ -74,11 +76,16 @@ def rounding_note(solved: Any) -> str:
     )
 
 
-def sweep_until_right(estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any) -> tuple[Any, dict[str, Any]]:
-    """Sweep and solve, again in better arithmetic as long as there is one and predictions would be off."""
+def sweep_until_right(
+    estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any, swept: tuple[Any, dict[str, Any]] | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """Sweep and solve, again in better arithmetic as long as there is one and predictions would be off.
+
+    `swept`: the problem of a sweep that has been made already, and its report.
+    """
     choose, notes = estimator.dtype == "auto", []
-    basis, whitening, certificates = whitened(basis, choose=choose)
-    problem, report = estimator.sweep_witnessed(rows, targets, inputs, basis, whitening)
+    basis, whitening, certificates = whitened(basis, choose=choose and swept is None)
+    problem, report = swept or estimator.sweep_witnessed(rows, targets, inputs, basis, whitening)
     while True:
         solved = estimator._solved(problem, whitening, certificates)
         errors = certificates.errors

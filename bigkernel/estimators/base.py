@@ -33,6 +33,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Fitted, Inputs, Problem, StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, validate_input, validated_weight
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.storage.atomic_write import publishing
@@ -96,16 +97,23 @@ class RowsEstimator(StatefulEstimator):
             f"{type(self).__name__}: a search by sweeps does not know its penalty; use scikit-learn's GridSearchCV"
         )
 
-    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
-        """Return where the method is ridge, from the moments of all rows."""
+    @property
+    def has_witness(self) -> bool:
+        """True where a witness sees the sums, and the solve takes its evidence."""
+        return False
+
+    def coordinates(
+        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+    ) -> Coordinates:
+        """Return where the method is ridge, from the moments of all rows; `whitening`: of the basis, where known."""
         raise TypeError(f"{type(self).__name__} has no coordinates")
 
     def sweep(self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
         raise TypeError(f"{type(self).__name__} has no sweep")
 
-    def adopt(self, problem: Problem) -> Self:
-        """Become the model of these sums, as after a sweep of one's own."""
+    def adopt(self, problem: Problem, rows: Rows, targets: Targets) -> Self:
+        """Become the model of these sums of the rows, as after a sweep of one's own."""
         raise TypeError(f"{type(self).__name__} has no sums")
 
     # -- training input ------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         """Return what may differ between candidates that share all moments."""
         return Penalty(self._alpha(), self.fit_intercept)
 
-    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+    def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the coordinates of the rows themselves."""
         return Coordinates()
 
@@ -121,8 +121,8 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         """
         return like or RowBasis(near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1]))
 
-    def adopt(self, problem: Problem) -> Self:
-        """Become the model of these sums, as after a sweep of one's own."""
+    def adopt(self, problem: Problem, rows: Rows, targets: Targets) -> Self:
+        """Become the model of these sums of the rows, as after a sweep of one's own."""
         self._see(problem.inputs)
         self._fitted = self._solved(problem)
         return self

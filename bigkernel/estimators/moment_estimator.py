@@ -82,11 +82,6 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         fit = self._require("intercept_")
         return float(fit.solution.intercept[0]) if fit.inputs.flat else fit.solution.intercept
 
-    @property
-    def _witnessed(self) -> bool:
-        """True where a witness sees the sums, and the solve takes its evidence."""
-        return False
-
     # -- what a subclass gives -----------------------------------------------------------------------------------------
 
     def _reduce(self, problem: Problem, certificates: Certificates) -> Any:
@@ -234,7 +229,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         other = self.__class__(**self.get_params(deep=False))
         rows, targets, _ = other.training(X, y, None)
         statistic = other._statistic(other.basis(rows, look=False), targets)
-        return plan_sweep(rows, witnessed(statistic, None, len(rows)) if self._witnessed else statistic)
+        return plan_sweep(rows, witnessed(statistic, (), len(rows)) if self.has_witness else statistic)
 
     def _check_settings(self) -> None:
         if self.alpha != "gcv":
@@ -251,7 +246,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening
     ) -> tuple[Problem, dict[str, Any]]:
         """`sweep` with a witness of its sums."""
-        return self._summed(witnessed(self._statistic(basis, targets), whitening, len(rows)), rows, inputs, basis)
+        return self._summed(witnessed(self._statistic(basis, targets), [whitening], len(rows)), rows, inputs, basis)
 
     def _summed(self, statistic: Any, rows: Rows, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
         swept = sweep(rows, statistic, what="moments")
@@ -262,10 +257,15 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             total, shift = uncentred(total, shift), None
         return Problem(inputs=inputs, basis=basis, statistics=total, centre=shift), report
 
-    def adopt(self, problem: Problem) -> Self:
-        """Become the model of these sums, as after a sweep of one's own."""
+    def adopt(self, problem: Problem, rows: Rows, targets: Any) -> Self:
+        """Become the model of these sums of the rows, or of better ones where these prove too coarse."""
         self._see(problem.inputs)
-        self._fitted = self._settle(self._solved(problem))
+        if self.has_witness:
+            solved, report = sweep_until_right(self, rows, targets, problem.inputs, problem.basis, (problem, {}))
+            kept = {"sweep": report, "skipped_rows": report["skipped_rows"]} if report["swept_again"] else {}
+            self._fitted = self._settle(solved, **kept)
+        else:
+            self._fitted = self._settle(self._solved(problem))
         return self
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
@@ -277,7 +277,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _swept(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Solved, dict[str, Any]]:
         """Sweep and solve; once more in float64 where float32 proves too coarse and the dtype is ours to choose."""
-        if self._witnessed:
+        if self.has_witness:
             return sweep_until_right(self, rows, targets, inputs, basis)
         problem, report = self.sweep(rows, targets, inputs, basis)
         solved = self._solved(problem)

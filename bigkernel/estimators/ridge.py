@@ -121,9 +121,11 @@ class _KernelRidge(ChoosesSolver):
             raise ConfigError("solver='cg': a search by sweeps solves from sums; take solver='direct'")
         return Penalty(self.alpha, self.fit_intercept)
 
-    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+    def coordinates(
+        self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
+    ) -> Coordinates:
         """Return the whitened coordinates."""
-        return Coordinates(basis.whitening())
+        return Coordinates(whitening or basis.whitening())
 
     def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> RidgeSolution:
         flag, shift = self.fit_intercept, problem.inputs.shift

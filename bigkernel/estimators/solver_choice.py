@@ -32,7 +32,7 @@ class ChoosesSolver(LandmarkEstimator):
     """Base of the estimators that fit by sums or by conjugate gradients."""
 
     @property
-    def _witnessed(self) -> bool:
+    def has_witness(self) -> bool:
         return bool(self.solver != "cg")
 
     def _check_settings(self) -> None:

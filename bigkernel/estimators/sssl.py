@@ -204,7 +204,7 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
             )
         return Penalty(self.alpha, n_components=self.n_components)
 
-    def coordinates(self, basis: Any, everything: Moments, n_components: int) -> Coordinates:
+    def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the coordinates of the leading eigenfunctions."""
         whitening = basis.whitening() if self.eigenfunctions == "all" else None
         return sssl_coordinates(everything, basis.core(), whitening, n_components)

@@ -92,6 +92,10 @@ class LandmarkFamily:
         """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
         return self.width * int(self.landmarks.shape[1]) * (3 * 8 + self.dtype.itemsize)
 
+    def about(self, place: int) -> Array | None:
+        """See `FeatureMap`."""
+        return None if self.shifts is None else self.shifts[place]
+
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         """See `FeatureMap`."""
         rows = chunk.load(block, self.bound.columns, self.dtype)

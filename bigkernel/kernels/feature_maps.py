@@ -50,6 +50,9 @@ class FeatureMap(Protocol):
     def fixed_bytes(self) -> int:
         """Bytes that the map itself takes in a process, at most."""
 
+    def about(self, place: int) -> Array | None:
+        """What is subtracted from the rows of block number `place`, (p,); None: nothing."""
+
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         """The features of these rows of the chunk, `count` times, in a buffer of the chunk's workspace.
 
@@ -61,6 +64,11 @@ class SingleMap:
     """A map that gives one block."""
 
     count: ClassVar[int] = 1
+    shift: Array | None = None
+
+    def about(self, place: int) -> Array | None:
+        """See `FeatureMap`."""
+        return self.shift
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """The one block; see `FeatureMap.blocks`."""

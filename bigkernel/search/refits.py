@@ -13,8 +13,8 @@ from sklearn.base import clone, is_classifier
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import predicted_values
+from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import Tested
-from bigkernel.search.shared_sweeps import Candidate
 from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.statistics.grid_scores import FLOOR
 from bigkernel.statistics.moments import Targets

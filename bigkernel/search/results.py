@@ -9,8 +9,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from bigkernel.errors import DataError
+from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import SCORES, Tested
-from bigkernel.search.shared_sweeps import Candidate
 
 
 def table(
@@ -51,6 +51,7 @@ def table(
             column[candidate.index] = candidate.params[name]
         results[f"param_{name}"] = column
     results["params"] = [candidate.params for candidate in everyone]
+    results["prediction_error"] = np.array([[tested[i, j].error for j in range(splits)] for i in range(k)]).max(axis=1)
     for label, name in scores.items():
         values = np.array([[SCORES[name](tested[i, j]) for j in range(splits)] for i in range(k)])
         if not np.isfinite(values).all():

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -23,6 +24,7 @@ def score_map(
     *,
     label: str,
     width_name: str,
+    inexact: Array | None = None,
     colours: tuple[str, str] = ("#ffffff", INK),
 ) -> bytes:
     """A heat map (PNG) of scores over widths (rows) and penalties (columns).
@@ -33,6 +35,7 @@ def score_map(
     Parameters
     ----------
     mean, error : (w, a), to be large
+    inexact : (w, a) bool, candidates whose predictions rounding has moved too far; they are hatched
     colours : of the paper and the ink
     """
     ground, ink = colours
@@ -60,14 +63,18 @@ def score_map(
                 if there:
                     ax.plot(x, y, color=MARK, linewidth=2.2, solid_capstyle="round", clip_on=False)
         ax.plot(best[1], best[0], marker="*", markersize=13, color=MARK, markeredgecolor="#ffffff")
+        doubtful = np.argwhere(np.zeros_like(near) if inexact is None else inexact)
+        for i, j in doubtful:
+            ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, hatch="///", edgecolor=MARK, linewidth=0))
         step = max(1, -(-a // 10))
         ax.set_xticks(
             range(0, a, step), [f"{alpha:.0e}".replace("e-0", "e-").replace("e+0", "e") for alpha in alphas[::step]]
         )
         ax.set_yticks(range(w), [f"{width:.3g}" for width in widths])
         ax.set(xlabel="penalty alpha (loss summed over rows)", ylabel=f"{width_name} (units of the rows)")
+        told = f"best {label} {mean[best]:.4g} ± {error[best]:.2g}; outlined: within one standard error of it"
         ax.set_title(
-            f"best {label} {mean[best]:.4g} ± {error[best]:.2g}; outlined: within one standard error of it",
+            told + ("\nhatched: right only to more than a thousandth of the predictions" if len(doubtful) else ""),
             fontsize=10,
             loc="left",
         )

@@ -29,6 +29,7 @@ class Tested:
     confusion : (c, c), true class by predicted class, or None
     loss : Σ −log p, or None
     gcv : generalised cross-validation of the rows that were trained on, or None
+    error : how far predictions are from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
     """
 
     n: float
@@ -39,6 +40,7 @@ class Tested:
     confusion: Array | None = None
     loss: float | None = None
     gcv: float | None = None
+    error: float = float("nan")
 
 
 def _r2(tested: Tested) -> float:

@@ -1,7 +1,8 @@
-"""Candidates that share their rows, and the sweeps and solves that judge them.
+"""The sweeps and solves that judge candidates which share their rows.
 
-Candidates with the same landmarks whose kernels have a common argument share a sweep; those with the same kernel share
-its moments; what is left, α, the number of components and the intercept, costs a small solve each.
+Candidates that share a kernel share its moments; what is left, α, the number of components and the intercept, costs a
+small solve each. A witness tells each solve how far the rounding of the moments has moved it; kernels of candidates
+that are moved too far are swept again in better arithmetic.
 """
 
 from __future__ import annotations
@@ -13,26 +14,23 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from distributed import Client
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
-from bigkernel.engine.context import executor_in_force, processors
+from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ConfigError, DataError, PlanTooLarge
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import DataError
+from bigkernel.estimators.arithmetic import better, evidence_of
 from bigkernel.estimators.fit_state import Inputs, Problem
-from bigkernel.estimators.kernel_basis import FOURIER, LandmarkBasis
-from bigkernel.estimators.landmark_choice import BY_KERNEL
-from bigkernel.estimators.moment_estimator import LandmarkEstimator
-from bigkernel.kernels.families import LandmarkFamily, gather
-from bigkernel.kernels.feature_maps import centre_of
-from bigkernel.kernels.functions import as_kernel
-from bigkernel.monitor.events import Step
+from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
+from bigkernel.search.arrangement import Candidate, Sweep, fits, within_memory
 from bigkernel.search.scoring import OF_CLASSES, Tested
 from bigkernel.search.splits import Partition
+from bigkernel.solvers.accuracy import PROMISE, Errors, Variances, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -42,81 +40,12 @@ from bigkernel.solvers.penalty_grid import (
     summed,
     total_spread,
 )
-from bigkernel.statistics.grid_scores import GridScores
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
-
-
-@dataclass(eq=False)
-class Candidate:
-    """One point of the grid: its number, its parameters, its model, the last step of it, and what that is ridge in.
-
-    `basis` is None where every fit chooses its own.
-    """
-
-    index: int
-    params: dict[str, Any]
-    model: Any
-    last: Any
-    penalty: Penalty
-    basis: Any = None
-
-
-@dataclass(eq=False)
-class Sweep:
-    """Kernels that share a sweep, each with its candidates; a linear model is a sweep of one map.
-
-    Attributes
-    ----------
-    members : one list of candidates a kernel
-    """
-
-    members: list[list[Candidate]]
-
-    @property
-    def candidates(self) -> list[Candidate]:
-        """All of them."""
-        return [candidate for one in self.members for candidate in one]
-
-    @property
-    def features(self) -> Any:
-        """The feature map: one block a kernel."""
-        lead = self.members[0][0].basis
-        if not isinstance(lead, LandmarkBasis):
-            return lead.centred()
-        kernels = tuple(one[0].basis.kernel for one in self.members)
-        return LandmarkFamily(kernels, lead.landmarks, np.dtype(lead.dtype))
-
-    def statistic(self, targets: Targets, partition: Partition) -> MomentStatistic:
-        """The moments of all its kernels, by fold."""
-        features = self.features
-        if isinstance(features, LandmarkFamily):
-            shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
-            features = replace(features, shifts=np.stack(shifts))
-        return MomentStatistic(features, targets, self.members[0][0].last.unlabelled, partition.folds)
-
-    def judge(
-        self,
-        targets: Targets,
-        partition: Partition,
-        weights: Array | None = None,
-        intercepts: Array | None = None,
-        *,
-        with_loss: bool = True,
-    ) -> GridScores:
-        """The scores of all candidates by fold; without coefficients it serves a plan."""
-        wide = max(len(one) for one in self.members) * targets.width
-        shape = (len(self.members), partition.folds.count, self.features.width, wide)
-        if weights is None or intercepts is None:
-            weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
-        return GridScores(self.features, weights, intercepts, partition.folds, targets, with_loss)
-
-    def halves(self) -> list[Sweep]:
-        """Two sweeps of half the kernels each."""
-        middle = len(self.members) // 2
-        return [Sweep(self.members[:middle]), Sweep(self.members[middle:])]
 
 
 @dataclass(eq=False)
@@ -135,7 +64,7 @@ class Work:
     inputs: Inputs
     partitions: list[Partition]
     sweeps: list[Sweep]
-    kept: dict[int, Accumulator] = field(default_factory=dict)
+    kept: dict[int, Problem] = field(default_factory=dict)
 
     def run(self, scores: Sequence[str]) -> Iterator[tuple[Candidate, int, Tested]]:
         """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
@@ -146,97 +75,140 @@ class Work:
     def _judge(
         self, one: Sweep, partition: Partition, scores: Sequence[str]
     ) -> Iterator[tuple[Candidate, int, Tested]]:
-        rows, statistic = partition.attach(self.rows), one.statistic(self.targets, partition)
-        total = sweep(rows, statistic, what="tune").total
-        folds, c = partition.folds.count, self.targets.width
-        tested: dict[tuple[int, int], Tested] = {}
-        wide = max(len(members) for members in one.members)
+        """Sweep, solve and test; kernels whose moments prove too coarse once more, in better arithmetic."""
         classes = [name for name in scores if name in OF_CLASSES]
-        shape = (len(one.members), folds, statistic.features.width, wide * c)
-        weights, intercepts = np.zeros(shape if classes else 0), np.zeros((*shape[:2], shape[3]))
+        solved = self._solve_all(one, partition, expand=bool(classes), gcv="neg_gcv" in scores)
+        again = self._again(one, partition, solved, counts=bool(classes))
+        for finer in again:
+            yield from self._judge(finer, partition, scores)
+        done = {id(members) for finer in again for members in finer.members}
+        rest = Sweep([members for members in one.members if id(members) not in done])
+        if not rest.members:
+            return
+        found = [solved[id(members)] for members in rest.members]
+        counted = self._count(rest, partition, found, with_loss="neg_log_loss" in classes) if classes else {}
+        for place, members in enumerate(rest.members):
+            for number, candidate in enumerate(members):
+                for fold, split in enumerate(partition.splits):
+                    tested = found[place][fold].tested[number]
+                    if counted:
+                        loss = counted["loss"]
+                        tested = replace(
+                            tested,
+                            confusion=counted["confusion"][place, fold, number],
+                            loss=float(loss[place, fold, number]) if loss.size else None,
+                        )
+                    yield candidate, split, tested
+
+    def _solve_all(self, one: Sweep, partition: Partition, *, expand: bool, gcv: bool) -> dict[int, list[Solved]]:
+        """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
+        certificates = [Certificates() for _ in one.members if one.lead.last.has_witness]
+        whitenings = [
+            members[0].basis.whitening(certificates=found)
+            for members, found in zip(one.members, certificates, strict=False)
+        ]
+        statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
+        total = sweep(partition.attach(self.rows), statistic, what="tune").total
+        for found in certificates:
+            found.warn()
+        solved, groups = {}, statistic.groups
         for place, members in enumerate(one.members):
             emit(Step("solve", place, len(one.members)))
-            of_kernel = {
-                name: v[place * statistic.groups : (place + 1) * statistic.groups] for name, v in total.items()
-            }
-            if isinstance(statistic.features, LandmarkFamily):
-                assert statistic.features.shifts is not None
-                of_kernel = uncentred(of_kernel, statistic.features.shifts[place])
-            self._keep(members, of_kernel, partition, statistic)
+            of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
+            problem = self._problem(members[0].basis, of_kernel, statistic, place)
+            self._keep(members, problem, partition, statistic)
             pool = ThreadPoolExecutor(processors())
             with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
-                solved = self._solve(
-                    members,
-                    of_kernel,
-                    partition,
-                    statistic,
-                    expand=bool(classes),
-                    gcv="neg_gcv" in scores,
-                    pool=pool,
+                whitening = whitenings[place] if whitenings else None
+                solved[id(members)] = self._solve(
+                    members, problem, partition, statistic, whitening, expand=expand, gcv=gcv, pool=pool
                 )
-            for fold, found in solved.items():
-                for number, candidate in enumerate(members):
-                    tested[candidate.index, fold] = found.tested[number]
-                if classes:
-                    weights[place, fold, :, : len(members) * c] = found.weights
-                    intercepts[place, fold, : len(members) * c] = found.intercepts
         emit(Step("solve", len(one.members), len(one.members)))
-        if classes:
-            judge = one.judge(self.targets, partition, weights, intercepts, with_loss="neg_log_loss" in classes)
-            counted = sweep(rows, judge, what="scores").total
-            for place, members in enumerate(one.members):
-                for number, candidate in enumerate(members):
-                    for fold in range(folds):
-                        tested[candidate.index, fold] = replace(
-                            tested[candidate.index, fold],
-                            confusion=counted["confusion"][place, fold, number],
-                            loss=float(counted["loss"][place, fold, number]) if judge.with_loss else None,
-                        )
-        by_index = {candidate.index: candidate for candidate in one.candidates}
-        for (index, fold), found_ in tested.items():
-            yield by_index[index], partition.splits[fold], found_
+        return solved
+
+    def _problem(self, basis: Any, total: Accumulator, statistic: MomentStatistic, place: int) -> Problem:
+        """The sums of one kernel as a fit of its own would have them: about a point only where a witness saw them."""
+        shift = statistic.features.about(place)
+        if not isinstance(basis, LandmarkBasis) or shift is None:
+            return Problem(inputs=self.inputs, basis=basis, statistics=total)
+        if statistic.witness is None:
+            return Problem(inputs=self.inputs, basis=basis, statistics=uncentred(total, shift))
+        return Problem(inputs=self.inputs, basis=basis, statistics=total, centre=shift.astype(np.float64))
+
+    def _again(self, one: Sweep, partition: Partition, solved: dict[int, list[Solved]], *, counts: bool) -> list[Sweep]:
+        """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
+        coarse: dict[Any, list[list[Candidate]]] = {}
+        if not one.lead.last.has_witness:
+            return []
+        for members in one.members:
+            errors = [error for fold in solved[id(members)] for error in fold.errors if error is not None]
+            worst = max(errors, key=lambda error: error.total, default=None)
+            choose = all(candidate.last.dtype == "auto" for candidate in members)
+            wider = None if worst is None else better(members[0].basis, worst, choose=choose)
+            if wider is None:
+                continue
+            finer = Sweep([[replace(candidate, basis=wider) for candidate in members]])
+            if fits(finer, self.rows, self.targets, [partition], counts):
+                for candidate in members:
+                    candidate.basis = wider
+                coarse.setdefault((wider.dtype, wider.sums), []).append(members)
+        sweeps = []
+        for (dtype, sums), lists in coarse.items():
+            what = f"blocks in {dtype}" if sums is None else f"sums in {sums}"
+            off = f"some predictions would be off by more than {PROMISE:g}"
+            emit(Note(f"{len(lists)} of {len(one.members)} kernels are swept again with {what}: {off}"))
+            sweeps += within_memory(Sweep(lists), self.rows, self.targets, [partition], counts)
+        return sweeps
+
+    def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], *, with_loss: bool) -> Accumulator:
+        """The confusion matrices and losses of all candidates, from a sweep."""
+        wide = max(len(members) for members in one.members) * self.targets.width
+        shape = (len(one.members), partition.folds.count, one.features.width, wide)
+        weights, intercepts = np.zeros(shape), np.zeros((*shape[:2], wide))
+        for place, folds in enumerate(found):
+            for fold, out in enumerate(folds):
+                weights[place, fold, :, : out.weights.shape[1]] = out.weights
+                intercepts[place, fold, : len(out.intercepts)] = out.intercepts
+        judge = one.judge(self.targets, partition, weights, intercepts, with_loss=with_loss)
+        return sweep(partition.attach(self.rows), judge, what="scores").total
 
     def _solve(
         self,
         members: list[Candidate],
-        total: Accumulator,
+        swept: Problem,
         partition: Partition,
         statistic: MomentStatistic,
+        whitening: Whitening | None,
         *,
         expand: bool,
         gcv: bool,
         pool: ThreadPoolExecutor,
-    ) -> dict[int, Solved]:
+    ) -> list[Solved]:
         """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
         c, groups = self.targets.width, range(statistic.groups)
-        swept = Problem(inputs=self.inputs, basis=members[0].basis, statistics=total)
         by_intercept = {
-            flag: [Moments.of(problem.statistics, group) for group in groups]
+            flag: [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
             for flag, problem in ((True, swept), (False, swept.at_origin()))
         }
         labelled = by_intercept[True][statistic.unlabelled == "keep" :]
         for number in range(partition.folds.count):
             self._require_fold(labelled, number, partition.splits[number])
-        solved = {
-            fold: Solved(
-                [None] * len(members),
-                np.zeros((statistic.features.width if expand else 0, len(members) * c)),
-                np.zeros(len(members) * c),
-            )
-            for fold in range(partition.folds.count)
-        }
+        evidence = None if whitening is None else evidence_of(swept, whitening)
+        width = statistic.features.width if expand else 0
+        solved = [Solved.of(len(members), width, c) for _ in range(partition.folds.count)]
         for places in _alike(members):
             lead, penalties = members[places[0]], [members[place].penalty for place in places]
             parts, most = by_intercept[penalties[0].fit_intercept], max(p.n_components or 0 for p in penalties)
-            coordinates = lead.last.coordinates(lead.basis, summed(parts), most)
+            coordinates = lead.last.coordinates(lead.basis, summed(parts), most, whitening)
             small = list(pool.map(coordinates.reduce, parts[statistic.unlabelled == "keep" :]))
+            known = None if evidence is None else variances(evidence, summed(parts), summed(small), whitening)
             columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
-            fit = partial(_fit_fold, small, penalties, coordinates, expand=expand, gcv=gcv)
-            for out, (tested, weights, intercepts) in zip(solved.values(), pool.map(fit, solved), strict=True):
-                for place, one in zip(places, tested, strict=True):
-                    out.tested[place] = one
+            fit = partial(_fit_fold, small, penalties, coordinates, known, expand=expand, gcv=gcv)
+            for out, of_fold in zip(solved, pool.map(fit, range(len(solved))), strict=True):
+                for place, tested, error in zip(places, of_fold.tested, of_fold.errors, strict=True):
+                    out.tested[place], out.errors[place] = tested, error
                 if expand:
-                    out.weights[:, columns], out.intercepts[columns] = weights, intercepts
+                    out.weights[:, columns], out.intercepts[columns] = of_fold.weights, of_fold.intercepts
         return solved
 
     def _require_fold(self, labelled: list[Moments], fold: int, split: int) -> None:
@@ -251,60 +223,75 @@ class Work:
             )
 
     def _keep(
-        self, members: list[Candidate], total: Accumulator, partition: Partition, statistic: MomentStatistic
+        self, members: list[Candidate], problem: Problem, partition: Partition, statistic: MomentStatistic
     ) -> None:
         """Keep the moments of all rows, as a fit of its own would have them, if there is room."""
-        size = total["G"][0].nbytes * (1 + (statistic.unlabelled == "keep"))
-        held = sum(one["G"].nbytes for one in self.kept.values())
-        if not partition.whole or held + size > settings().memory_limit_bytes:
+        total, semi = problem.statistics, statistic.unlabelled == "keep"
+        self.kept.pop(id(members), None)
+        held = sum(one.statistics["G"].nbytes for one in self.kept.values())
+        if not partition.whole or held + total["G"][0].nbytes * (1 + semi) > settings().memory_limit_bytes:
             return
-        if statistic.unlabelled == "keep":
-            first = {name: values[:1] for name, values in total.items()}
-            rest = {name: values[1:].sum(axis=0, keepdims=True) for name, values in total.items()}
-            self.kept[id(members)] = {name: np.concatenate([first[name], rest[name]]) for name in total}
-        else:
-            self.kept[id(members)] = {name: values.sum(axis=0, keepdims=True) for name, values in total.items()}
+        joined = {name: values[semi:].sum(axis=0, keepdims=True) for name, values in total.items()}
+        if semi:
+            joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
+        self.kept[id(members)] = replace(problem, statistics=joined)
 
-    def problem_of(self, candidate: Candidate) -> Problem:
-        """Return what a fit of the candidate to all rows would solve: sums that were kept, or are swept once more."""
+    def fit(self, candidate: Candidate) -> None:
+        """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from a sweep."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
-        kept = None if found is None else self.kept.get(id(found))
-        if kept is None:
-            problem: Problem = candidate.last.sweep(self.rows, self.targets, self.inputs, candidate.basis)[0]
-        else:
-            problem = Problem(inputs=self.inputs, basis=candidate.basis, statistics=kept)
-        return problem if candidate.penalty.fit_intercept else problem.at_origin()
+        problem = None if found is None else self.kept.get(id(found))
+        if problem is None:
+            problem = candidate.last.sweep(self.rows, self.targets, self.inputs, candidate.basis)[0]
+        targets = self.targets
+        if not candidate.penalty.fit_intercept:
+            problem, targets = problem.at_origin(), replace(targets, shift=None)
+        candidate.last.adopt(problem, self.rows, targets)
 
 
 @dataclass(eq=False)
 class Solved:
-    """Candidates of one kernel on one fold: what their test says, their coefficients (p, k·c), intercepts (k·c,)."""
+    """Candidates of one kernel on one fold.
+
+    Attributes
+    ----------
+    tested : what their test says
+    errors : of their predictions, or None where they are not known
+    weights, intercepts : coefficients (p, k·c), and (k·c,)
+    """
 
     tested: list[Any]
+    errors: list[Errors | None]
     weights: Array
     intercepts: Array
+
+    @classmethod
+    def of(cls, count: int, width: int, c: int) -> Solved:
+        """Nothing yet, of `count` candidates."""
+        return cls([None] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
 
 
 def _fit_fold(
     parts: list[Moments],
     penalties: Sequence[Penalty],
     coordinates: Coordinates,
+    known: Variances | None,
     fold: int,
     *,
     expand: bool,
     gcv: bool,
-) -> tuple[list[Tested], Array | None, Array]:
-    """Candidates trained on all parts but one and tested on that one: tests, coefficients (p, k·c), intercepts."""
+) -> Solved:
+    """Candidates trained on all parts but one and tested on that one."""
     train, one = summed([part for number, part in enumerate(parts) if number != fold]), parts[fold]
-    weights, intercepts = candidates(train, penalties, coordinates.condition)
-    errors, spread = squared_errors(one, weights, intercepts), total_spread(one)
+    weights, intercepts, errors = candidates(train, penalties, coordinates.condition, known)
+    squares, spread = squared_errors(one, weights, intercepts), total_spread(one)
     scores = gcv_scores(train, penalties) if gcv else [None] * len(penalties)
+    told = [float("nan") if error is None else error.total for error in errors]
     tested = [
-        Tested(float(one.n), float(one.rows), error, spread, one.q, gcv=score)
-        for error, score in zip(errors, scores, strict=True)
+        Tested(float(one.n), float(one.rows), square, spread, one.q, gcv=score, error=error)
+        for square, score, error in zip(squares, scores, told, strict=True)
     ]
     flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
-    return tested, coordinates.expand(flat) if expand else None, intercepts.ravel()
+    return Solved(tested, errors, coordinates.expand(flat) if expand else flat[:0], intercepts.ravel())
 
 
 def _alike(members: list[Candidate]) -> list[list[int]]:
@@ -314,83 +301,3 @@ def _alike(members: list[Candidate]) -> list[list[int]]:
         key = (getattr(candidate.last, "eigenfunctions", None), candidate.penalty.fit_intercept)
         groups.setdefault(key, []).append(place)
     return list(groups.values())
-
-
-def arrange(
-    members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, counts: bool
-) -> list[Sweep]:
-    """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
-    sweeps = []
-    for group in _share_landmarks(members, rows):
-        if not isinstance(group[0].basis, LandmarkBasis):
-            sweeps.append(Sweep([group]))
-            continue
-        kernels: dict[Any, list[Candidate]] = {}
-        for candidate in group:
-            kernels.setdefault((candidate.basis.dtype, _key(candidate.basis.kernel)), []).append(candidate)
-        for dtype in ("float32", "float64"):
-            lists = [one for (name, _), one in kernels.items() if name == dtype]
-            for family in gather([one[0].basis.kernel for one in lists]):
-                sweeps += _within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
-    return sweeps
-
-
-def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
-    """Candidates grouped by their landmarks, which are drawn once a group; each is given its basis."""
-    groups: dict[Any, list[Candidate]] = {}
-    for candidate in members:
-        last = candidate.last
-        if not isinstance(last, LandmarkEstimator):
-            groups.setdefault("rows", []).append(candidate)
-            continue
-        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        if given in FOURIER:
-            raise ConfigError(f"landmarks={last.landmarks!r}: random features share no sweep; search with 'uniform'")
-        kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
-        groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
-    for group in groups.values():
-        # rows are shifted where one of them has an intercept; `Problem.at_origin` undoes it for the others
-        group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
-        lead = group[0].basis = group[0].last.basis(rows)
-        bases: dict[Any, Any] = {}
-        for candidate in group[1:]:
-            last = candidate.last
-            key = (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
-            if key not in bases:
-                bases[key] = last.basis(rows, like=lead)
-            candidate.basis = bases[key]
-    return list(groups.values())
-
-
-def _kernel_of(last: Any) -> Any:
-    return as_kernel(last.kernel, gamma=last.gamma, degree=last.degree, coef0=last.coef0)
-
-
-def _within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> list[Sweep]:
-    """The sweep, or several of fewer kernels where one would not fit the memory of a worker."""
-    if len(one.members) == 1:
-        return [one]
-    wanted, executor = settings(), executor_in_force(rows)
-    limit = wanted.memory_limit_bytes
-    if isinstance(executor, Client):
-        workers = executor.scheduler_info(n_workers=-1)["workers"].values()
-        limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
-    try:
-        for partition in parts:
-            statistics = [one.statistic(targets, partition)] + ([one.judge(targets, partition)] if counts else [])
-            for statistic in statistics:
-                plan_sweep(partition.attach(rows), statistic).check(limit, wanted.worker_base_bytes)
-    except PlanTooLarge:
-        return [fit for half in one.halves() for fit in _within_memory(half, rows, targets, parts, counts)]
-    return [one]
-
-
-def _seed(random_state: Any) -> Any:
-    """Equal for candidates that would draw the same landmarks."""
-    return (
-        random_state if isinstance(random_state, int | np.integer) else repr(random_state and random_state.get_state())
-    )
-
-
-def _key(kernel: Any) -> Any:
-    return kernel.name, tuple((name, np.asarray(value).tobytes()) for name, value in kernel.get_params().items())

@@ -8,6 +8,7 @@ all candidates together.
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,16 +21,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, part_of_job
+from bigkernel.search.arrangement import Candidate, arrange
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table
 from bigkernel.search.scoring import OF_CLASSES, Tested, chosen
-from bigkernel.search.shared_sweeps import Candidate, Work, arrange
+from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import partitions
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,10 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     Attributes
     ----------
-    cv_results_ : dict of arrays, the columns and ranks of GridSearchCV, and `sem_test_…`, standard errors over splits
+    cv_results_ : dict of arrays, the columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and
+        `prediction_error`, how far the predictions of a candidate are from least squares in float64, relative to their
+        norm (`solvers.accuracy`; NaN: not known, as of SSSL, linear and exact models). Kernels of candidates beyond
+        a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`Inaccurate`).
     best_index_, best_params_, best_score_, best_estimator_, n_splits_, refit_time_, classes_, n_features_in_
     plan_ : SearchPlan
 
@@ -209,11 +215,12 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 refits += len(one.members) * splits
             for sweep_ in one.work.sweeps:
                 for part in one.work.partitions:
-                    steps = plan_sweep(part.attach(one.work.rows), sweep_.statistic(one.work.targets, part))
+                    rows = part.attach(one.work.rows)
+                    steps = plan_sweep(rows, sweep_.statistic(one.work.targets, part, len(rows)))
                     flops, size = flops + steps.flops, max(size, steps.task_bytes)
                     if wide:
                         judge = sweep_.judge(one.work.targets, part)
-                        counting = plan_sweep(part.attach(one.work.rows), judge)
+                        counting = plan_sweep(rows, judge)
                         flops, size = flops + counting.flops, max(size, counting.task_bytes)
                     lines.append(
                         f"{len(sweep_.members)} kernel{'s' * (len(sweep_.members) > 1)}, {len(sweep_.candidates)} "
@@ -268,6 +275,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         everyone = sorted((member for one in prepared for member in one.members), key=lambda member: member.index)
         self.multimetric_ = not isinstance(self.scoring, str | type(None))
         self.cv_results_ = table(everyone, tested, shares, self._scores, self.n_splits_)
+        self._warn_of_errors()
         self.scorer_ = dict(self._scores) if self.multimetric_ else self._scores["score"]
         inputs = prepared[0].work.inputs
         self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
@@ -291,7 +299,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 if candidate.index != self.best_index_:
                     continue
                 if one.work.sweeps:
-                    candidate.last.adopt(one.work.problem_of(candidate))
+                    one.work.fit(candidate)
                 else:
                     candidate.last.fit(one.X, y, sample_weight)
                 if not isinstance(candidate.model, Pipeline):
@@ -299,6 +307,17 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 fitted = [] if one.steps is None else one.steps.steps
                 return Pipeline([*fitted, (candidate.model.steps[-1][0], candidate.last)])
         raise AssertionError
+
+    def _warn_of_errors(self) -> None:
+        errors = self.cv_results_["prediction_error"]
+        if off := int((errors > ENOUGH).sum()):
+            warnings.warn(
+                f"{off} of {len(errors)} candidates may be judged wrongly: their predictions may differ from least "
+                f"squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at most "
+                f"{errors.max():.1g}); take larger alphas, narrower kernels or fewer landmarks",
+                Inaccurate,
+                stacklevel=4,
+            )
 
     # -- the best model ------------------------------------------------------------------------------------------------
 

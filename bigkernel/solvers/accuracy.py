@@ -97,39 +97,51 @@ class Errors:
         )
 
 
-def prediction_errors(
-    evidence: Evidence,
-    raw: Moments,
-    rotated: Moments,
-    small: Any,
-    fit: tuple[Array, Array],
-    solver: Any,
-    whitening: Any,
-) -> Errors:
-    """The errors of predictions of a fit.
+@dataclass(frozen=True, eq=False)
+class Variances:
+    """Of the errors behind moments, in whitened coordinates.
 
-    Parameters
+    Attributes
     ----------
-    raw : of the columns of the map, and `rotated` in whitened coordinates
-    small : `Reduced` moments, centred as for the fit
-    fit : w (r, c), and the squared errors of training (c,)
-    solver : its `solve` gives H⁻¹C for C (r, ·), and `hidden` the directions that rounding hides
-    whitening : T
+    sums, rotation : (r,) the a_i of the sums, and of TᵀGT, whose rounding T makes large as it does that of G
+    blocks : (r,) the d_i, or None where the blocks are as good as their rows
+    rows : behind the moments
     """
-    w, squares = fit
-    G, solve, reduce = small.G, solver.solve, whitening.reduce
-    predicted = float((w * (G @ w)).sum())
-    if not w.any() or predicted == 0:
-        return Errors(0.0, 0.0, 0.0)
-    if not predicted > 0:  # G is all rounding
-        return Errors(np.inf, np.inf, 0.0 if evidence.noise is None else np.inf)
-    # the rounding of TᵀGT, which T makes large as it does that of G
-    z = evidence.z
+
+    sums: Array
+    rotation: Array
+    blocks: Array | None
+    rows: float
+
+
+def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Any) -> Variances:
+    """What evidence says in whitened coordinates; `raw`: of the columns of the map, `rotated`: TᵀGT of the same."""
+    reduce, z = whitening.reduce, evidence.z
     of_rotation = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
     if raw.shift is not None:
         a, s = reduce(raw.shift), reduce(raw.s)
         of_rotation -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
+    blocks = None if evidence.noise is None else (reduce(evidence.noise.T) ** 2).mean(axis=1)
     of_sums = reduce(evidence.rounding)
+    return Variances((of_sums**2).mean(axis=1), (of_rotation**2).mean(axis=1), blocks, float(raw.rows))
+
+
+def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], solver: Any) -> Errors:
+    """The errors of predictions of a fit.
+
+    Parameters
+    ----------
+    small : `Reduced` moments in whitened coordinates, centred as for the fit
+    fit : w (r, c), and the squared errors of training (c,)
+    solver : its `solve` gives H⁻¹C for C (r, ·), and `hidden` the directions that rounding hides
+    """
+    w, squares = fit
+    G, solve = small.G, solver.solve
+    predicted = float((w * (G @ w)).sum())
+    if not w.any() or predicted == 0:
+        return Errors(0.0, 0.0, 0.0)
+    if not predicted > 0:  # G is all rounding
+        return Errors(np.inf, np.inf, 0.0 if known.blocks is None else np.inf)
 
     def moved(variances: Array) -> float:
         """The mean of ‖predictions‖² that a change of Hw of these variances (r,) makes."""
@@ -139,18 +151,17 @@ def prediction_errors(
         """xᵀGx, summed over columns; where rounding has made G negative, its size."""
         return float(np.abs((x * (G @ x)).sum(axis=0)).sum())
 
-    def of_matrix(seen: Array) -> float:
-        a = (seen**2).mean(axis=1)
+    def of_matrix(a: Array) -> float:
         total = float(a.sum())
         return moved(a) * float((a @ w**2).sum()) / total if total else 0.0
 
     blocks = 0.0
-    if evidence.noise is not None:
-        d = (reduce(evidence.noise.T) ** 2).mean(axis=1)
+    if known.blocks is not None:
+        d = known.blocks
         seen = float((d @ w**2).sum())
         blocks = moved(d * float(squares.sum()) + np.maximum(np.diagonal(G), 0) * seen)
         blocks += bent(solve(small.n * d[:, None] * w)) + small.n * seen
     # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * float(squares.sum()) / max(raw.rows, 1.0)
-    parts = of_matrix(of_sums), of_matrix(of_rotation) + lost, blocks
+    lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0)
+    parts = of_matrix(known.sums), of_matrix(known.rotation) + lost, blocks
     return Errors(*(float(np.sqrt(part / predicted)) for part in parts))

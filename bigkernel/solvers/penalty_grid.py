@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers import gcv
-from bigkernel.solvers.ridge import Whitening, centre, factorize, positive_part, reduced, top_eigen
+from bigkernel.solvers.accuracy import Errors, Variances, prediction_errors
+from bigkernel.solvers.ridge import Whitening, centre, factorize, positive_part, reduced, squared_error, top_eigen
 from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
@@ -73,10 +74,16 @@ class Penalty:
     n_components: int | None = None
 
 
-def candidates(train: Moments, penalties: Sequence[Penalty], condition: float = 1.0) -> tuple[Array, Array]:
-    """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solve.ridge`."""
+def candidates(
+    train: Moments, penalties: Sequence[Penalty], condition: float = 1.0, known: Variances | None = None
+) -> tuple[Array, Array, list[Errors | None]]:
+    """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
+
+    And, where something is known of the errors behind the moments, those of their predictions.
+    """
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
+    errors: list[Errors | None] = [None] * len(penalties)
     spectra: dict[tuple[bool, int], Callable[[], Any]] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
     for place, penalty in enumerate(penalties):
@@ -94,7 +101,9 @@ def candidates(train: Moments, penalties: Sequence[Penalty], condition: float = 
         w = factor.solve(part.C)
         weights[place, :s] = w
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
-    return weights, intercepts
+        if known is not None:
+            errors[place] = prediction_errors(known, part, (w, squared_error(part, w)), factor)
+    return weights, intercepts, errors
 
 
 def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
@@ -130,5 +139,5 @@ def total_spread(tested: Moments) -> Array:
 
 
 def summed(parts: Sequence[Moments]) -> Moments:
-    """The moments of several groups together."""
-    return Moments(**{name: sum(getattr(part, name) for part in parts) for name in SUMS})
+    """The moments of several groups together, all about the same point."""
+    return Moments(**{name: sum(getattr(part, name) for part in parts) for name in SUMS}, shift=parts[0].shift)

@@ -19,7 +19,7 @@ from scipy import linalg
 from bigkernel.errors import ConfigError
 from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
-from bigkernel.solvers.accuracy import Evidence, prediction_errors
+from bigkernel.solvers.accuracy import Evidence, prediction_errors, variances
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.moments import Moments
 
@@ -347,7 +347,8 @@ def nystrom_ridge(
     w = factor.certified(small.G, small.C, alpha, certificates)
     error = squared_error(small, w)
     if certificates is not None and evidence is not None:
-        certificates.errors = prediction_errors(evidence, moments, rotated, small, (w, error), factor, whitening)
+        known = variances(evidence, moments, rotated, whitening)
+        certificates.errors = prediction_errors(known, small, (w, error), factor)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 

@@ -208,8 +208,7 @@ class MomentStatistic:
     sums : dtype or None
         Of the products, and of their sums over `GRAM_ROWS` rows; None: that of the blocks.
     witness : Witness or None
-        Also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`. For one
-        block of features.
+        Also E = Σ (rounding of G) v (p, k), and how many rows were seen for it; see `statistics.witness`.
 
     Where the features give several blocks for the same rows, the groups of the first come first.
     """
@@ -282,29 +281,28 @@ class MomentStatistic:
         gram = chunk.work.buffer("gram", (self.features.count, self.wide, self.wide), self.sum_dtype)
         for group, index in enumerate(self._split(chunk)):
             waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
-            view = self._view(chunk.start, group, window)
+            views = self._views(chunk.start, group, window)
             for block in chunk.blocks(index):
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with chunk.work.stage("gram"):
                         syrk(self._widened(chunk, rows), gram[place], accumulate=waiting > 0)
-                    if view:
+                    if views:
                         with chunk.work.stage("add"):
-                            view.look(rows)
+                            views[place].look(rows)
                 waiting += len(rows)
                 if waiting >= GRAM_ROWS:
-                    self._flush(total, group, chunk, gram, view)
+                    self._flush(total, group, chunk, gram, views)
                     waiting, window = 0, window + 1
-                    view = self._view(chunk.start, group, window)
+                    views = self._views(chunk.start, group, window)
             if waiting:
-                self._flush(total, group, chunk, gram, view)
+                self._flush(total, group, chunk, gram, views)
 
-    def _view(self, start: int, group: int, window: int) -> View | None:
-        """What the witness sees of a window of rows, if it sees it."""
+    def _views(self, start: int, group: int, window: int) -> list[View]:
+        """What the witness sees of a window of rows, for every block of the features; nothing of most windows."""
         if self.witness is None or not self.witness.sees(start + group, window):
-            return None
-        c = self.targets.width if self.targets else 0
-        shift: Array | None = self.features.shift  # type: ignore[attr-defined]
-        return View(self.witness, shift, self.features.width + c)
+            return []
+        ones = self.features.width + (self.targets.width if self.targets else 0)
+        return [View(vectors, self.features.about(place), ones) for place, vectors in enumerate(self.witness.vectors)]
 
     def _widened(self, chunk: Chunk, rows: Array) -> Array:
         """The rows in the dtype of their products."""
@@ -314,7 +312,7 @@ class MomentStatistic:
         np.copyto(wider, rows)
         return wider
 
-    def _flush(self, total: Accumulator, group: int, chunk: Chunk, grams: Array, view: View | None) -> None:
+    def _flush(self, total: Accumulator, group: int, chunk: Chunk, grams: Array, views: list[View]) -> None:
         p, c = self.features.width, self.targets.width if self.targets else 0
         with chunk.work.stage("add"):
             for place, gram in enumerate(grams):
@@ -322,9 +320,9 @@ class MomentStatistic:
                 add_mirrored(total["G"][at], gram[:p, :p])
                 total["C"][at] += gram[:p, p : p + c]
                 total["s"][at] += gram[:p, p + c]
-            if view:
-                total["E"][group] += view.rounding_of(grams[0])
-                total["seen"][group] += view.rows
+                if views:
+                    total["E"][at] += views[place].rounding_of(gram)
+                    total["seen"][at] += views[place].rows
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         """Row positions of each group; None: all rows of the chunk."""

@@ -6,8 +6,8 @@ float64 keeps √κ more digits than Gv, because |bᵀv| is of order one where v
 What that means for a solution is in `solvers.accuracy`. Not every row needs to be seen: the errors of sums are alike,
 and windows of rows are drawn by the hash of where they begin, the same in every process.
 
-Shapes: b rows of a block, p columns of the map, k vectors; the column of ones goes with them, because moments are
-summed about a shift a (p,) of the columns and taken back to 0 by it.
+Shapes: b rows of a block, p columns of the map, k vectors, K blocks of the same rows; the column of ones goes with
+them, because moments are summed about a shift a (p,) of the columns and taken back to 0 by it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Witness:
 
     Attributes
     ----------
-    vectors : v, (p, k) float64; no part of what a run is known by, for other processors round them otherwise
+    vectors : v, (K, p, k) float64; no part of what a run is known by, for other processors round them otherwise
     every : one window of rows in so many is seen
     """
 
@@ -44,7 +44,7 @@ class Witness:
     @property
     def count(self) -> int:
         """k."""
-        return int(self.vectors.shape[1])
+        return int(self.vectors.shape[2])
 
     def sees(self, start: int, window: int) -> bool:
         """True for the windows that are seen: number `window` of the rows from `start`; the first of all is."""
@@ -56,23 +56,22 @@ class Witness:
 
 
 def windows_to_skip(flops_per_row: float, size: int, windows: int) -> int:
-    """One window in how many is seen, for a small share of the time of rows of so many flops; `size`: p·k."""
+    """One window in how many is seen, for a small share of the time of rows of so many flops; `size`: K·p·k."""
     affordable = -(-4 * size * _SLOWNESS // max(int(_SHARE * flops_per_row), 1))
     return int(max(1, min(affordable, windows // _LEAST_WINDOWS)))
 
 
 class View:
-    """What a witness sees of one window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
+    """What vectors (p, k) see of one window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
 
     `place` is the column of the ones.
     """
 
-    def __init__(self, witness: Witness, shift: Array | None, place: int) -> None:
-        V = witness.vectors
-        self._shift = np.zeros(len(V)) if shift is None else shift.astype(np.float64)
+    def __init__(self, vectors: Array, shift: Array | None, place: int) -> None:
+        self._shift = np.zeros(len(vectors)) if shift is None else shift.astype(np.float64)
         self._place = place
         # b + a = (b, 1)(I; aᵀ)
-        self._vectors = np.vstack([V, self._shift[None] @ V])
+        self._vectors = np.vstack([vectors, self._shift[None] @ vectors])
         self._seen = np.zeros(self._vectors.shape)
         self.rows = 0
 

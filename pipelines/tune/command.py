@@ -56,7 +56,7 @@ def search(
 
 
 def cells(found: SweepSearchCV) -> list[Record]:
-    """A record a candidate: σ, α, its error and standard error in %, its rank, and whether it is the chosen one."""
+    """A record a candidate: σ, α, error and its standard error in %, rank, error of rounding, whether it is chosen."""
     results = found.cv_results_
     return [
         {
@@ -65,6 +65,7 @@ def cells(found: SweepSearchCV) -> list[Record]:
             "error": 100 * (1 - float(results["mean_test_score"][i])),
             "error_se": 100 * float(results["sem_test_score"][i]),
             "rank": int(results["rank_test_score"][i]),
+            "prediction_error": float(results["prediction_error"][i]),
             "chosen": i == found.best_index_,
         }
         for i, params in enumerate(results["params"])

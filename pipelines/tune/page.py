@@ -1,6 +1,7 @@
 """The page of `python -m pipelines tune`: the grid and its picture, the final model, and folds with and without groups.
 
-A record is a candidate: `sigma`, `alpha`, and figures in % each with its standard error under a key that ends in _se.
+A record is a candidate: `sigma`, `alpha`, figures in % each with its standard error under a key that ends in _se, and
+`prediction_error`, how far rounding has moved its predictions.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigkernel.monitor.report.page import Column, Table
+from bigkernel.solvers.accuracy import ENOUGH
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
 from pipelines.shared.pictures import LIGHT, Paper
@@ -32,12 +34,15 @@ def score_picture(records: list[Record], *, paper: Paper = LIGHT) -> bytes:
     from bigkernel.search.score_map import score_map
 
     sigmas, alphas = (sorted({record[key] for record in records}) for key in ("sigma", "alpha"))
-    mean, error = np.empty((2, len(sigmas), len(alphas)))
+    mean, error, off = np.zeros((3, len(sigmas), len(alphas)))
     for record in records:
         place = sigmas.index(record["sigma"]), alphas.index(record["alpha"])
         mean[place], error[place] = 1 - record["error"] / 100, record["error_se"] / 100
-    colours = paper.ground, paper.ink
-    return score_map(mean, error, sigmas, alphas, label="accuracy", width_name="sigma", colours=colours)
+        off[place] = record["prediction_error"]
+    colours, inexact = (paper.ground, paper.ink), off > ENOUGH
+    return score_map(
+        mean, error, sigmas, alphas, label="accuracy", width_name="sigma", inexact=inexact, colours=colours
+    )
 
 
 def grid(report: Report, records: list[Record], *, folds: int, sweeps: int, seconds: float) -> None:

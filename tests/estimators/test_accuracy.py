@@ -7,7 +7,7 @@ import warnings
 import dask
 import numpy as np
 import pytest
-from scipy import linalg
+from rounding import TABLES, M, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
 from bigkernel.engine.rows import as_rows
@@ -22,34 +22,6 @@ from bigkernel.storage.fingerprint import described
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
-N, M = 2000, 120
-
-
-def table(features, seed):
-    """Standardised rows whose columns are mixed, and a smooth target with noise."""
-    g = np.random.default_rng(seed)
-    X = g.normal(size=(N, features)) @ g.normal(size=(features, features))
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
-    return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] ** 2 + 0.1 * g.normal(size=N)
-
-
-TABLES = {features: table(features, features) for features in (4, 10)}
-
-
-def least_squares(kernel, landmarks, rows, y, alpha, *, intercept=False, weight=None):
-    """Fitted values of ridge in whitened rows, by QR of [Φ; √α I]: nothing is squared."""
-    T = whiten(kernel(landmarks), warn=False)
-    phi = linalg.solve_triangular(T.factor, kernel(rows, landmarks)[:, T.pivots].T, lower=True).T
-    penalty = np.sqrt(alpha) * np.eye(T.rank)
-    if intercept:
-        phi, penalty = np.hstack([phi, np.ones((len(phi), 1))]), np.hstack([penalty, np.zeros((T.rank, 1))])
-    root = np.ones(len(y)) if weight is None else np.sqrt(weight)
-    tall = np.vstack([root[:, None] * phi, penalty])
-    return phi @ np.linalg.lstsq(tall, np.concatenate([root * y, np.zeros(len(penalty))]), rcond=None)[0]
-
-
-def distance(found, wanted):
-    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
 
 
 def judged(model, X, y, **weights):
@@ -132,7 +104,7 @@ def test_the_executor_and_a_resumption_change_no_bit_of_what_is_told(tmp_path):
 
 
 def test_a_run_is_not_known_by_the_last_bits_of_its_witness():
-    one, other, rarer = Witness(np.ones((3, 8)), 2), Witness(np.full((3, 8), 1 + 1e-15), 2), Witness(np.ones((3, 8)), 3)
+    one, other, rarer = (Witness(np.full((1, 3, 8), value), every) for value, every in ((1, 2), (1 + 1e-15, 2), (1, 3)))
     assert described(one, "witness") == described(other, "witness") != described(rarer, "witness")
 
 
@@ -142,7 +114,7 @@ def rounded(dtype, sums, every):
     kernel, Z = Gaussian(3.0), X[:M].astype(float)
     features = LandmarkMap(kernel, Z, np.dtype(dtype), shift=centre_of(kernel, Z, dtype))
     V = whiten(kernel(Z), warn=False).expand(directions(M))
-    statistic = MomentStatistic(features, Targets(1), sums=sums, witness=Witness(V, every))
+    statistic = MomentStatistic(features, Targets(1), sums=sums, witness=Witness(V[None], every))
     swept = sweep(as_rows(X, np.zeros(N)), statistic, client="serial").total
     B, a = (
         features.block(Chunk(X, block_rows=N), slice(None)).astype(np.longdouble),
@@ -163,7 +135,7 @@ def test_the_witness_sees_the_rounding_of_products_and_sums():
 
 
 def test_a_witness_of_some_windows_sees_the_first_and_no_more_than_its_share():
-    some = [Witness(np.zeros((3, 8)), 5).sees(start, 0) for start in range(0, 500_000, 997)]
+    some = [Witness(np.zeros((1, 3, 8)), 5).sees(start, 0) for start in range(0, 500_000, 997)]
     assert some[0]
     assert 0.15 < np.mean(some) < 0.25
     assert windows_to_skip(1e9, 8000, 10**6) == 1

@@ -160,7 +160,9 @@ def test_the_heat_map_has_each_score_in_its_place(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("bigkernel.search.score_map.score_map", score_map)
     grid = [(s, a) for a in (1.0, 0.1, 10.0) for s in (0.5, 0.2)]
-    records = [{"sigma": s, "alpha": a, "error": 100 * s * a / 5, "error_se": s} for s, a in grid]
+    records = [
+        {"sigma": s, "alpha": a, "error": 100 * s * a / 5, "error_se": s, "prediction_error": 0.0} for s, a in grid
+    ]
     tune_page.score_picture(records)
     assert (drawn["widths"], drawn["alphas"]) == ([0.2, 0.5], [0.1, 1.0, 10.0])
     np.testing.assert_allclose(drawn["mean"], 1 - np.outer([0.2, 0.5], [0.1, 1.0, 10.0]) / 5)

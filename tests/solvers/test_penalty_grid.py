@@ -49,7 +49,7 @@ PENALTIES = [
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
 def test_every_candidate_is_ridge_on_its_first_coordinates(weight):
-    weights, intercepts = candidates(moments_of(PHI, Y, weight), PENALTIES)
+    weights, intercepts, _ = candidates(moments_of(PHI, Y, weight), PENALTIES)
     assert (weights.shape, intercepts.shape) == ((len(PENALTIES), P, C), (len(PENALTIES), C))
     for place, penalty in enumerate(PENALTIES):
         s = min(P, penalty.n_components or P)
@@ -61,8 +61,8 @@ def test_every_candidate_is_ridge_on_its_first_coordinates(weight):
 
 def test_a_candidate_does_not_depend_on_its_neighbours():
     alone = [candidates(moments_of(PHI, Y), [penalty]) for penalty in PENALTIES]
-    weights, intercepts = candidates(moments_of(PHI, Y), PENALTIES)
-    for place, (w, b) in enumerate(alone):
+    weights, intercepts, _ = candidates(moments_of(PHI, Y), PENALTIES)
+    for place, (w, b, _) in enumerate(alone):
         assert_array_equal(weights[place], w[0])
         assert_array_equal(intercepts[place], b[0])
 
@@ -70,7 +70,7 @@ def test_a_candidate_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_without_a_penalty_dependent_columns_give_the_least_norm(fit_intercept):
     twice = np.hstack([PHI[:, :2], PHI[:, :2]])
-    weights, intercepts = candidates(moments_of(twice, Y), [Penalty(0.0, fit_intercept)])
+    weights, intercepts, _ = candidates(moments_of(twice, Y), [Penalty(0.0, fit_intercept)])
     coef, b = reference.ridge(twice, Y, 0.0, fit_intercept)
     assert_allclose(weights[0], coef, rtol=1e-8, atol=1e-9)
     assert_allclose(intercepts[0], b, rtol=1e-8, atol=1e-9)
@@ -78,7 +78,7 @@ def test_without_a_penalty_dependent_columns_give_the_least_norm(fit_intercept):
 
 def test_no_coordinates_leave_the_mean_or_nothing():
     empty = moments_of(np.zeros((N, 0)), Y)
-    weights, intercepts = candidates(empty, [Penalty(1.0, True), Penalty(1.0, False)])
+    weights, intercepts, _ = candidates(empty, [Penalty(1.0, True), Penalty(1.0, False)])
     assert weights.shape == (2, 0, C)
     assert_allclose(intercepts, [Y.mean(axis=0), [0, 0]])
     assert_allclose(squared_errors(empty, weights, intercepts), [squares(Y.mean(axis=0), Y), squares(0, Y)], rtol=1e-12)
@@ -160,7 +160,7 @@ def test_candidates_of_eigenfunctions_are_sssl(form, s):
     everything, part = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
     # ordered: one basis of the most components serves the smaller ones
     coordinates = sssl_coordinates(everything, CORE, whiten(CORE) if form == "all" else None, 12)
-    weights, intercepts = candidates(coordinates.reduce(part), [Penalty(0.3, n_components=s)])
+    weights, intercepts, _ = candidates(coordinates.reduce(part), [Penalty(0.3, n_components=s)])
     assert_array_equal(intercepts, 0)
     oracle = reference.sssl_all(B, CORE, labelled, Y[labelled], s, 0.3) if form == "all" else reference.sssl_landmarks(
         CORE, B[labelled].T, Y[labelled], s, 0.3

@@ -97,7 +97,8 @@ def assert_like_peer(
     assert ours.n_splits_ == theirs.n_splits_
     assert ours.multimetric_ == theirs.multimetric_
     labels = ["score"] if scoring is None or isinstance(scoring, str) else list(scoring)
-    assert set(ours.cv_results_) == set(theirs.cv_results_) | {f"sem_test_{label}" for label in labels}
+    further = {"prediction_error", *(f"sem_test_{label}" for label in labels)}
+    assert set(ours.cv_results_) == set(theirs.cv_results_) | further
     assert [comparable(p) for p in ours.cv_results_["params"]] == [comparable(p) for p in theirs.cv_results_["params"]]
     for label in labels:
         scores = split_scores(theirs, label)

@@ -1,0 +1,200 @@
+"""Candidates that share their rows, arranged in sweeps: as few as kernels, landmarks and memory allow.
+
+Candidates with the same landmarks whose kernels have a common argument share a sweep; those with the same kernel share
+its moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from distributed import Client
+from numpy.typing import NDArray
+
+from bigkernel.config import settings
+from bigkernel.engine.context import executor_in_force
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep
+from bigkernel.errors import ConfigError, PlanTooLarge
+from bigkernel.estimators.arithmetic import whitened, witnessed
+from bigkernel.estimators.kernel_basis import FOURIER, LandmarkBasis
+from bigkernel.estimators.landmark_choice import BY_KERNEL
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.kernels.families import LandmarkFamily, gather
+from bigkernel.kernels.feature_maps import centre_of
+from bigkernel.kernels.functions import as_kernel
+from bigkernel.search.splits import Partition
+from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.grid_scores import GridScores
+from bigkernel.statistics.moments import MomentStatistic, Targets
+
+Array = NDArray[Any]
+
+
+@dataclass(eq=False)
+class Candidate:
+    """One point of the grid: its number, its parameters, its model, the last step of it, and what that is ridge in.
+
+    `basis` is None where every fit chooses its own.
+    """
+
+    index: int
+    params: dict[str, Any]
+    model: Any
+    last: Any
+    penalty: Penalty
+    basis: Any = None
+
+
+@dataclass(eq=False)
+class Sweep:
+    """Kernels that share a sweep, each with its candidates; a linear model is a sweep of one map.
+
+    Attributes
+    ----------
+    members : one list of candidates a kernel
+    """
+
+    members: list[list[Candidate]]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All of them."""
+        return [candidate for one in self.members for candidate in one]
+
+    @property
+    def lead(self) -> Candidate:
+        """The first of them."""
+        return self.members[0][0]
+
+    @property
+    def features(self) -> Any:
+        """The feature map: one block a kernel."""
+        basis = self.lead.basis
+        if not isinstance(basis, LandmarkBasis):
+            return basis.centred()
+        kernels = tuple(one[0].basis.kernel for one in self.members)
+        return LandmarkFamily(kernels, basis.landmarks, np.dtype(basis.dtype))
+
+    def statistic(
+        self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
+    ) -> MomentStatistic:
+        """The moments of all its kernels, by fold; with their whitenings, a witness sees them."""
+        features, sums = self.features, None
+        if isinstance(features, LandmarkFamily):
+            shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
+            features = replace(features, shifts=np.stack(shifts))
+            sums = None if self.lead.basis.sums is None else np.dtype(self.lead.basis.sums)
+        statistic = MomentStatistic(features, targets, self.lead.last.unlabelled, partition.folds, sums=sums)
+        return witnessed(statistic, whitenings, rows) if self.lead.last.has_witness else statistic
+
+    def judge(
+        self,
+        targets: Targets,
+        partition: Partition,
+        weights: Array | None = None,
+        intercepts: Array | None = None,
+        *,
+        with_loss: bool = True,
+    ) -> GridScores:
+        """The scores of all candidates by fold; without coefficients it serves a plan."""
+        wide = max(len(one) for one in self.members) * targets.width
+        shape = (len(self.members), partition.folds.count, self.features.width, wide)
+        if weights is None or intercepts is None:
+            weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
+        return GridScores(self.features, weights, intercepts, partition.folds, targets, with_loss)
+
+    def halves(self) -> list[Sweep]:
+        """Two sweeps of half the kernels each."""
+        middle = len(self.members) // 2
+        return [Sweep(self.members[:middle]), Sweep(self.members[middle:])]
+
+
+def arrange(
+    members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, counts: bool
+) -> list[Sweep]:
+    """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
+    sweeps = []
+    for group in _share_landmarks(members, rows):
+        if not isinstance(group[0].basis, LandmarkBasis):
+            sweeps.append(Sweep([group]))
+            continue
+        kernels: dict[Any, list[Candidate]] = {}
+        for candidate in group:
+            kernels.setdefault((candidate.basis.dtype, _key(candidate.basis.kernel)), []).append(candidate)
+        for dtype in ("float32", "float64"):
+            lists = [one for (name, _), one in kernels.items() if name == dtype]
+            for family in gather([one[0].basis.kernel for one in lists]):
+                sweeps += within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
+    return sweeps
+
+
+def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
+    """Candidates grouped by their landmarks, which are drawn once a group; each is given its basis."""
+    groups: dict[Any, list[Candidate]] = {}
+    for candidate in members:
+        last = candidate.last
+        if not isinstance(last, LandmarkEstimator):
+            groups.setdefault("rows", []).append(candidate)
+            continue
+        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
+        if given in FOURIER:
+            raise ConfigError(f"landmarks={last.landmarks!r}: random features share no sweep; search with 'uniform'")
+        kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
+        groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
+    for group in groups.values():
+        # rows are shifted where one of them has an intercept; `Problem.at_origin` undoes it for the others
+        group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
+        lead = group[0].basis = group[0].last.basis(rows)
+        bases: dict[Any, Any] = {}
+        for candidate in group:
+            last = candidate.last
+            key = (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
+            if key not in bases:
+                basis = lead if candidate is group[0] else last.basis(rows, like=lead)
+                bases[key] = whitened(basis, choose=last.dtype == "auto")[0] if last.has_witness else basis
+            candidate.basis = bases[key]
+    return list(groups.values())
+
+
+def _kernel_of(last: Any) -> Any:
+    return as_kernel(last.kernel, gamma=last.gamma, degree=last.degree, coef0=last.coef0)
+
+
+def within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> list[Sweep]:
+    """The sweep, or several of fewer kernels where one would not fit the memory of a worker."""
+    if len(one.members) == 1 or fits(one, rows, targets, parts, counts):
+        return [one]
+    return [found for half in one.halves() for found in within_memory(half, rows, targets, parts, counts)]
+
+
+def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> bool:
+    """Whether a worker has the memory for a sweep of these parts; `counts`: and for its scores."""
+    wanted, executor = settings(), executor_in_force(rows)
+    limit = wanted.memory_limit_bytes
+    if isinstance(executor, Client):
+        workers = executor.scheduler_info(n_workers=-1)["workers"].values()
+        limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
+    try:
+        for partition in parts:
+            statistics: list[Any] = [one.statistic(targets, partition, len(rows))]
+            for statistic in statistics + ([one.judge(targets, partition)] if counts else []):
+                plan_sweep(partition.attach(rows), statistic).check(limit, wanted.worker_base_bytes)
+    except PlanTooLarge:
+        return False
+    return True
+
+
+def _seed(random_state: Any) -> Any:
+    """Equal for candidates that would draw the same landmarks."""
+    return (
+        random_state if isinstance(random_state, int | np.integer) else repr(random_state and random_state.get_state())
+    )
+
+
+def _key(kernel: Any) -> Any:
+    return kernel.name, tuple((name, np.asarray(value).tobytes()) for name, value in kernel.get_params().items())

@@ -1,0 +1,95 @@
+"""Every cell of a search knows whether it is right: its scores against least squares that squares nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from rounding import TABLES, N, distance, least_squares
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV, executing
+from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import observe
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE
+
+FOLDS = np.arange(N) % 3
+GRID = {"kernel": [Gaussian(sigma) for sigma in (0.7, 2.0, 4.0, 8.0)], "alpha": [1e-6, 1e-4, 1e-2, 1.0]}
+SCORING = "neg_mean_squared_error"
+
+
+def searched(X, y, model=None, **settings):
+    """The search, whether it warned of inaccurate candidates, and its notes."""
+    notes = []
+    model = model or KernelRidge(landmarks=X[:120])
+    search = SweepSearchCV(model, GRID, **{"cv": FOLDS, "scoring": SCORING, "refit": False, **settings})
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        observe(lambda event: notes.append(event.text) if isinstance(event, Note) else None),
+    ):
+        warnings.simplefilter("always")
+        search.fit(X, y)
+    assert {one.category for one in caught} <= {Inaccurate, RankDeficient}
+    warned = [str(one.message) for one in caught if one.category is Inaccurate]
+    return search, warned, [note for note in notes if "swept again" in note]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("features", TABLES)
+def test_scores_are_those_of_least_squares_or_marked(features, dtype):
+    X, y = TABLES[features]
+    X = X.astype(dtype)
+    search, warned, again = searched(X, y)
+    results, Z = search.cv_results_, X[:120].astype(float)
+    marked = results["prediction_error"] > ENOUGH
+    assert len(warned) == bool(marked.any())
+    assert bool(again) == (dtype == "float32")
+    for i, params in enumerate(results["params"]):
+        for j in range(3):
+            train, test = X[j != FOLDS].astype(float), X[j == FOLDS].astype(float)
+            wanted = least_squares(params["kernel"], Z, train, y[j != FOLDS], params["alpha"], at=test)
+            true = np.mean((y[j == FOLDS] - wanted) ** 2)
+            off = abs(-results[f"split{j}_test_score"][i] / true - 1)
+            # a change of predictions by ε moves a squared error by 2ε‖f‖/‖y − f‖ of it
+            far = PROMISE * np.linalg.norm(wanted) / np.sqrt(true * len(test))
+            assert off <= 2 * far + far**2 or marked[i]
+
+
+def test_what_stays_coarse_is_told_with_its_size():
+    X, y = TABLES[4]
+    search, (told,), again = searched(X.astype("f4"), y, KernelRidge(landmarks=X[:120], dtype="float32"))
+    assert again  # sums in float64, of the same blocks
+    off = int((search.cv_results_["prediction_error"] > ENOUGH).sum())
+    assert told.startswith(f"{off} of 16 candidates may be judged wrongly")
+
+
+def test_the_best_model_is_right_though_the_search_swept_in_float32():
+    X, y = TABLES[10]
+    X = X.astype("f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankDeficient)
+        search = SweepSearchCV(KernelRidge(landmarks=X[:120]), GRID, cv=FOLDS).fit(X, y)
+    best, params = search.best_estimator_, search.best_params_
+    assert best.certificates_["prediction_error"] <= ENOUGH
+    wanted = least_squares(params["kernel"], X[:120].astype(float), X.astype(float), y, params["alpha"])
+    assert distance(best.predict(X), wanted) <= PROMISE
+
+
+def test_classes_are_judged_by_the_better_models_and_a_resumption_reads_both_sweeps_back(tmp_path):
+    X, y = TABLES[10]
+    X, labels = X.astype("f4"), (y > y.mean()).astype(int)
+    model = KernelRidgeClassifier(landmarks=X[:120])
+    tables = []
+    for resume in (False, True):
+        with executing("serial", run=tmp_path / "run", resume=resume):
+            search, _, again = searched(X, labels, model, scoring="accuracy")
+        assert again
+        tables.append(search.cv_results_)
+    for name in ("mean_test_score", "prediction_error"):
+        np.testing.assert_array_equal(tables[0][name], tables[1][name])
+    assert np.isfinite(tables[0]["prediction_error"]).all()
+    wide = searched(X.astype("f8"), labels, model, scoring="accuracy")[0].cv_results_
+    right = (tables[0]["prediction_error"] <= ENOUGH) & (wide["prediction_error"] <= ENOUGH)
+    assert right.sum() >= 8
+    assert np.abs(tables[0]["mean_test_score"] - wide["mean_test_score"])[right].max() <= 2 / N
