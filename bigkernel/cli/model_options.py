@@ -54,7 +54,7 @@ _SOLVER = (
         default="auto",
         show_default=True,
         help="Of krr. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, a sweep a "
-        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 8,192 on.",
+        "step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on.",
     ),
     click.option(
         "--tol",

@@ -177,14 +177,19 @@ class Problem:
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
         return replace(self, statistics=add(self.statistics, uncentred(total, further) if further.any() else total))
 
-    def at_origin(self) -> Problem:
+    def of_targets(self) -> Self:
+        """The same of targets that nothing was taken off."""
+        shift = self.inputs.target_shift
+        if shift is None or not shift.any():
+            return self
+        inputs = replace(self.inputs, target_shift=np.zeros_like(shift))
+        return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift))
+
+    def at_origin(self) -> Self:
         """The same of rows and targets that nothing was taken off."""
-        inputs, statistics = self.inputs, self.statistics
-        if inputs.target_shift is not None and inputs.target_shift.any():
-            statistics = unshifted(statistics, inputs.target_shift)
-            inputs = replace(inputs, target_shift=np.zeros_like(inputs.target_shift))
-        basis, statistics = self.basis.at_origin(statistics)
-        return replace(self, inputs=inputs, basis=basis, statistics=statistics)
+        problem = self.of_targets()
+        basis, statistics = problem.basis.at_origin(problem.statistics)
+        return replace(problem, basis=basis, statistics=statistics)
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""

@@ -32,9 +32,10 @@ from bigkernel.estimators.state_schema import (
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.gcv import best_alpha
+from bigkernel.solvers.linear import linear_ridge
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import identity, nystrom_ridge, require_alpha
+from bigkernel.solvers.ridge import identity, require_alpha
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
 from bigkernel.streaming.plan import Plan
 
@@ -119,7 +120,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
         `like`: a basis whose point is taken.
         """
-        return like or RowBasis(near_mean(rows) if self.fit_intercept else np.zeros(rows.shape[1]))
+        return like or RowBasis(near_mean(rows))
 
     def adopt(self, problem: Problem, rows: Rows, targets: Targets) -> Self:
         """Become the model of these sums of the rows, as after a sweep of one's own."""
@@ -166,18 +167,19 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
             raise DataError("y: no labelled row with a weight above zero")
         if not np.isfinite(problem.statistics["G"]).all():
             raise DataError("X: squares of its values leave the range of float64; scale the rows")
-        moments, whitening, alpha = problem.moments, identity(problem.basis.width), self._alpha()
+        shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
+        moments = (problem if flag else problem.of_targets()).moments
         if alpha == "gcv":
-            alpha = best_alpha(moments, whitening, fit_intercept=self.fit_intercept)
+            alpha = best_alpha(replace(moments, shift=shift), identity(len(shift)), fit_intercept=flag)
         certificates = Certificates()
-        coef, intercept, error = nystrom_ridge(
-            moments, whitening, float(alpha), fit_intercept=self.fit_intercept, certificates=certificates
+        coef, intercept, error = linear_ridge(
+            moments, shift, float(alpha), fit_intercept=flag, certificates=certificates
         )
         certificates.warn()
         solution = RidgeSolution(
             coef=coef,
-            intercept=intercept - problem.basis.shift @ coef + problem.inputs.shift,
-            rank=whitening.rank,
+            intercept=intercept + (problem.inputs.shift if flag else 0.0),
+            rank=problem.basis.width,
             alpha=float(alpha),
             training_mse=error / moments.n,
             with_intercept=self.fit_intercept,
@@ -208,8 +210,8 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 class LinearRegression(_Linear):
     """Least squares; the minimum-norm solution where the columns are dependent.
 
-    Solved through the normal equations of centred rows: directions whose singular value is below about √(n·eps) of the
-    largest count as absent.
+    Solved through the normal equations of centred columns of unit length: directions whose singular value is below
+    about 1e-7 of the largest count as absent, and where predictions may be off by a thousandth there is a warning.
 
     Parameters
     ----------

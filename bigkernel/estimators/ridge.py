@@ -196,7 +196,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
     solver : "auto", "direct" or "cg"
         "direct": from the m×m moments of one sweep, which are kept. "cg": by conjugate gradients, each step a sweep
         that sums m×c numbers, for more landmarks than m×m moments allow (beyond about 10,000); no statistics are kept,
-        hence no `partial_fit`, `refit`, `with_landmarks` or `return_std`. "auto": "cg" from 8,192 landmarks on where
+        hence no `partial_fit`, `refit`, `with_landmarks` or `return_std`. "auto": "cg" from 4,096 landmarks on where
         that costs less arithmetic (and alpha is a number above 0, the kernel positive definite), else "direct".
     tol : float, default 1e-3
         Of "cg": the share of the objective by which it may end above its least value.

@@ -244,7 +244,7 @@ class Work:
             problem = candidate.last.sweep(self.rows, self.targets, self.inputs, candidate.basis)[0]
         targets = self.targets
         if not candidate.penalty.fit_intercept:
-            problem, targets = problem.at_origin(), replace(targets, shift=None)
+            problem, targets = problem.of_targets(), replace(targets, shift=None)
         candidate.last.adopt(problem, self.rows, targets)
 
 

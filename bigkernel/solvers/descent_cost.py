@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-AUTO_LEAST = 8192  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
+AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
 CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for each product
 WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
 SHARES = (4, 8, 16)  # rows of the sub-sample a landmark

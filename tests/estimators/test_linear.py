@@ -52,6 +52,52 @@ def test_an_offset_of_the_rows_costs_no_digits(ours, theirs, params, offset):
     assert_allclose(model.predict(far), near.predict(X), atol=1e-7)
 
 
+def right(rows, y, alpha, fit_intercept):
+    """Fitted values and squared error of ridge by QR of columns of unit length, in 80 bits: nothing is squared."""
+    A = np.hstack([rows, np.ones((len(rows), int(fit_intercept)))]).astype(np.longdouble)
+    penalty = np.sqrt(np.longdouble(alpha)) * np.eye(A.shape[1])
+    penalty[rows.shape[1] :] = 0
+    tall, rest = np.vstack([A, penalty]), np.concatenate([y, np.zeros(len(penalty))]).astype(np.longdouble)
+    tall /= np.sqrt((tall**2).sum(axis=0))
+    for _ in range(2):  # modified Gram-Schmidt, twice
+        for k in range(tall.shape[1]):
+            tall[:, k] /= np.sqrt((tall[:, k] ** 2).sum())
+            tall[:, k + 1 :] -= np.outer(tall[:, k], tall[:, k] @ tall[:, k + 1 :])
+    fitted = (tall @ (tall.T @ rest))[: len(rows)]
+    return fitted.astype(float), float(((y - fitted) ** 2).sum())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-6, 1.0])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("units", [np.ones(D), 10.0 ** np.arange(-4, 6, 2)], ids=["one unit", "several"])
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_neither_offsets_nor_units_drop_a_direction(offset, units, fit_intercept, alpha):
+    rows = (X + offset * np.array([1, -1, 2, 0, 1])) * units
+    model = Ridge(alpha, fit_intercept=fit_intercept).fit(rows, y)
+    wanted, error = right(rows, y, alpha, fit_intercept)
+    assert np.linalg.norm(model.predict(rows) - wanted) <= 1e-8 * np.linalg.norm(y)
+    assert_allclose(model.training_mse_ * N, error, rtol=1e-7)
+    assert model.certificates_["prediction_error"] < 1e-12
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("apart", [1e-4, 1e-6])
+def test_what_nearly_dependent_columns_cost_is_told(apart, fit_intercept):
+    rows = np.column_stack([X, X[:, 0] + apart * rng.normal(size=N)])
+    model = LinearRegression(fit_intercept=fit_intercept).fit(rows, y)
+    wanted, _ = right(rows, y, 0.0, fit_intercept)
+    off = np.linalg.norm(model.predict(rows) - wanted) / np.linalg.norm(wanted - wanted.mean())
+    assert off <= 10 * model.certificates_["prediction_error"] <= 1e-2
+
+
+def test_a_column_of_ones_is_an_intercept():
+    far = np.column_stack([X + 1e4, np.full(N, 3.0)])
+    model = LinearRegression(fit_intercept=False).fit(far, Y)
+    wanted = LinearRegression().fit(far[:, :-1], Y)
+    assert_allclose(model.predict(far), wanted.predict(far[:, :-1]), rtol=1e-9)
+    assert_array_equal(model.intercept_, 0)
+
+
 @both
 def test_an_offset_of_the_targets_goes_to_the_intercept(ours, theirs, params):
     model = ours(**params).fit(X, Y + 1e6)

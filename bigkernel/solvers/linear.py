@@ -1,0 +1,108 @@
+"""Ridge regression on rows themselves, from their moments about a point near the mean.
+
+Columns are centred, and scaled to be of one length with their penalty, before anything is factored, and this is undone
+after it: neither an offset nor a unit costs digits. With G and C about the mean μ of the rows and H = G + αI, the
+solution with an intercept is v = H⁻¹C. Without one, (H + nμμᵀ)w = C + nμȳ moves it along one direction,
+    w = v + u (ȳ − ⟨μ, v⟩) n/(1 + n⟨μ, u⟩),  u = H⁻¹μ;
+where H is singular and μ has a part in its null space, the mean of the targets is met there at no cost.
+Shapes: d columns, c targets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.solvers.residuals import Certificates, probes
+from bigkernel.solvers.ridge import Factor, Reduced, centre, factorize, squared_error
+from bigkernel.statistics.moments import Moments
+
+Array = NDArray[Any]
+_EPS = float(np.finfo(np.float64).eps)
+_FLAT = 100.0  # times the rounding of its values, that the spread of a column must exceed
+_ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
+_ROUNDING = 2.0 * _EPS  # of an entry of the moments of scaled columns, as measured
+
+
+def linear_ridge(
+    moments: Moments, shift: Array, alpha: float, *, fit_intercept: bool, certificates: Certificates
+) -> tuple[Array, Array, Array]:
+    """Coefficients (d, c), intercept (c,) and training squared errors (c,) of min ‖XW + 1b − Y‖² + α‖W‖².
+
+    The solution of least norm where columns are dependent and α = 0.
+
+    Parameters
+    ----------
+    moments : of the rows less `shift` (d,), a point near their mean
+    certificates : take the residual, the condition, the effective degrees of freedom and the errors of predictions
+    """
+    small = centre(moments, fit_intercept=True)
+    mean = small.mean + shift
+    scale = _scale(small, shift, alpha)
+    scaled = Reduced(
+        small.n,
+        G=scale[:, None] * small.G * scale,
+        C=scale[:, None] * small.C,
+        q=small.q,
+        mean=small.mean,
+        target_mean=small.target_mean,
+    )
+    whole = scaled.G + np.diag(alpha * scale**2)
+    factor = factorize(whole, 0.0)
+    w = factor.certified(whole, scaled.C, 0.0, certificates)
+    certificates.figures["effective_dof"] = _effective_dof(scaled.G, factor)
+    null = np.linalg.qr(scale[:, None] * factor.dropped)[0] if factor.dropped is not None else np.zeros((len(w), 0))
+    v = _without(null, scale[:, None] * w)
+    missed = small.target_mean - mean @ v
+    if fit_intercept:
+        certificates.errors = _errors(scaled, factor, w, moments.rows)
+        return v, missed, squared_error(small, v)
+    along = null @ (null.T @ mean)
+    if factor.dropped is not None and small.n * np.sum((factor.dropped.T @ (scale * mean)) ** 2) > _ALONG:
+        v += np.outer(along, missed) / (along @ along)
+        error = squared_error(small, v)
+    else:
+        u = _without(null, scale * factor.solve((scale * mean)[:, None])[:, 0])
+        v += np.outer(u, missed) * (small.n / (1 + small.n * (mean @ u)))
+        error = squared_error(small, v) + small.n * (small.target_mean - mean @ v) ** 2
+    certificates.errors = _errors(scaled, factor, v / scale[:, None], moments.rows)
+    return v, np.zeros_like(missed), error
+
+
+def _scale(small: Reduced, shift: Array, alpha: float) -> Array:
+    """What makes the diagonal of G + αI one, (d,); 1 for columns that do not vary beyond rounding, where α = 0."""
+    squares = np.diagonal(small.G).copy()
+    blur = small.n * (_FLAT * _EPS) ** 2 * shift**2 + _FLAT * _EPS * small.n * small.mean**2
+    flat = squares <= blur
+    small.G[flat], small.G[:, flat], small.C[flat] = 0, 0, 0
+    lengths = np.sqrt(np.where(flat, 0, squares) + alpha)
+    return 1 / np.where(lengths > 0, lengths, 1)
+
+
+def _without(null: Array, w: Array) -> Array:
+    """The part of w outside the null space."""
+    return np.asarray(w - null @ (null.T @ w))
+
+
+def _effective_dof(G: Array, factor: Factor) -> float:
+    """tr(G(G + αI)⁻¹), of scaled columns."""
+    return float(np.trace(factor.solve(G)))
+
+
+def _errors(scaled: Reduced, factor: Factor, w: Array, rows: float) -> Errors:
+    """How far rounding of the moments moves predictions, relative to their norm about the mean.
+
+    Every entry of the moments of columns of unit length is rounded alike, E by ε and δ by ε‖y‖, so that H⁻¹(δ − Ew)
+    is the image of independent entries of variance ε²(‖y‖² + ‖w‖²).
+    """
+    predicted = float((w * (scaled.G @ w)).sum())
+    if not w.any() or not predicted > 0:
+        return Errors(0.0, 0.0, 0.0)
+    x = factor.solve(probes(len(w), VECTORS))
+    power = float(np.abs((x * (scaled.G @ x)).sum(axis=0)).sum()) / VECTORS
+    of_sums = power * _ROUNDING**2 * float((scaled.q + (w**2).sum(axis=0)).sum())
+    lost = factor.hidden * float(squared_error(scaled, w).sum()) / max(rows, 1.0)
+    return Errors(float(np.sqrt(of_sums / predicted)), float(np.sqrt(lost / predicted)), 0.0)
