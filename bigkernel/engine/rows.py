@@ -19,7 +19,7 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel.config import Settings
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, ZarrSource, source_of, window
+from bigkernel.engine.sources import DaskSource, NumpySource, Source, ZarrSource, source_of, state_of, window
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import COLUMNS, Corpus
@@ -136,6 +136,19 @@ class Rows:
         for source in self.stored:
             if source.path:
                 zarr_arrays.require_chunks(source.array)
+
+    def state(self) -> dict[str, Any]:
+        """What changes when values do that are not in a store of ours, as far as can be told: by name of the array."""
+        return {name: state_of(source) for name, source in {"X": self.x, **self.columns}.items()}
+
+    def require_state(self, before: dict[str, Any]) -> None:
+        """Raise `DataError` where an array is not as it was before."""
+        for name, state in self.state().items():
+            if state != before[name]:
+                raise DataError(
+                    f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
+                    "removed); what was summed up is of neither state: fit again when it is at rest"
+                )
 
     def part(self, start: int, stop: int) -> Rows:
         """The part of the rows that a task needs to read start … stop."""
@@ -284,9 +297,8 @@ def as_rows(
     if isinstance(X, Rows):
         rows = X
     elif isinstance(X, Corpus):
-        columns: dict[str, Source] = {name: ZarrSource(X.path, name) for name in COLUMNS if name in X.columns}
-        rows = Rows(ZarrSource(X.path, "x"), columns, name=X.path, classes=X.info.classes)
-        rows.require_chunks()
+        columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name) for name in COLUMNS if name in X.columns}
+        rows = Rows(ZarrSource.of_corpus(X.path, "x"), columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

@@ -5,9 +5,10 @@ A source is plain picklable data; a task reads only the rows that it needs. Row 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import dask
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
+from bigkernel.storage.chunk_marks import Marks
 from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:
@@ -90,19 +92,32 @@ class NumpySource(Source):
 
 @dataclass(frozen=True, eq=False)
 class ZarrSource(Source):
-    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given."""
+    """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
+
+    `marks` are those of the chunks of an array of ours, which every read compares with what is there.
+    """
 
     path: str = ""
     name: str = ""
     foreign: zarr.Array | None = None
+    marks: Marks | None = None
+
+    @classmethod
+    def of_corpus(cls, path: str, name: str) -> Self:
+        """An array of a corpus, whose chunks are those that were sealed.
+
+        Raises
+        ------
+        ChunkMissing, ChunkCorrupt, DataError
+            They are not.
+        """
+        marks = zarr_arrays.marks_of(path, name, _opened(path, name))
+        return cls(path, name, marks=marks)
 
     @cached_property
     def array(self) -> zarr.Array:
         """The open array."""
-        if self.foreign is not None:
-            return self.foreign
-        group, _ = zarr_arrays.open_group(self.path, "corpus")
-        return zarr_arrays.open_array(group, self.name)
+        return _opened(self.path, self.name) if self.foreign is None else self.foreign
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "array"}
@@ -121,13 +136,21 @@ class ZarrSource(Source):
         return (*range(0, self.shape[0], step), self.shape[0])
 
     def read(self, start: int, stop: int) -> Array:
-        return zarr_arrays.read(self.array, start, stop)
+        return zarr_arrays.read(self.array, start, stop, self.marks)
 
     def part(self, start: int, stop: int) -> Source:
-        return self
+        if self.marks is None:
+            return self
+        step = self.array.chunks[0]
+        return replace(self, marks=self.marks.part(start // step, -(-stop // step)))
 
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
+
+
+def _opened(path: str, name: str) -> zarr.Array:
+    group, _ = zarr_arrays.open_group(path, "corpus")
+    return zarr_arrays.open_array(group, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +231,23 @@ def window(source: Source, start: int, stop: int) -> Source:
     if isinstance(source, DaskSource):
         return DaskSource(source.array[start:stop])
     return Window(source, start, stop - start)
+
+
+def state_of(source: Source) -> Any:
+    """What changes when the values of a source do, as far as can be told, where reads do not tell it; None: nothing."""
+    origin = source.origin
+    if isinstance(origin, ZarrSource) and origin.marks is None:
+        return origin.fingerprint()
+    values: Any = origin.values if isinstance(origin, NumpySource) else None
+    while values is not None and not isinstance(values, np.memmap):
+        values = getattr(values, "base", None)
+    if values is None or values.filename is None:
+        return None
+    try:
+        found = os.stat(values.filename)
+    except OSError:
+        return "it was removed"
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _is_dask_array(values: Any) -> bool:

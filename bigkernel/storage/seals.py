@@ -151,12 +151,22 @@ def chunks_digest(base: Path) -> tuple[str, int]:
             path = os.path.join(directory, name)
             if name == METADATA and directory == str(base):
                 continue
-            with open(path, "rb") as chunk:
-                size = os.fstat(chunk.fileno()).st_size
-                chunk.seek(max(0, size - 4))
-                total.update(f"{os.path.relpath(path, base)} {size} {chunk.read().hex()}\n".encode())
+            total.update(described(os.path.relpath(path, base), *mark_of(path)))
             count += 1
     return total.hexdigest(), count
+
+
+def mark_of(path: str | os.PathLike[str]) -> tuple[int, bytes]:
+    """Size and last four bytes of a chunk's file."""
+    with open(path, "rb") as chunk:
+        size = os.fstat(chunk.fileno()).st_size
+        chunk.seek(max(0, size - 4))
+        return size, chunk.read(4)
+
+
+def described(key: str, size: int, end: bytes) -> bytes:
+    """A chunk's line in the digest of its array."""
+    return f"{key} {size} {end.hex()}\n".encode()
 
 
 def metadata_bytes(path: Path, limit_bytes: int = _METADATA_BYTES) -> bytes:

@@ -28,6 +28,7 @@ from bigkernel.config import settings
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 from bigkernel.storage import seals
 from bigkernel.storage.atomic_write import publishing
+from bigkernel.storage.chunk_marks import Marks
 from bigkernel.storage.retry import retry
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
@@ -194,8 +195,33 @@ def require_chunk(array: zarr.Array, index: int) -> None:
             raise ChunkMissing(f"{array.store_path}: the chunk {key} is missing")
 
 
-def read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
+def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array) -> Marks | None:
+    """The marks of the chunks of an array of the sealed group at `path`; None where they do not hold whole rows.
+
+    Raises
+    ------
+    ChunkMissing, ChunkCorrupt, DataError
+        Chunks that are not there, do not read back, or are others than those that were sealed.
+    """
+    require_chunks(array)
+    if array.nchunks != -(-array.shape[0] // array.chunks[0]):
+        return None
+    sealed, base = seals.verify(Path(path)).arrays[name], directory_of(array)
+    found = Marks.of(array, base)
+    if found.digest(array) != sealed.chunks:
+        for start in range(0, array.shape[0], array.chunks[0]):  # a damaged chunk has a name
+            read(array, start, min(start + array.chunks[0], array.shape[0]))
+        text = "swapped, exchanged or older"
+        raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {text}; {seals.RESTORE}")
+    return found
+
+
+def read(array: zarr.Array, start: int, stop: int, marks: Marks | None = None) -> NDArray[Any]:
     """Rows start:stop of `array`, every checksum verified; an error of the store is tried again, chunk by chunk.
+
+    Parameters
+    ----------
+    marks : of the chunks that these rows are in, which the files must have once they were read
 
     Raises
     ------
@@ -204,6 +230,20 @@ def read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
     OSError
         The store failed `bigkernel.retries` times more.
     """
+    values = _read(array, start, stop)
+    if marks is not None and stop > start:
+        step = array.chunks[0]
+        retry(
+            lambda: marks.require(array, directory_of(array), start // step, -(-stop // step)),
+            times=settings().retries,
+            passing=_passing,
+            failed=lambda error: _logger.warning("%s: its chunks could not be looked at: %s", array.store_path, error),
+            pause_seconds=_RETRY_SECONDS,
+        )
+    return values
+
+
+def _read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
     try:
         return np.asarray(array[start:stop])
     except Exception as error:
@@ -298,7 +338,13 @@ def publish(
 def read_group(
     path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`."""
+    """Arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`.
+
+    Raises
+    ------
+    ChunkMissing, ChunkCorrupt, DataError
+        Names what is damaged, or not what was sealed once all of it was read.
+    """
     group, attributes = open_group(path, kind)
     links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
     if links:
@@ -310,7 +356,10 @@ def read_group(
     for array in handles.values():
         require_chunks(array)
         _require_content(array)
-    return {
+    found = {
         name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
         for name, array in handles.items()
-    }, attributes
+    }
+    for name, text in seals.changed_arrays(Path(path), seals.verify(Path(path))):
+        raise DataError(f"{path}/{name}: {text}; {seals.RESTORE}")
+    return found, attributes

@@ -309,11 +309,13 @@ def test_another_version_of_a_package_is_refused(tmp_path, monkeypatch, package)
         sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
 
 
-def test_rows_rewritten_on_disk_are_another_job(tmp_path, make_corpus):
+def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
     noise = np.random.default_rng(0).integers(0, 256, (2, N, D), dtype=np.uint8)  # both of one size on disk
     rows = as_rows(make_corpus(noise[0]))
     sweep(rows, Sums(D), client="serial", run=tmp_path / "run")
-    zarr.open_group(tmp_path / "corpus", mode="r+")["x"][...] = noise[1]
+    make_corpus(noise[1], name="other")
+    (tmp_path / "corpus").rename(tmp_path / "before")
+    (tmp_path / "other").rename(tmp_path / "corpus")
     rows = as_rows(bigkernel.open_corpus(tmp_path / "corpus"))
     with pytest.raises(ResumeMismatch, match="rows was"):
         sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True)

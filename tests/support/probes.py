@@ -6,9 +6,11 @@ Workers import them from here by name, so that they are plain data on the way.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -153,6 +155,56 @@ class Keep:
     def __call__(self, chunk: Chunk) -> None:
         if not _kept:
             _kept.append(np.full(self.n_bytes, 1, np.uint8))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Changes the corpus at `path` at the chunk that begins with row `at`: see `CHANGES`.
+
+    `other` is a corpus of the same shape, `chunk` the number of the chunk that is meant.
+    """
+
+    what: str
+    path: str
+    other: str
+    at: int
+    chunk: int
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.start == self.at:
+            CHANGES[self.what](Path(self.path), Path(self.other), self.chunk)
+
+    def here(self) -> None:
+        """Do it now."""
+        CHANGES[self.what](Path(self.path), Path(self.other), self.chunk)
+
+
+def _chunk_file(path: Path, chunk: int) -> Path:
+    return path / "x" / "c" / str(chunk) / "0"
+
+
+def _exchange(path: Path, other: Path, chunk: int) -> None:
+    path.rename(path.with_name("gone"))
+    other.rename(path)
+
+
+def _swap(path: Path, other: Path, chunk: int) -> None:
+    one, two, aside = _chunk_file(path, chunk), _chunk_file(path, chunk - 1), path.with_name("aside")
+    one.rename(aside)
+    two.rename(one)
+    aside.rename(two)
+
+
+CHANGES: dict[str, Callable[[Path, Path, int], object]] = {
+    "the store is removed": lambda path, other, chunk: shutil.rmtree(path),
+    "a chunk is removed": lambda path, other, chunk: _chunk_file(path, chunk).unlink(),
+    "a chunk is cut short": lambda path, other, chunk: os.truncate(_chunk_file(path, chunk), 20),
+    "the store is exchanged": _exchange,
+    "two chunks are swapped": _swap,
+    "a chunk is written anew": lambda path, other, chunk: shutil.copy(
+        _chunk_file(other, chunk), _chunk_file(path, chunk)
+    ),
+}
 
 
 @dataclass(frozen=True)

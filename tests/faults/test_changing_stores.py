@@ -1,0 +1,138 @@
+"""F41, stores that change under a job: every one is a named error, on threads and workers, and never a result."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import zarr
+from probes import CHANGES, Change, Sums
+
+from bigkernel import Gaussian, KernelRidge, executing
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.monitor.events import SegmentDone
+from bigkernel.monitor.scope import observe
+
+N, D, CHUNK_ROWS = 640, 8, 20
+CHUNKS = N // CHUNK_ROWS
+rng = np.random.default_rng(41)
+X, OTHER = rng.integers(0, 256, (2, N, D), dtype=np.uint8)  # both of one size on disk
+Y = X[:, 0] / 255.0
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def changing(make_corpus, tmp_path):
+    """Makes a corpus, and how it will change."""
+
+    def make(what, at, chunk, place=""):
+        corpus = make_corpus(X, name=f"corpus{place}", y=Y, chunk_rows=CHUNK_ROWS)
+        other = make_corpus(OTHER, name=f"other{place}", y=Y, chunk_rows=CHUNK_ROWS)
+        return corpus, Change(what, str(corpus.path), str(other.path), at, chunk)
+
+    return make
+
+
+def read_on(corpus, change, client):
+    """Tell the error that ended a sweep of the corpus; None: its sums are those of the rows as they were."""
+    rows = as_rows(corpus)
+    try:
+        total = sweep(rows, Sums(D, change), client=client).total
+    except DataError as error:
+        return error
+    np.testing.assert_array_equal(total["sum"], X.sum(axis=0, dtype=float))
+    return None
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_F41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what):
+    draw, told = random.Random(what), 0
+    for moment in range(12):
+        corpus, change = changing(what, 0, draw.randrange(1, CHUNKS), str(moment))
+        steps = [row for segment in plan_sweep(as_rows(corpus), Sums(D)).segments for row in segment.bounds[:-1]]
+        change = replace(change, at=draw.choice(steps[:-2]))
+        error = read_on(corpus, change, draw.choice(["threads", "serial"]))
+        told += error is not None
+        # what is removed or exchanged in pieces may be met at any stage
+        assert error is None or str(corpus.path) in str(error)
+    assert told >= 3  # the others changed what had been read
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("what", CHANGES)
+def test_F41_on_workers(changing, client, what):
+    corpus, change = changing(what, 0, CHUNKS - 1)
+    error = read_on(corpus, change, client)
+    assert isinstance(error, ChunkMissing if what == "a chunk is removed" else DataError)
+    assert str(corpus.path) in str(error)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_F41_no_model_is_made_of_it(changing, what):
+    corpus, change = changing(what, 0, CHUNKS - 1)
+    pending = [change.here]
+
+    def on_first_segment(event):
+        if isinstance(event, SegmentDone) and pending:
+            pending.pop()()
+
+    model = KernelRidge(Gaussian(300.0), n_landmarks=10, random_state=0)
+    with observe(on_first_segment), executing("serial"), pytest.raises(DataError, match="corpus"):
+        model.fit(corpus)
+    assert not pending
+    assert not hasattr(model, "dual_coef_")
+
+
+def test_F41_a_later_sweep_of_the_same_rows_is_compared_with_what_was_opened(changing):
+    corpus, change = changing("the store is exchanged", 0, 3)
+    rows = as_rows(corpus)
+    sweep(rows, Sums(D), client="serial")
+    change.here()
+    with pytest.raises(ChunkCorrupt, match="not those that were opened"):
+        sweep(rows, Sums(D), client="serial")
+
+
+@pytest.mark.parametrize("what", ["two chunks are swapped", "a chunk is written anew"])
+def test_F41_sound_chunks_that_are_not_the_sealed_ones_are_refused_at_once(changing, what):
+    corpus, change = changing(what, 0, 3)
+    change.here()
+    with pytest.raises(DataError, match="not those that were sealed"):
+        as_rows(corpus)
+
+
+@pytest.mark.parametrize("what", ["written", "removed"])
+def test_F41_a_foreign_store_that_changes_is_told_at_the_end_of_the_sweep(tmp_path, what):
+    array = zarr.create_array(tmp_path / "foreign", data=X, chunks=(CHUNK_ROWS, D))
+
+    def change(chunk):
+        if chunk.start == 0:
+            if what == "written":
+                zarr.open_array(tmp_path / "foreign", mode="r+")[-3:] = 1
+            else:
+                (tmp_path / "foreign" / "c" / str(CHUNKS - 1) / "0").unlink()
+
+    with pytest.raises(DataError, match="X was changed while it was read"):
+        sweep(as_rows(array), Sums(D, change), client="threads")
+    assert sweep(as_rows(array), Sums(D), client="threads").total["rows"] == N  # at rest it is read as it is
+
+
+def test_F41_so_is_a_memory_map(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    rows = as_rows(np.load(tmp_path / "x.npy", mmap_mode="r"))
+
+    def change(chunk):
+        if chunk.start == 0:
+            time.sleep(0.05)  # longer than a tick of the clock of files
+            with open(tmp_path / "x.npy", "r+b") as file:
+                file.seek(-D, os.SEEK_END)
+                file.write(bytes(D))
+
+    with pytest.raises(DataError, match="X was changed while it was read"):
+        sweep(rows, Sums(D, change), client="serial")
