@@ -140,17 +140,27 @@ def leave_report(run: str | os.PathLike[str]) -> None:
 def choose(rows: Rows, client: ExecutorChoice) -> Client | Literal["serial", "threads"]:
     """The client or the name of the executor that runs the tasks; see `sweep`."""
     if isinstance(client, Client):
-        return "threads" if rows.in_memory else client
+        return "threads" if rows.in_memory else _synchronous(client)
     if client in ("serial", "threads"):
         return client
     if client is not None:
         raise ConfigError(f"client: expected a distributed.Client, 'serial', 'threads' or None, found {client!r}")
     if not rows.in_memory:
         try:
-            return distributed.default_client()
+            current = distributed.default_client()
         except ValueError:
-            pass
+            return "threads"
+        return _synchronous(current)
     return "threads"
+
+
+def _synchronous(client: Client) -> Client:
+    if client.asynchronous:
+        raise ConfigError(
+            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
+            "asynchronous=True, for instance Client(client.scheduler.address)"
+        )
+    return client
 
 
 def executor_in_force(rows: Rows) -> Client | Literal["serial", "threads"]:

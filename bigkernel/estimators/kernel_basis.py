@@ -329,8 +329,8 @@ def unit_diagonal(kernel: Kernel) -> bool:
 def _within(kernel: Kernel, landmarks: Array, dtype: str) -> bool:
     """True where sums of products of kernel values, which k(z, z) bounds, stay in the range of a dtype by far."""
     with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.abs(kernel.diag(landmarks)).max()
-        return bool(1e9 * largest**2 < np.finfo(dtype).max)
+        largest, limits = np.abs(kernel.diag(landmarks)).max(), np.finfo(dtype)
+        return bool(1e9 * largest**2 < limits.max and not 0 < largest**2 < 1e9 * limits.tiny)
 
 
 def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool = True) -> tuple[Kernel, int, Array]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 Array = NDArray[Any]
+_FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
 _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
 
 
@@ -63,7 +64,11 @@ class Bound:
             centred[...] = rounded
             squares = np.einsum("ij,ij->i", centred, centred)
             # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
-            blur = gamma * squares.max(initial=0.0) * np.finfo(dtype).eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)
+            limits, largest = np.finfo(dtype), float(squares.max(initial=0.0))
+            blur = gamma * largest * limits.eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)
+            vanish = gamma * largest > limits.eps and largest < _FAR * float(limits.tiny)
+            if gamma > float(limits.max) / _FAR or vanish:  # rows so small that γ or their squares leave the range
+                blur = np.inf
             # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
             weights = np.empty((Z.shape[1] + 2, len(Z)), dtype)
             np.multiply(centred.T, 2 * gamma, out=weights[:-2], casting="same_kind")

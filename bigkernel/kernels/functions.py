@@ -215,7 +215,10 @@ class Laplacian(Kernel):
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * self.resolve(Z).gamma)
+            gamma = self.resolve(Z).gamma
+            blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * gamma)
+        if gamma > float(np.finfo(dtype).max):
+            blur = np.inf
         _refuse_blur(self.name, np.dtype(dtype), blur)
         return Bound(self.finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -64,6 +65,17 @@ def test_the_current_client_is_used_for_rows_that_are_not_in_memory(rows, cluste
         assert choose(rows, None) is current
         assert choose(as_rows(X), None) == "threads"
         assert sweep(rows, Sums(D)).executor == "dask"
+
+
+def test_an_asynchronous_client_is_refused_by_name():
+    async def try_it():
+        async with Client(processes=False, asynchronous=True, dashboard_address=None) as current:
+            rows = as_rows(da.from_array(X, chunks=(20, -1)))
+            for client in (current, None):  # given, or the default one
+                with pytest.raises(ConfigError, match="is asynchronous"):
+                    choose(rows, client)
+
+    asyncio.run(try_it())
 
 
 def test_rows_in_memory_never_travel(client, tmp_path):

@@ -576,3 +576,25 @@ def test_a_kernel_whose_moments_lose_what_it_knows_is_warned_of_in_float64_too()
 def test_certificates_are_the_same_every_time():
     models = [KernelRidge(Gaussian(1.0), n_landmarks=M, random_state=0).fit(as_rows(X, Y)) for _ in range(2)]
     assert models[0].certificates_ == models[1].certificates_
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "linear"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-45, 1e-40, 1e-30, 1e-20, 1e20, 1e30])
+def test_rows_at_the_ends_of_the_range_are_fitted_or_refused_by_name(scale, kernel, dtype):
+    rng = np.random.default_rng(6)
+    near = rng.normal(size=(200, 3))
+    rows, y = (near * scale).astype(dtype), near[:, 0]
+    model = KernelRidge(kernel, n_landmarks=20, alpha=1e-3, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Inaccurate)
+        warnings.simplefilter("ignore", RankDeficient)
+        try:
+            found = model.fit(rows, y).predict(rows)
+        except DataError:  # of rows that have no distances in this range
+            assert scale < 1e-40 or scale > 1e18
+            return
+    assert np.isfinite(found).all()
+    if kernel != "linear" and 1e-38 < scale < 1e18:  # of widths that follow the rows: the same fit as of rows of size 1
+        wanted = KernelRidge(kernel, n_landmarks=20, alpha=1e-3, random_state=0).fit(near, y).predict(near)
+        np.testing.assert_allclose(found, wanted, atol=1e-2)
