@@ -34,6 +34,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "worker_base_bytes": (0, 2**40),
 }
 _SWITCHES = ("monitor",)  # true or false
+_NAMES = ("page_hosts",)  # lists of names
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Settings:
     memory_limit_bytes: int
     worker_base_bytes: int
     monitor: bool
+    page_hosts: tuple[str, ...]
 
 
 def settings(**overrides: int | None) -> Settings:
@@ -67,7 +69,7 @@ def settings(**overrides: int | None) -> Settings:
         raise ConfigError(f"bigkernel: expected a mapping of settings, found {type(found).__name__}")
     values = {str(key).replace("-", "_"): value for key, value in found.items()}
     values.update({key: value for key, value in overrides.items() if value is not None})
-    unknown = sorted(set(values) - {*_RANGES, *_SWITCHES})
+    unknown = sorted(set(values) - {*_RANGES, *_SWITCHES, *_NAMES})
     if unknown:
         known = ", ".join(field.name for field in fields(Settings))
         raise ConfigError(f"bigkernel.{unknown[0]}: unknown setting; the settings are {known}")
@@ -78,4 +80,9 @@ def settings(**overrides: int | None) -> Settings:
     for key in _SWITCHES:
         if not isinstance(values.get(key), bool):
             raise ConfigError(f"bigkernel.{key}: expected true or false, found {values.get(key)!r}")
+    for key in _NAMES:
+        names = values.get(key)
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"bigkernel.{key}: expected a list of names, found {names!r}")
+        values[key] = tuple(names)
     return Settings(**values)

@@ -20,7 +20,8 @@ def test_the_file_of_defaults_and_the_settings_name_the_same_keys():
     with open(os.path.join(os.path.dirname(config.__file__), "bigkernel.yaml")) as file:
         defaults = yaml.safe_load(file)["bigkernel"]
     assert {key.replace("-", "_") for key in defaults} == {field.name for field in fields(Settings)}
-    assert settings() == Settings(**{key.replace("-", "_"): value for key, value in defaults.items()})
+    found = {key.replace("-", "_"): value for key, value in defaults.items()}
+    assert settings() == Settings(**{key: tuple(v) if isinstance(v, list) else v for key, v in found.items()})
 
 
 def test_a_setting_comes_from_dask_and_an_override_goes_before_it():

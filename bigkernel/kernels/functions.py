@@ -215,7 +215,7 @@ class Laplacian(Kernel):
     def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            gamma = self.resolve(Z).gamma
+            gamma = float(self.resolve(Z).gamma)
             blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * gamma)
         if gamma > float(np.finfo(dtype).max):
             blur = np.inf

@@ -19,7 +19,8 @@ from bigkernel.errors import ConfigError
 
 TOUCH = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{touched}]]"
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
-KINDS = {field.name: "true or false" if field.type == "bool" else "an integer" for field in fields(Settings)}
+WORDS = {"bool": "true or false", "int": "an integer", "tuple[str, ...]": "a list of names"}
+KINDS = {field.name: WORDS[str(field.type)] for field in fields(Settings)}
 GARBAGE = {
     "not a number": "nan",
     "infinite": "inf",

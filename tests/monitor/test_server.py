@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,15 +196,43 @@ def test_the_configuration_that_we_ship_shows_the_page_and_no_logs():
             on_scheduler(check, monitored=False)
 
 
+@pytest.mark.parametrize(
+    "host, code",
+    [
+        ("evil.example", 403),
+        ("evil.example:80", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost", 200),
+        ("LOCALHOST.:99", 200),
+        ("jobs.localhost", 200),
+        ("127.0.0.1:8787", 200),
+        ("[::1]:8787", 200),
+        ("192.0.2.7", 200),
+        (socket.gethostname(), 200),
+        ("watch.example.org", 200),
+    ],
+)
+def test_our_routes_answer_under_the_names_of_this_machine_only(host, code):
+    async def check(scheduler):
+        for path in ("/bigkernel", "/bigkernel/state.json", "/bigkernel/ws", "/bigkernel/autoload.js"):
+            answer = await get(scheduler, path, Host=host)
+            assert (answer.code == 403 and b"bigkernel.page-hosts" in answer.body) == (code == 403), (path, answer.code)
+        assert (await get(scheduler, "/bigkernel/state.json", Host=host)).code == code
+        assert (await get(scheduler, "/status", Host=host)).code == 200  # Dask's own pages are its own affair
+
+    with dask.config.set({"bigkernel.page-hosts": ["watch.example.org"]}):
+        on_scheduler(check)
+
+
 def test_a_page_of_another_site_cannot_open_the_connection():
     async def check(scheduler):
         place = f"127.0.0.1:{scheduler.http_server.port}"
         for origin, code in (("http://elsewhere.example", 403), (f"http://{place}", 101)):
             request = HTTPRequest(f"ws://{place}/bigkernel/ws", headers={"Origin": origin})
             try:
-                socket = await websocket_connect(request, subprotocols=["bokeh", "no token"])
+                opened = await websocket_connect(request, subprotocols=["bokeh", "no token"])
                 found = 101
-                socket.close()
+                opened.close()
             except HTTPClientError as error:
                 found = error.code
             assert (origin, found) == (origin, code)

@@ -10,16 +10,20 @@ its dashboard is no documented interface: whatever fails here is logged once, an
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
+import socket
 import weakref
 from typing import Any
 
 from distributed import Scheduler
 from distributed.http.utils import RequestHandler
+from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import IOLoop
 from tornado.web import Application
 
+from bigkernel.config import settings
 from bigkernel.monitor.dashboard import metrics
 from bigkernel.monitor.transport.plugin import NAME, Monitor, state_of
 
@@ -60,7 +64,7 @@ def install(scheduler: Scheduler) -> None:
 
     Never raises: what cannot be shown is logged as a warning.
     """
-    application = getattr(scheduler, "http_application", None)
+    application: Any = getattr(scheduler, "http_application", None)
     if application is None:
         _log.warning("no page and no JSON about jobs: the scheduler has no HTTP server")
         return
@@ -71,6 +75,7 @@ def install(scheduler: Scheduler) -> None:
         dashboard = _dashboard(application)
         prefix = _prefix(application, dashboard)
         application.add_handlers(r".*", [(f"{prefix}/{STATE}", State, {"dask_server": scheduler})])
+        _guard(application, prefix)
         if dashboard is None:
             _log.info("no page about jobs, only /%s: this scheduler has no dashboard (it needs Bokeh)", STATE)
         else:
@@ -107,6 +112,46 @@ def _add_page(scheduler: Scheduler, application: Any, prefix: str) -> None:
     pages.start()
     if PAGE not in variables["pages"]:
         variables["pages"].insert(1, PAGE)
+
+
+def _guard(application: Any, prefix: str) -> None:
+    """Answer what is asked of our routes under the name of another host with 403.
+
+    A site whose name was made to lead here (DNS rebinding) could read them otherwise. It cannot make its name an
+    address, nor that of this machine.
+    """
+    find, ours = application.find_handler, f"{prefix}/{PAGE}"
+
+    def find_handler(request: HTTPServerRequest, **options: Any) -> Any:
+        if request.path.startswith(ours) and not _is_known(str(request.host_name)):
+            return application.get_handler_delegate(request, Refused)
+        return find(request, **options)
+
+    application.find_handler = find_handler
+
+
+def _is_known(host: str) -> bool:
+    """True for addresses, loopback names, the names of this machine and those of `bigkernel.page-hosts`."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        name = host.rstrip(".").lower()
+        here = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+        return name in here | {known.lower() for known in settings().page_hosts} or name.endswith(".localhost")
+    return True
+
+
+class Refused(RequestHandler):
+    """The answer to a request under a name that is not this machine's."""
+
+    def prepare(self) -> None:
+        """Answer 403, to any method."""
+        self.set_status(403)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(
+            "This page does not answer under this host name. Take the address of the scheduler, or put the name into "
+            "bigkernel.page-hosts in the configuration of Dask where the scheduler runs.\n"
+        )
 
 
 class State(RequestHandler):
