@@ -108,6 +108,15 @@ class Sweep:
             weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
         return GridScores(self.features, weights, intercepts, partition.folds, targets, with_loss)
 
+    def by_arithmetic(self) -> list[Sweep]:
+        """A sweep for each arithmetic that its kernels are in; itself where there is one."""
+        groups: dict[Any, list[list[Candidate]]] = {}
+        for members in self.members:
+            basis = members[0].basis
+            key = (basis.dtype, basis.sums) if isinstance(basis, LandmarkBasis) else None
+            groups.setdefault(key, []).append(members)
+        return [Sweep(members) for members in groups.values()]
+
     def halves(self) -> list[Sweep]:
         """Two sweeps of half the kernels each."""
         middle = len(self.members) // 2

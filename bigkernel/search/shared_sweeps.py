@@ -68,9 +68,13 @@ class Work:
 
     def run(self, scores: Sequence[str]) -> Iterator[tuple[Candidate, int, Tested]]:
         """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
+        counts = any(name in OF_CLASSES for name in scores)
         for one in self.sweeps:
             for partition in self.partitions:
-                yield from self._judge(one, partition, scores)
+                # the partition before may have found that some of its kernels need better arithmetic
+                for part in one.by_arithmetic():
+                    for fitting in within_memory(part, self.rows, self.targets, [partition], counts):
+                        yield from self._judge(fitting, partition, scores)
 
     def _judge(
         self, one: Sweep, partition: Partition, scores: Sequence[str]
@@ -104,13 +108,13 @@ class Work:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
         certificates = [Certificates() for _ in one.members if one.lead.last.has_witness]
         whitenings = [
-            members[0].basis.whitening(certificates=found)
-            for members, found in zip(one.members, certificates, strict=False)
+            members[0].basis.whitening(certificates=noted)
+            for members, noted in zip(one.members, certificates, strict=False)
         ]
         statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
         total = sweep(partition.attach(self.rows), statistic, what="tune").total
-        for found in certificates:
-            found.warn()
+        for noted in certificates:
+            noted.warn()
         solved, groups = {}, statistic.groups
         for place, members in enumerate(one.members):
             emit(Step("solve", place, len(one.members)))

@@ -56,6 +56,20 @@ def test_scores_are_those_of_least_squares_or_marked(features, dtype):
             assert off <= 2 * far + far**2 or marked[i]
 
 
+def test_overlapping_splits_are_judged_in_the_same_arithmetic():
+    X, y = TABLES[10]
+    X = X.astype("f4")
+    fold = FOLDS
+    parts = [(np.flatnonzero(fold != j), np.flatnonzero(fold == j)) for j in (0, 1, 0)]  # some rows are tested twice
+    search, _, again = searched(X, y, cv=parts)
+    once, _, _ = searched(X, y)
+    for j, same in ((0, 0), (1, 1), (2, 0)):
+        np.testing.assert_allclose(
+            search.cv_results_[f"split{j}_test_score"], once.cv_results_[f"split{same}_test_score"], rtol=1e-4
+        )
+    assert len(again) == 1  # the second partition begins where the first one ended
+
+
 def test_what_stays_coarse_is_told_with_its_size():
     X, y = TABLES[4]
     search, (told,), again = searched(X.astype("f4"), y, KernelRidge(landmarks=X[:120], dtype="float32"))
