@@ -137,14 +137,11 @@ class Rows:
             if source.path:
                 zarr_arrays.require_chunks(source.array)
 
-    def state(self) -> dict[str, Any]:
-        """What changes when values do that are not in a store of ours, as far as can be told: by name of the array."""
-        return {name: state_of(source) for name, source in {"X": self.x, **self.columns}.items()}
-
-    def require_state(self, before: dict[str, Any]) -> None:
-        """Raise `DataError` where an array is not as it was before."""
-        for name, state in self.state().items():
-            if state != before[name]:
+    def require_unchanged(self) -> None:
+        """Raise `DataError` where values that are not in a store of ours have changed since this was first asked."""
+        for name, source in {"X": self.x, **self.columns}.items():
+            origin = source.origin
+            if isinstance(origin, ZarrSource | NumpySource) and origin.opened != state_of(origin):
                 raise DataError(
                     f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
                     "removed); what was summed up is of neither state: fit again when it is at rest"
@@ -297,8 +294,9 @@ def as_rows(
     if isinstance(X, Rows):
         rows = X
     elif isinstance(X, Corpus):
-        columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name) for name in COLUMNS if name in X.columns}
-        rows = Rows(ZarrSource.of_corpus(X.path, "x"), columns, name=X.path, classes=X.info.classes)
+        there = [name for name in COLUMNS if name in X.columns]
+        columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name, X.seal) for name in there}
+        rows = Rows(ZarrSource.of_corpus(X.path, "x", X.seal), columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

@@ -68,6 +68,11 @@ class NumpySource(Source):
     values: Array
     offset: int = 0
 
+    @cached_property
+    def opened(self) -> Any:
+        """`state_of` when it was first asked for."""
+        return state_of(self)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
@@ -103,16 +108,21 @@ class ZarrSource(Source):
     marks: Marks | None = None
 
     @classmethod
-    def of_corpus(cls, path: str, name: str) -> Self:
-        """An array of a corpus, whose chunks are those that were sealed.
+    def of_corpus(cls, path: str, name: str, seal: str = "") -> Self:
+        """An array of a corpus, whose chunks are those that were sealed; `seal`: of the corpus, see `Corpus`.
 
         Raises
         ------
         ChunkMissing, ChunkCorrupt, DataError
             They are not.
         """
-        marks = zarr_arrays.marks_of(path, name, _opened(path, name))
+        marks = zarr_arrays.marks_of(path, name, _opened(path, name), seal)
         return cls(path, name, marks=marks)
+
+    @cached_property
+    def opened(self) -> Any:
+        """`state_of` when it was first asked for."""
+        return state_of(self)
 
     @cached_property
     def array(self) -> zarr.Array:
@@ -233,17 +243,18 @@ def window(source: Source, start: int, stop: int) -> Source:
     return Window(source, start, stop - start)
 
 
-def state_of(source: Source) -> Any:
+def state_of(source: ZarrSource | NumpySource) -> Any:
     """What changes when the values of a source do, as far as can be told, where reads do not tell it; None: nothing."""
-    origin = source.origin
-    if isinstance(origin, ZarrSource) and origin.marks is None:
-        return origin.fingerprint()
-    values: Any = origin.values if isinstance(origin, NumpySource) else None
+    if isinstance(source, ZarrSource):
+        return None if source.marks is not None else source.fingerprint()
+    values: Any = source.values
     while values is not None and not isinstance(values, np.memmap):
         values = getattr(values, "base", None)
     if values is None or values.filename is None:
         return None
     try:
+        if values.mode in ("r+", "w+"):
+            values.flush()  # what this process has written has its time on disk now, and not later
         found = os.stat(values.filename)
     except OSError:
         return "it was removed"

@@ -126,10 +126,11 @@ def sweep(
     steps = plan_sweep(rows, statistic, wanted)
     executor = _executor_of(choose(rows, execution.client if client is None else client))
     rows.require_chunks()
-    place, before = _place(execution, run, resume, what), rows.state()
+    rows.require_unchanged()
+    place = _place(execution, run, resume, what)
     with open_session(SweepSpec(rows, statistic, steps, executor, wanted, what, place)) as session:
         root = executor.run(session.work) if steps.segments else (statistic.zero(), Receipt("0-0", 0, 0))
-        rows.require_state(before)
+        rows.require_unchanged()
         total = session.end(root)
     receipts, incidents = session.work.receipts.ordered(), tuple(session.incidents)
     return Swept(total, steps, receipts, session.seconds, executor.name, incidents, session.merge_seconds)

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import PlanTooLarge
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
@@ -104,3 +108,20 @@ def sweep_until_right(
         notes.append(f"{note}: swept again with {what} in float64")
     report["swept_again"] = notes
     return solved, report
+
+
+def adopted(estimator: Any, rows: Any, targets: Any, problem: Any) -> tuple[Any, dict[str, Any]]:
+    """The solve of sums that were made already, or of better ones where these prove too coarse; and their report."""
+    if not estimator.has_witness:
+        return estimator._solved(problem), {}
+    solved, report = sweep_until_right(estimator, rows, targets, problem.inputs, problem.basis, (problem, {}))
+    return solved, {"sweep": report, "skipped_rows": report["skipped_rows"]} if report["swept_again"] else {}
+
+
+def seeing_sweep(rows: Rows, statistic: MomentStatistic, *, what: str) -> Swept:
+    """Sweep; once more where the windows that the witness was to see held no row of the statistic: seeing all then."""
+    swept, witness = sweep(rows, statistic, what=what), statistic.witness
+    if witness is None or witness.every == 1 or swept.total["seen"].any() or not swept.total["rows"].any():
+        return swept
+    emit(Note("no row was among those that the witness of the sums was to see: the rows are swept again"))
+    return sweep(rows, replace(statistic, witness=replace(witness, every=1)), what=what)

@@ -112,8 +112,8 @@ class RowsEstimator(StatefulEstimator):
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
         raise TypeError(f"{type(self).__name__} has no sweep")
 
-    def adopt(self, problem: Problem, rows: Rows, targets: Targets) -> Self:
-        """Become the model of these sums of the rows, as after a sweep of one's own."""
+    def adopt(self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any, problem: Problem | None) -> Self:
+        """Become the model of these sums of the rows, as after a sweep of one's own; without any, of such a sweep."""
         raise TypeError(f"{type(self).__name__} has no sums")
 
     # -- training input ------------------------------------------------------------------------------------------------

@@ -54,6 +54,11 @@ class Inputs:
         """With the features that scikit-learn's validation has seen."""
         return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None), **found)
 
+    def of_targets(self) -> Inputs:
+        """The same of targets that nothing was taken off."""
+        shift = self.target_shift
+        return self if shift is None or not shift.any() else replace(self, target_shift=np.zeros_like(shift))
+
     @property
     def shift(self) -> Array:
         """The shift of the targets, 0 where there is none."""
@@ -74,12 +79,6 @@ class RowBasis:
     def centred(self) -> IdentityMap:
         """The map whose moments are swept."""
         return IdentityMap(self.shift)
-
-    def at_origin(self, statistics: Accumulator) -> tuple[RowBasis, Accumulator]:
-        """The basis without its shift, and moments as they are there."""
-        if not self.shift.any():
-            return self, statistics
-        return RowBasis(np.zeros_like(self.shift)), uncentred(statistics, self.shift)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -179,17 +178,10 @@ class Problem:
 
     def of_targets(self) -> Self:
         """The same of targets that nothing was taken off."""
-        shift = self.inputs.target_shift
-        if shift is None or not shift.any():
+        shift, inputs = self.inputs.target_shift, self.inputs.of_targets()
+        if shift is None or inputs is self.inputs:
             return self
-        inputs = replace(self.inputs, target_shift=np.zeros_like(shift))
         return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift))
-
-    def at_origin(self) -> Self:
-        """The same of rows and targets that nothing was taken off."""
-        problem = self.of_targets()
-        basis, statistics = problem.basis.at_origin(problem.statistics)
-        return replace(problem, basis=basis, statistics=statistics)
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""

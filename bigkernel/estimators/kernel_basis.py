@@ -30,7 +30,6 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, reduced, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 FOURIER = ("fourier", "orthogonal-fourier")
@@ -70,10 +69,6 @@ class LandmarkBasis:
     def centred(self) -> LandmarkMap:
         """The map whose moments are swept: about a point near the mean of its blocks."""
         return replace(self.features(), shift=centre_of(self.kernel, self.landmarks, self.dtype))
-
-    def at_origin(self, statistics: Accumulator) -> tuple[LandmarkBasis, Accumulator]:
-        """Both as they are: moments of kernel values are kept about 0."""
-        return self, statistics
 
     def core(self) -> Array:
         """K_mm."""
@@ -145,10 +140,6 @@ class FourierBasis:
     def centred(self) -> FourierMap:
         """The map whose moments are swept: about a point near the mean of its blocks."""
         return replace(self.features(), shift=self.mean.astype(self.dtype))
-
-    def at_origin(self, statistics: Accumulator) -> tuple[FourierBasis, Accumulator]:
-        """Both as they are: moments of random features are kept about 0."""
-        return self, statistics
 
     def core(self) -> Array:
         """The identity: random features are white."""

@@ -113,7 +113,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the coordinates of the rows themselves."""
-        return Coordinates()
+        return Coordinates(origin=basis.shift)
 
     def basis(self, rows: Rows, *, like: RowBasis | None = None) -> RowBasis:
         """Choose the point that is taken off the rows, near their mean, so that centring their moments loses nothing.
@@ -122,10 +122,14 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         """
         return like or RowBasis(near_mean(rows))
 
-    def adopt(self, problem: Problem, rows: Rows, targets: Targets) -> Self:
-        """Become the model of these sums of the rows, as after a sweep of one's own."""
+    def adopt(self, rows: Rows, targets: Targets, inputs: Inputs, basis: RowBasis, problem: Problem | None) -> Self:
+        """Become the model of these sums of the rows; without any, of a sweep of one's own."""
+        kept: dict[str, Any] = {}
+        if problem is None:
+            problem, report = self.sweep(rows, targets, inputs, basis)
+            kept = {"sweep": report, "skipped_rows": report["skipped_rows"]}
         self._see(problem.inputs)
-        self._fitted = self._solved(problem)
+        self._fitted = self._solved(problem, **kept)
         return self
 
     def fit_report(self) -> dict[str, Any]:
@@ -170,7 +174,8 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
         moments = (problem if flag else problem.of_targets()).moments
         if alpha == "gcv":
-            alpha = best_alpha(replace(moments, shift=shift), identity(len(shift)), fit_intercept=flag)
+            about = moments if flag else replace(moments, shift=shift)
+            alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
         certificates = Certificates()
         coef, intercept, error = linear_ridge(
             moments, shift, float(alpha), fit_intercept=flag, certificates=certificates

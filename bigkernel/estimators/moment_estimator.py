@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, ModelRejected, PlanTooLarge
-from bigkernel.estimators.arithmetic import rounding_note, sweep_until_right, witnessed
+from bigkernel.estimators.arithmetic import adopted, rounding_note, seeing_sweep, sweep_until_right, witnessed
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution
@@ -249,7 +249,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         return self._summed(witnessed(self._statistic(basis, targets), [whitening], len(rows)), rows, inputs, basis)
 
     def _summed(self, statistic: Any, rows: Rows, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
-        swept = sweep(rows, statistic, what="moments")
+        swept = seeing_sweep(rows, statistic, what="moments")
         report = swept.report()
         require_some(rows, report["skipped_rows"])
         total, shift = swept.total, statistic.features.shift.astype(np.float64)
@@ -257,15 +257,14 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             total, shift = uncentred(total, shift), None
         return Problem(inputs=inputs, basis=basis, statistics=total, centre=shift), report
 
-    def adopt(self, problem: Problem, rows: Rows, targets: Any) -> Self:
-        """Become the model of these sums of the rows, or of better ones where these prove too coarse."""
-        self._see(problem.inputs)
-        if self.has_witness:
-            solved, report = sweep_until_right(self, rows, targets, problem.inputs, problem.basis, (problem, {}))
-            kept = {"sweep": report, "skipped_rows": report["skipped_rows"]} if report["swept_again"] else {}
-            self._fitted = self._settle(solved, **kept)
+    def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Problem | None) -> Self:
+        """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""
+        self._see(inputs)
+        if problem is None:
+            self._fitted = self._fit_moments(rows, targets, inputs, basis)
         else:
-            self._fitted = self._settle(self._solved(problem))
+            solved, kept = adopted(self, rows, targets, problem)
+            self._fitted = self._settle(solved, **kept)
         return self
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:

@@ -55,7 +55,8 @@ class ChoosesSolver(LandmarkEstimator):
         if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
             return None
         choice = choose_preconditioner(*rows.shape, m, targets.width, self.tol)
-        return choice if self.solver == "cg" or choice.flops < direct_flops(*rows.shape, m) else None
+        float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
+        return choice if self.solver == "cg" or choice.flops < direct_flops(*rows.shape, m, float64=float64) else None
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
         choice = self._descent(rows, targets)

@@ -134,9 +134,10 @@ def arrange(
             continue
         kernels: dict[Any, list[Candidate]] = {}
         for candidate in group:
-            kernels.setdefault((candidate.basis.dtype, _key(candidate.basis.kernel)), []).append(candidate)
+            key = candidate.basis.dtype, candidate.last.dtype == "auto", _key(candidate.basis.kernel)
+            kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
-            lists = [one for (name, _), one in kernels.items() if name == dtype]
+            lists = [one for (name, *_), one in kernels.items() if name == dtype]
             for family in gather([one[0].basis.kernel for one in lists]):
                 sweeps += within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
     return sweeps
@@ -156,7 +157,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
     for group in groups.values():
-        # rows are shifted where one of them has an intercept; `Problem.at_origin` undoes it for the others
+        # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
         lead = group[0].basis = group[0].last.basis(rows)
         bases: dict[Any, Any] = {}

@@ -22,7 +22,7 @@ from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.estimators.arithmetic import better, evidence_of
+from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep
 from bigkernel.estimators.fit_state import Inputs, Problem
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.monitor.events import Note, Step
@@ -36,12 +36,13 @@ from bigkernel.solvers.penalty_grid import (
     Penalty,
     candidates,
     gcv_scores,
+    linear_candidates,
     squared_errors,
     summed,
     total_spread,
 )
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.ridge import Whitening, identity, reduced
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -112,7 +113,7 @@ class Work:
             for members, noted in zip(one.members, certificates, strict=False)
         ]
         statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
-        total = sweep(partition.attach(self.rows), statistic, what="tune").total
+        total = seeing_sweep(partition.attach(self.rows), statistic, what="tune").total
         for noted in certificates:
             noted.warn()
         solved, groups = {}, statistic.groups
@@ -192,7 +193,7 @@ class Work:
         c, groups = self.targets.width, range(statistic.groups)
         by_intercept = {
             flag: [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
-            for flag, problem in ((True, swept), (False, swept.at_origin()))
+            for flag, problem in ((True, swept), (False, swept.of_targets()))
         }
         labelled = by_intercept[True][statistic.unlabelled == "keep" :]
         for number in range(partition.folds.count):
@@ -243,13 +244,11 @@ class Work:
     def fit(self, candidate: Candidate) -> None:
         """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from a sweep."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
-        problem = None if found is None else self.kept.get(id(found))
-        if problem is None:
-            problem = candidate.last.sweep(self.rows, self.targets, self.inputs, candidate.basis)[0]
-        targets = self.targets
-        if not candidate.penalty.fit_intercept:
-            problem, targets = problem.of_targets(), replace(targets, shift=None)
-        candidate.last.adopt(problem, self.rows, targets)
+        problem, targets, inputs = None if found is None else self.kept.get(id(found)), self.targets, self.inputs
+        if not candidate.penalty.fit_intercept:  # as its own fit would have the targets
+            targets, inputs = replace(targets, shift=None), inputs.of_targets()
+            problem = None if problem is None else problem.of_targets()
+        candidate.last.adopt(self.rows, targets, inputs, candidate.basis, problem)
 
 
 @dataclass(eq=False)
@@ -286,8 +285,13 @@ def _fit_fold(
 ) -> Solved:
     """Candidates trained on all parts but one and tested on that one."""
     train, one = summed([part for number, part in enumerate(parts) if number != fold]), parts[fold]
-    weights, intercepts, errors = candidates(train, penalties, coordinates.condition, known)
+    if coordinates.origin is None:
+        weights, intercepts, errors = candidates(train, penalties, coordinates.condition, known)
+    else:
+        weights, intercepts, errors = linear_candidates(train, coordinates.origin, penalties)
     squares, spread = squared_errors(one, weights, intercepts), total_spread(one)
+    if coordinates.origin is not None and not penalties[0].fit_intercept:
+        train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
     scores = gcv_scores(train, penalties) if gcv else [None] * len(penalties)
     told = [float("nan") if error is None else error.total for error in errors]
     tested = [

@@ -314,7 +314,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             warnings.warn(
                 f"{off} of {len(errors)} candidates may be judged wrongly: their predictions may differ from least "
                 f"squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at most "
-                f"{errors.max():.1g}); take larger alphas, narrower kernels or fewer landmarks",
+                f"{np.nanmax(errors):.1g}); take larger alphas, narrower kernels, or fewer landmarks or columns",
                 Inaccurate,
                 stacklevel=4,
             )

@@ -62,11 +62,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together."""
+    """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
+
+    `advice` says what makes them large and what to do.
+    """
 
     sums: float
     solve: float
     blocks: float
+    advice: str = (
+        "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
+    )
 
     def figures(self) -> dict[str, float]:
         """As figures of a fit report."""
@@ -92,8 +98,7 @@ class Errors:
         far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
         return (
             f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for landmarks this alike and a penalty this small; take a larger alpha, a "
-            "narrower kernel or fewer landmarks" + (", or dtype='float64'" if worst == "kernel values" else "")
+            f"of {worst} is too large for {self.advice}" + (", or dtype='float64'" if worst == "kernel values" else "")
         )
 
 
@@ -164,4 +169,5 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
     # in directions that are hidden, least squares would fit as much of the residual as chance would
     lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0)
     parts = of_matrix(known.sums), of_matrix(known.rotation) + lost, blocks
-    return Errors(*(float(np.sqrt(part / predicted)) for part in parts))
+    sums, solve_, blocks_ = (float(np.sqrt(part / predicted)) for part in parts)
+    return Errors(sums, solve_, blocks_)

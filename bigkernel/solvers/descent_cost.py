@@ -56,13 +56,13 @@ def sweep_flops(n: float, d: int, m: int, c: int) -> float:
     return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
 
 
-def direct_flops(n: float, d: int, m: int) -> float:
-    """Of a fit from sums of m×m, with the second sweep that many landmarks call for.
+def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
+    """Of a fit from sums of m×m, with the second sweep that many landmarks call for; `float64`: of rows in it.
 
     The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
     and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
     """
-    sweeps, gram = (2, 1 + _WIDE) if m > _NARROW else (1, 1.0)
+    sweeps, gram = (2, 1 + _WIDE) if m > _NARROW and not float64 else (1, 1.0)
     return n * m * (gram * m + sweeps * (2 * d + _KERNEL)) + sweeps * _WIDE * _EIGEN * float(m) ** 3
 
 

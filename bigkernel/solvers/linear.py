@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.solvers.accuracy import VECTORS, Errors
-from bigkernel.solvers.residuals import Certificates, probes
+from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
 from bigkernel.solvers.ridge import Factor, Reduced, centre, factorize, squared_error
 from bigkernel.statistics.moments import Moments
 
@@ -24,6 +24,7 @@ Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)
 _FLAT = 100.0  # times the rounding of its values, that the spread of a column must exceed
 _ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
+_ADVICE = "columns that nearly depend on others: leave some out, or take Ridge with a larger alpha"
 _ROUNDING = 2.0 * _EPS  # of an entry of the moments of scaled columns, as measured
 
 
@@ -73,12 +74,14 @@ def linear_ridge(
 
 
 def _scale(small: Reduced, shift: Array, alpha: float) -> Array:
-    """What makes the diagonal of G + αI one, (d,); 1 for columns that do not vary beyond rounding, where α = 0."""
+    """What makes the diagonal of G + αI one, (d,), or for columns that do not vary that about 0, where α = 0."""
     squares = np.diagonal(small.G).copy()
     blur = small.n * (_FLAT * _EPS) ** 2 * shift**2 + _FLAT * _EPS * small.n * small.mean**2
     flat = squares <= blur
     small.G[flat], small.G[:, flat], small.C[flat] = 0, 0, 0
     lengths = np.sqrt(np.where(flat, 0, squares) + alpha)
+    about_zero = np.sqrt(small.n) * np.abs(small.mean + shift)  # of columns that have no other length
+    lengths = np.where(lengths > 0, lengths, about_zero)
     return 1 / np.where(lengths > 0, lengths, 1)
 
 
@@ -88,8 +91,9 @@ def _without(null: Array, w: Array) -> Array:
 
 
 def _effective_dof(G: Array, factor: Factor) -> float:
-    """tr(G(G + αI)⁻¹), of scaled columns."""
-    return float(np.trace(factor.solve(G)))
+    """tr(G(G + αI)⁻¹), of scaled columns: exact up to 512, beyond the mean over a few vectors."""
+    V = np.eye(len(G)) if len(G) <= EXACT_DOF else probes(len(G), DOF_PROBES)
+    return float((V * factor.solve(G @ V)).sum()) * len(G) / max(float((V * V).sum()), 1.0)
 
 
 def _errors(scaled: Reduced, factor: Factor, w: Array, rows: float) -> Errors:
@@ -105,4 +109,4 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, rows: float) -> Errors:
     power = float(np.abs((x * (scaled.G @ x)).sum(axis=0)).sum()) / VECTORS
     of_sums = power * _ROUNDING**2 * float((scaled.q + (w**2).sum(axis=0)).sum())
     lost = factor.hidden * float(squared_error(scaled, w).sum()) / max(rows, 1.0)
-    return Errors(float(np.sqrt(of_sums / predicted)), float(np.sqrt(lost / predicted)), 0.0)
+    return Errors(float(np.sqrt(of_sums / predicted)), float(np.sqrt(lost / predicted)), 0.0, _ADVICE)

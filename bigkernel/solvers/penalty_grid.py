@@ -19,7 +19,18 @@ from scipy import linalg
 
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import Errors, Variances, prediction_errors
-from bigkernel.solvers.ridge import Whitening, centre, factorize, positive_part, reduced, squared_error, top_eigen
+from bigkernel.solvers.linear import linear_ridge
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import (
+    Whitening,
+    centre,
+    factorize,
+    identity,
+    positive_part,
+    reduced,
+    squared_error,
+    top_eigen,
+)
 from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
@@ -29,11 +40,13 @@ Array = NDArray[Any]
 class Coordinates:
     """The ridge of a method is in φ' = Bᵀ(Tᵀφ), with a whitening T (p×r) and a basis B (r×s), or without either.
 
-    A candidate may take the first s of them, where they are ranked.
+    A candidate may take the first s of them, where they are ranked. `origin` (p,): they are the rows themselves, and
+    their moments are about this point.
     """
 
     whitening: Whitening | None = None
     basis: Array | None = None
+    origin: Array | None = None
 
     @property
     def condition(self) -> float:
@@ -103,6 +116,23 @@ def candidates(
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
         if known is not None:
             errors[place] = prediction_errors(known, part, (w, squared_error(part, w)), factor)
+    return weights, intercepts, errors
+
+
+def linear_candidates(
+    train: Moments, origin: Array, penalties: Sequence[Penalty]
+) -> tuple[Array, Array, list[Errors | None]]:
+    """As `candidates`, of the rows themselves: weights, and intercepts about `origin`."""
+    r, c = train.C.shape
+    weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
+    errors: list[Errors | None] = []
+    for place, penalty in enumerate(penalties):
+        flag, alpha, certificates = penalty.fit_intercept, penalty.alpha, Certificates()
+        if isinstance(alpha, str):
+            alpha = gcv.best_alpha(train if flag else replace(train, shift=origin), identity(r), fit_intercept=flag)
+        w, b, _ = linear_ridge(train, origin, alpha, fit_intercept=flag, certificates=certificates)
+        weights[place], intercepts[place] = w, b + origin @ w
+        errors.append(certificates.errors)
     return weights, intercepts, errors
 
 

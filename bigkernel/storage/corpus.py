@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ class Corpus:
     columns : tuple of str
         Which of y, weight, domain and group are there.
     info : CorpusInfo
+    seal : str
+        What tells the content that was opened from any other.
     """
 
     path: str
@@ -69,6 +71,7 @@ class Corpus:
     dtype: str
     columns: tuple[str, ...]
     info: CorpusInfo
+    seal: str = field(default="", compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -146,6 +149,7 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         Nothing there, not a corpus, of a newer format, not complete, or arrays that do not fit together.
     """
     group, attributes = zarr_arrays.open_group(path, "corpus")
+    seal = seals.verify(Path(path)).digest
     known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
     if known.get("format") != FORMAT:
         raise DataError(
@@ -172,7 +176,7 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         column = zarr_arrays.open_array(group, name)
         if column.shape != (x.shape[0],):
             raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {column.shape}")
-    return Corpus(os.path.abspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info)
+    return Corpus(os.path.abspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info, seal)
 
 
 def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:

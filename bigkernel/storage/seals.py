@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,6 +49,11 @@ class Seal:
 
     metadata: str
     arrays: dict[str, SealedArray]
+
+    @property
+    def digest(self) -> str:
+        """What tells this seal from any other."""
+        return hashlib.sha256(self.render()).hexdigest()
 
     def render(self) -> bytes:
         """The whole file, in the one form that is accepted."""
@@ -139,19 +144,21 @@ def array_names(root: Path) -> list[str]:
     return sorted(found)
 
 
-def chunks_digest(base: Path) -> tuple[str, int]:
+def chunks_digest(base: Path, only: Container[str] | None = None) -> tuple[str, int]:
     """SHA-256 over the name, size and last four bytes of every file of the array at `base`, and their number.
 
-    The chunks that we write end in their crc32c: the digest tells their contents apart without reading them.
+    The chunks that we write end in their crc32c: the digest tells their contents apart without reading them. `only`:
+    names of the files that count, where others may lie beside them.
     """
     total, count = hashlib.sha256(), 0
     for directory, below, files in os.walk(base):
         below.sort()
         for name in sorted(files):
             path = os.path.join(directory, name)
-            if name == METADATA and directory == str(base):
+            key = os.path.relpath(path, base)
+            if key == METADATA or (only is not None and key not in only):
                 continue
-            total.update(described(os.path.relpath(path, base), *mark_of(path)))
+            total.update(described(key, *mark_of(path)))
             count += 1
     return total.hexdigest(), count
 

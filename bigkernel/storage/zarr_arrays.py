@@ -36,6 +36,7 @@ _NUMERIC = "biuf"
 # what zarr raises at damaged metadata
 _UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
 _REWRITE = {"corpus": "ingest its source again", "model": "fit it again", "predictions": "predict again"}
+_OTHERS = "swapped, exchanged or older"
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
@@ -195,24 +196,30 @@ def require_chunk(array: zarr.Array, index: int) -> None:
             raise ChunkMissing(f"{array.store_path}: the chunk {key} is missing")
 
 
-def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array) -> Marks | None:
+def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> Marks | None:
     """The marks of the chunks of an array of the sealed group at `path`; None where they do not hold whole rows.
+
+    Parameters
+    ----------
+    seal : digest of the seal that the group had when it was opened, if that is known
 
     Raises
     ------
     ChunkMissing, ChunkCorrupt, DataError
         Chunks that are not there, do not read back, or are others than those that were sealed.
     """
+    there = seals.verify(Path(path))
+    if seal and there.digest != seal:
+        raise DataError(f"{path}: another store lies here than the one that was opened; open it again")
     require_chunks(array)
     if array.nchunks != -(-array.shape[0] // array.chunks[0]):
         return None
-    sealed, base = seals.verify(Path(path)).arrays[name], directory_of(array)
+    sealed, base = there.arrays[name], directory_of(array)
     found = Marks.of(array, base)
     if found.digest(array) != sealed.chunks:
         for start in range(0, array.shape[0], array.chunks[0]):  # a damaged chunk has a name
             read(array, start, min(start + array.chunks[0], array.shape[0]))
-        text = "swapped, exchanged or older"
-        raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {text}; {seals.RESTORE}")
+        raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
     return found
 
 
@@ -345,6 +352,7 @@ def read_group(
     ChunkMissing, ChunkCorrupt, DataError
         Names what is damaged, or not what was sealed once all of it was read.
     """
+    seal = seals.verify(Path(path)) if seals.is_sealed(Path(path)) else None
     group, attributes = open_group(path, kind)
     links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
     if links:
@@ -360,6 +368,9 @@ def read_group(
         name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
         for name, array in handles.items()
     }
-    for name, text in seals.changed_arrays(Path(path), seals.verify(Path(path))):
-        raise DataError(f"{path}/{name}: {text}; {seals.RESTORE}")
+    if seal is None or seals.verify(Path(path)) != seal:
+        raise DataError(f"{path}: was exchanged while it was read; read it again")
+    for name, array in handles.items():
+        if seals.chunks_digest(directory_of(array), set(chunk_keys(array)))[0] != seal.arrays[name].chunks:
+            raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
     return found, attributes

@@ -245,7 +245,7 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
     assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # few landmarks
     monkeypatch.setattr(solver_choice, "AUTO_LEAST", 10)
     assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # the sums are cheaper
-    monkeypatch.setattr(solver_choice, "direct_flops", lambda *_: np.inf)
+    monkeypatch.setattr(solver_choice, "direct_flops", lambda *_, **__: np.inf)
     assert model(solver="auto", tol=1e-3).fit(X, Y).n_iter_ > 1
     assert model(solver="auto", tol=1e-3).plan(X, Y).partial_bytes < 8 * M * M
     for settings in ({"solver": "direct"}, {"alpha": "gcv"}, {"alpha": 0.0, "n_landmarks": 20}):

@@ -182,3 +182,17 @@ def test_rows_marked_unlabelled_in_a_class_corpus_are_left_out(make_corpus):
 def test_a_corpus_whose_targets_are_all_missing_is_refused(make_corpus):
     with pytest.raises(DataError, match="label"):
         Ridge().fit(make_corpus(X, y=np.full(N, np.nan)))
+
+
+@pytest.mark.parametrize("unit", [1e-7, 1.0, 1e7])
+def test_a_constant_column_in_any_unit_meets_the_mean(unit):
+    rows = np.column_stack([X[:, 0], np.full(N, unit)])
+    model = LinearRegression(fit_intercept=False).fit(rows, 2 * X[:, 0] + 5)
+    assert_allclose(model.coef_ * [1, unit], [2, 5], rtol=1e-9)
+    assert_allclose(LinearRegression(fit_intercept=False).fit([[unit]], [4.0]).coef_ * unit, 4)
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e8])
+def test_gcv_chooses_the_same_penalty_whatever_the_offset(offset):
+    near, far = Ridge("gcv").fit(X, y), Ridge("gcv").fit(X + offset, y)
+    assert far.alpha_ == pytest.approx(near.alpha_, rel=1e-4)

@@ -10,14 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import zarr
-from probes import CHANGES, Change, Sums
+from probes import CHANGES, Both, Change, Hold, Sums
 
-from bigkernel import Gaussian, KernelRidge, executing
+from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 from bigkernel.monitor.events import SegmentDone
 from bigkernel.monitor.scope import observe
+from bigkernel.storage import zarr_arrays
 
 N, D, CHUNK_ROWS = 640, 8, 20
 CHUNKS = N // CHUNK_ROWS
@@ -67,9 +68,10 @@ def test_F41_a_corpus_that_changes_at_any_moment_never_gives_sums(changing, what
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("what", CHANGES)
-def test_F41_on_workers(changing, client, what):
+def test_F41_on_workers(changing, client, tmp_path, what):
     corpus, change = changing(what, 0, CHUNKS - 1)
-    error = read_on(corpus, change, client)
+    gate = str(tmp_path / "gate")  # the other worker does not come to the last chunk before it
+    error = read_on(corpus, Both((replace(change, gate=gate), Hold(1, gate))), client)
     assert isinstance(error, ChunkMissing if what == "a chunk is removed" else DataError)
     assert str(corpus.path) in str(error)
 
@@ -136,3 +138,31 @@ def test_F41_so_is_a_memory_map(tmp_path):
 
     with pytest.raises(DataError, match="X was changed while it was read"):
         sweep(rows, Sums(D, change), client="serial")
+
+
+def test_F41_a_corpus_that_was_exchanged_before_the_fit_is_not_read_with_the_classes_of_the_other(make_corpus):
+    codes = np.arange(N) % 2
+    corpus = make_corpus(X, name="corpus", y=codes, classes=("a", "b"), chunk_rows=CHUNK_ROWS)
+    other = make_corpus(X, name="other", y=1 - codes, classes=("b", "a"), chunk_rows=CHUNK_ROWS)
+    Change("the store is exchanged", str(corpus.path), str(other.path), 0, 0).here()
+    with pytest.raises(DataError, match="another store lies here than the one that was opened"):
+        as_rows(corpus)
+    assert as_rows(open_corpus(corpus.path)).classes == ("b", "a")
+
+
+def test_F41_a_model_that_is_exchanged_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        zarr_arrays.publish(tmp_path / name, "model", {"values": np.full(4, value)}, {"value": value})
+    require = zarr_arrays.require_chunks
+
+    def exchange(array):
+        monkeypatch.setattr(zarr_arrays, "require_chunks", require)
+        (tmp_path / "a").rename(tmp_path / "gone")
+        (tmp_path / "b").rename(tmp_path / "a")
+        require(array)
+
+    monkeypatch.setattr(zarr_arrays, "require_chunks", exchange)
+    with pytest.raises(DataError, match="was exchanged while it was read"):
+        zarr_arrays.read_group(tmp_path / "a", "model")
+    (tmp_path / "a" / "values" / ".DS_Store").touch()  # what lies beside the chunks is nobody's chunk
+    assert zarr_arrays.read_group(tmp_path / "a", "model")[1]["value"] == 2.0

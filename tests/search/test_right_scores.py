@@ -7,12 +7,15 @@ import warnings
 import numpy as np
 import pytest
 from rounding import TABLES, N, distance, least_squares
+from sklearn.model_selection import ShuffleSplit
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV, executing
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.estimators import arithmetic
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import observe
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
+from bigkernel.statistics.witness import Witness
 
 FOLDS = np.arange(N) % 3
 GRID = {"kernel": [Gaussian(sigma) for sigma in (0.7, 2.0, 4.0, 8.0)], "alpha": [1e-6, 1e-4, 1e-2, 1.0]}
@@ -107,3 +110,45 @@ def test_classes_are_judged_by_the_better_models_and_a_resumption_reads_both_swe
     right = (tables[0]["prediction_error"] <= ENOUGH) & (wide["prediction_error"] <= ENOUGH)
     assert right.sum() >= 8
     assert np.abs(tables[0]["mean_test_score"] - wide["mean_test_score"])[right].max() <= 2 / N
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_linear_models_are_judged_as_they_are_fitted(fit_intercept):
+    rng = np.random.default_rng(8)
+    near = rng.normal(size=(400, 2))
+    rows, y = (near + [30, 0]) * [1e-4, 1e4], near.sum(axis=1) + 30
+    grid = {"fit_intercept": [fit_intercept], "alpha": [0.0, 1e-9]}
+    search = SweepSearchCV(Ridge(), grid, cv=4, scoring="r2").fit(rows, y)
+    assert search.best_score_ > 0.999999
+    assert search.cv_results_["prediction_error"].max() < 1e-9
+    assert search.best_estimator_.score(rows, y) > 0.999999
+
+
+def test_the_best_model_of_splits_that_leave_rows_out_carries_a_witness_too():
+    X, y = TABLES[10]
+    search = SweepSearchCV(
+        KernelRidge(Gaussian(2.0), landmarks=X[:60]),
+        {"alpha": [0.1, 1.0]},
+        cv=ShuffleSplit(2, train_size=0.5, test_size=0.3, random_state=0),
+    ).fit(X, y)
+    assert search.best_estimator_.certificates_["prediction_error"] <= ENOUGH
+    assert search.best_estimator_.sweep_["seconds"] > 0
+
+
+def test_candidates_of_another_dtype_do_not_keep_a_kernel_from_better_arithmetic():
+    X, y = TABLES[10]
+    X, grid = X.astype("f4"), {"kernel": [Gaussian(4.0)], "alpha": [1e-9], "dtype": ["auto", "float32"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = KernelRidge(landmarks=X[:60])
+        both = SweepSearchCV(model, grid, cv=FOLDS, refit=False).fit(X, y).cv_results_
+        alone = SweepSearchCV(model, {**grid, "dtype": ["auto"]}, cv=FOLDS, refit=False).fit(X, y).cv_results_
+    assert both["prediction_error"][0] == alone["prediction_error"][0]
+
+
+def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
+    X, y = TABLES[10]
+    monkeypatch.setattr(Witness, "sees", lambda witness, start, window: witness.every == 1)
+    monkeypatch.setattr(arithmetic, "windows_to_skip", lambda *_: 5)
+    model = KernelRidge(Gaussian(2.0), alpha=0.1, landmarks=X[:60]).fit(X, y)
+    assert 0 < model.certificates_["prediction_error"] < 1e-9

@@ -161,7 +161,8 @@ class Keep:
 class Change:
     """Changes the corpus at `path` at the chunk that begins with row `at`: see `CHANGES`.
 
-    `other` is a corpus of the same shape, `chunk` the number of the chunk that is meant.
+    `other` is a corpus of the same shape, `chunk` the number of the chunk that is meant; `gate` a file that is made
+    once it is done, for `Hold`.
     """
 
     what: str
@@ -169,10 +170,13 @@ class Change:
     other: str
     at: int
     chunk: int
+    gate: str = ""
 
     def __call__(self, chunk: Chunk) -> None:
         if chunk.start == self.at:
-            CHANGES[self.what](Path(self.path), Path(self.other), self.chunk)
+            self.here()
+            if self.gate:
+                Path(self.gate).touch()
 
     def here(self) -> None:
         """Do it now."""

@@ -121,23 +121,24 @@ def _guard(application: Any, prefix: str) -> None:
     address, nor that of this machine.
     """
     find, ours = application.find_handler, f"{prefix}/{PAGE}"
+    here = {"localhost", socket.gethostname(), socket.getfqdn(), *settings().page_hosts}
+    known = {name.rstrip(".").lower() for name in here}
 
     def find_handler(request: HTTPServerRequest, **options: Any) -> Any:
-        if request.path.startswith(ours) and not _is_known(str(request.host_name)):
+        if request.path.startswith(ours) and not _is_known(str(request.host_name), known):
             return application.get_handler_delegate(request, Refused)
         return find(request, **options)
 
     application.find_handler = find_handler
 
 
-def _is_known(host: str) -> bool:
-    """True for addresses, loopback names, the names of this machine and those of `bigkernel.page-hosts`."""
+def _is_known(host: str, known: set[str]) -> bool:
+    """True for addresses, loopback names and those that are known."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         name = host.rstrip(".").lower()
-        here = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
-        return name in here | {known.lower() for known in settings().page_hosts} or name.endswith(".localhost")
+        return name in known or name.endswith(".localhost")
     return True
 
 
