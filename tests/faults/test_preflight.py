@@ -114,7 +114,7 @@ def test_a_worker_that_cannot_see_the_corpus_is_named(joined, rows, touch, tmp_p
 def test_a_worker_that_sees_another_corpus_under_the_path_is_refused(joined, rows, touch, tmp_path):
     corpus(tmp_path / "other", seed=1)
     client = joined(mount=f"mount --bind {tmp_path}/other {tmp_path}/corpus")
-    with pytest.raises(DataError, match="the chunk c/0/0 was changed or exchanged"):
+    with pytest.raises(DataError, match="not the same data on every worker and on the driver"):
         sweep(rows, Sums(D, touch), client=client)
     assert touch.starts() == []
 

@@ -29,6 +29,7 @@ from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.ssh, pytest.mark.cluster]
+BLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS")
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
@@ -63,6 +64,8 @@ def hosts(tmp_path_factory, daemon):
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     place.joinpath("authorized").write_text(new_key(place / "id") + "\n")
     new_key(place / "stranger")
+    # hosts are this machine: their BLAS is to take the kernels that are forced here
+    given = [f"MARK={mark}", *(f"{name}={os.environ[name]}" for name in BLAS if name in os.environ)]
     known, ports = [], []
     for number in (1, 2):
         host = f"127.0.0.{number}"
@@ -71,7 +74,7 @@ def hosts(tmp_path_factory, daemon):
         settings = [
             *(f"ListenAddress {host}", f"Port {ports[-1]}", f"HostKey {place}/host{number}"),
             *(f"AuthorizedKeysFile {place}/authorized", "StrictModes no", "PermitRootLogin prohibit-password"),
-            *("UsePAM no", "PasswordAuthentication no", "PidFile none", f"SetEnv MARK={mark}"),
+            *("UsePAM no", "PasswordAuthentication no", "PidFile none", f"SetEnv {' '.join(given)}"),
         ]
         place.joinpath(f"sshd{number}").write_text("\n".join(settings) + "\n")
         daemon(SSHD, "-D", "-e", "-f", place / f"sshd{number}").ready(lambda at=(host, ports[-1]): listens(*at))
