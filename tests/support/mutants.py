@@ -244,11 +244,25 @@ MUTANTS = [
     Mutant(
         "accuracy: the rounding of the sums is not counted",
         "solvers/accuracy.py",
-        "parts = of_matrix(of_sums), ",
-        "parts = 0.0 * of_matrix(of_sums), ",
+        "parts = of_matrix(known.sums), ",
+        "parts = 0.0 * of_matrix(known.sums), ",
         "estimators/test_accuracy.py",
     ),
+    Mutant(
+        "search: coarse kernels are not swept again",
+        "search/shared_sweeps.py",
+        "            if wider is None:",
+        "            if wider is not None:",
+        "search/test_right_scores.py",
+    ),
     # ------------------------------------------------ solvers
+    Mutant(
+        "linear: the mean is not taken off",
+        "solvers/linear.py",
+        "missed = small.target_mean - mean @ v",
+        "missed = small.target_mean - small.mean @ v",
+        "estimators/test_linear.py",
+    ),
     Mutant(
         "ridge: the penalty is lost",
         "solvers/ridge.py",
@@ -368,6 +382,13 @@ MUTANTS = [
         "        elif digest != array.chunks:",
         "        elif len(digest) != len(array.chunks):",
         "storage/test_corpus.py::test_checking_finds_sound_chunks_in_the_wrong_place",
+    ),
+    Mutant(
+        "marks: a chunk that was exchanged passes",
+        "storage/chunk_marks.py",
+        "            if size != self.sizes[place] or end",
+        "            if size < 0 and end",
+        "faults/test_changing_stores.py",
     ),
     Mutant(
         "writing: no fsync of the files",
