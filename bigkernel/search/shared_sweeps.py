@@ -108,10 +108,11 @@ class Work:
     def _solve_all(self, one: Sweep, partition: Partition, *, expand: bool, gcv: bool) -> dict[int, list[Solved]]:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
         certificates = [Certificates() for _ in one.members if one.lead.last.has_witness]
-        whitenings = [
-            members[0].basis.whitening(certificates=noted)
-            for members, noted in zip(one.members, certificates, strict=False)
-        ]
+        with threadpool_limits(limits=1, user_api="blas"):  # the same bits however many there are, as in the solves
+            whitenings = [
+                members[0].basis.whitening(certificates=noted)
+                for members, noted in zip(one.members, certificates, strict=False)
+            ]
         statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
         total = seeing_sweep(partition.attach(self.rows), statistic, what="tune").total
         for noted in certificates:
