@@ -19,7 +19,16 @@ from distributed import futures_of
 from numpy.typing import NDArray
 
 from bigkernel.config import Settings
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, ZarrSource, source_of, state_of, window
+from bigkernel.engine.sources import (
+    Changeable,
+    DaskSource,
+    NumpySource,
+    Source,
+    ZarrSource,
+    source_of,
+    state_of,
+    window,
+)
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import COLUMNS, Corpus
@@ -141,7 +150,7 @@ class Rows:
         """Raise `DataError` where values that are not in a store of ours have changed since this was first asked."""
         for name, source in {"X": self.x, **self.columns}.items():
             origin = source.origin
-            if isinstance(origin, ZarrSource | NumpySource) and origin.opened != state_of(origin):
+            if isinstance(origin, Changeable) and origin.opened != state_of(origin):
                 raise DataError(
                     f"{self.name}: {name} was changed while it was read (a chunk or the file was written, exchanged or "
                     "removed); what was summed up is of neither state: fit again when it is at rest"

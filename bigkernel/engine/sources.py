@@ -61,17 +61,21 @@ class Source(Protocol):
         return MapCost()
 
 
-@dataclass(frozen=True, eq=False)
-class NumpySource(Source):
-    """Rows `offset` and up of a matrix, held in memory."""
-
-    values: Array
-    offset: int = 0
+class Changeable(Source):
+    """A source whose values others may change: memory, or a store that is not ours."""
 
     @cached_property
     def opened(self) -> Any:
         """`state_of` when it was first asked for."""
         return state_of(self)
+
+
+@dataclass(frozen=True, eq=False)
+class NumpySource(Changeable):
+    """Rows `offset` and up of a matrix, held in memory."""
+
+    values: Array
+    offset: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +100,7 @@ class NumpySource(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrSource(Source):
+class ZarrSource(Changeable):
     """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
 
     `marks` are those of the chunks of an array of ours, which every read compares with what is there.
@@ -118,11 +122,6 @@ class ZarrSource(Source):
         """
         marks = zarr_arrays.marks_of(path, name, _opened(path, name), seal)
         return cls(path, name, marks=marks)
-
-    @cached_property
-    def opened(self) -> Any:
-        """`state_of` when it was first asked for."""
-        return state_of(self)
 
     @cached_property
     def array(self) -> zarr.Array:
@@ -243,11 +242,11 @@ def window(source: Source, start: int, stop: int) -> Source:
     return Window(source, start, stop - start)
 
 
-def state_of(source: ZarrSource | NumpySource) -> Any:
+def state_of(source: Source) -> Any:
     """What changes when the values of a source do, as far as can be told, where reads do not tell it; None: nothing."""
     if isinstance(source, ZarrSource):
         return None if source.marks is not None else source.fingerprint()
-    values: Any = source.values
+    values: Any = source.values if isinstance(source, NumpySource) else None
     while values is not None and not isinstance(values, np.memmap):
         values = getattr(values, "base", None)
     if values is None or values.filename is None:

@@ -159,6 +159,14 @@ class Problem:
     pseudo_labels: PseudoLabels | None = None
     centre: Array | None = None
 
+    @classmethod
+    def of_sums(cls, inputs: Inputs, basis: Any, total: Accumulator, shift: Array | None) -> Self:
+        """Of sums about `shift` (p,), which stay so where a witness saw them, or about 0 where it is None."""
+        if shift is None or "E" in total:
+            centre = None if shift is None else shift.astype(np.float64)
+            return cls(inputs=inputs, basis=basis, statistics=total, centre=centre)
+        return cls(inputs=inputs, basis=basis, statistics=uncentred(total, shift))
+
     @property
     def moments(self) -> Moments:
         """The moments of all rows."""

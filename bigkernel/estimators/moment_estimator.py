@@ -30,7 +30,7 @@ from bigkernel.estimators.state_schema import PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, require_alpha
-from bigkernel.statistics.moments import MomentStatistic, selected, uncentred
+from bigkernel.statistics.moments import MomentStatistic, selected
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -252,10 +252,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         swept = seeing_sweep(rows, statistic, what="moments")
         report = swept.report()
         require_some(rows, report["skipped_rows"])
-        total, shift = swept.total, statistic.features.shift.astype(np.float64)
-        if statistic.witness is None:
-            total, shift = uncentred(total, shift), None
-        return Problem(inputs=inputs, basis=basis, statistics=total, centre=shift), report
+        return Problem.of_sums(inputs, basis, swept.total, statistic.features.shift), report
 
     def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Problem | None) -> Self:
         """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""

@@ -43,7 +43,7 @@ from bigkernel.solvers.penalty_grid import (
 )
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, reduced
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, uncentred
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
@@ -121,7 +121,9 @@ class Work:
         for place, members in enumerate(one.members):
             emit(Step("solve", place, len(one.members)))
             of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
-            problem = self._problem(members[0].basis, of_kernel, statistic, place)
+            basis = members[0].basis  # moments of the rows themselves stay about their point
+            shift = statistic.features.about(place) if isinstance(basis, LandmarkBasis) else None
+            problem = Problem.of_sums(self.inputs, basis, of_kernel, shift)
             self._keep(members, problem, partition, statistic)
             pool = ThreadPoolExecutor(processors())
             with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
@@ -131,15 +133,6 @@ class Work:
                 )
         emit(Step("solve", len(one.members), len(one.members)))
         return solved
-
-    def _problem(self, basis: Any, total: Accumulator, statistic: MomentStatistic, place: int) -> Problem:
-        """The sums of one kernel as a fit of its own would have them: about a point only where a witness saw them."""
-        shift = statistic.features.about(place)
-        if not isinstance(basis, LandmarkBasis) or shift is None:
-            return Problem(inputs=self.inputs, basis=basis, statistics=total)
-        if statistic.witness is None:
-            return Problem(inputs=self.inputs, basis=basis, statistics=uncentred(total, shift))
-        return Problem(inputs=self.inputs, basis=basis, statistics=total, centre=shift.astype(np.float64))
 
     def _again(self, one: Sweep, partition: Partition, solved: dict[int, list[Solved]], *, counts: bool) -> list[Sweep]:
         """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
