@@ -7,25 +7,31 @@ float64, or, where the kernel values themselves are too coarse, with blocks in f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.errors import PlanTooLarge
+from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
+from bigkernel.solvers.perturbation import change, moved
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic
 from bigkernel.statistics.witness import Witness, windows_to_skip
 
 Array = NDArray[Any]
+_DRAW = 20  # every process moves sums alike
+_SAFE = 2.0  # one draw tells an error to a factor of about four
+ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
 
 
 def witnessed(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows: int) -> MomentStatistic:
@@ -45,6 +51,14 @@ def evidence_of(problem: Any, whitening: Whitening) -> Evidence | None:
     return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise())
 
 
+def whitening_for(estimator: Any, basis: Any, certificates: Certificates | None = None) -> Whitening:
+    """The whitening that a witness of the sums has, and the solve, if it has one; nothing is warned of."""
+    if estimator.whitens:
+        found: Whitening = basis.whitening(certificates=certificates or Certificates())
+        return found
+    return replace(basis, dtype="float64").whitening(certificates=Certificates())  # type: ignore[no-any-return]
+
+
 def whitened(basis: Any, *, choose: bool) -> tuple[Any, Whitening, Certificates]:
     """The basis, its whitening and what that has met; in float64 where float32 would leave out landmarks, to choose."""
     certificates = Certificates()
@@ -57,15 +71,61 @@ def whitened(basis: Any, *, choose: bool) -> tuple[Any, Whitening, Certificates]
     return basis, whitening, certificates
 
 
-def better(basis: Any, errors: Errors, *, choose: bool) -> Any:
-    """The basis in the arithmetic that is to be tried next, or None; `choose`: we may choose the dtype of blocks."""
-    if errors.total <= ENOUGH or basis.dtype == "float64":
+def better(basis: Any, errors: Errors, *, choose: bool, hidden: bool = False) -> Any:
+    """The basis in the arithmetic that is to be tried next, or None.
+
+    Parameters
+    ----------
+    choose : we may choose the dtype of blocks
+    hidden : rounding hides directions that float64 might show
+    """
+    hidden = hidden and choose
+    if basis.dtype == "float64" or (errors.total <= ENOUGH and not hidden):
         return None
-    if choose and not errors.blocks <= ENOUGH:
+    if hidden or (choose and not errors.blocks <= ENOUGH):
         return replace(basis, dtype="float64", sums=None)
     if basis.sums is None and not errors.sums <= ENOUGH:
         return replace(basis, sums="float64")
     return replace(basis, dtype="float64", sums=None) if choose else None
+
+
+def told(
+    estimator: Any,
+    problem: Any,
+    whitening: Whitening,
+    solution: Any,
+    part: Callable[[Any], Any] = lambda problem: problem,
+) -> Errors | None:
+    """The errors of a solution, from solves of sums that are moved as rounding moved them; None without a witness.
+
+    `part`: what the solution was made of, of the sums that the witness saw.
+    """
+    evidence = evidence_of(problem, whitening)
+    if evidence is None:
+        return None
+    again, own = copy(estimator), part(problem)
+    if getattr(estimator, "alpha", None) == "gcv":
+        again.set_params(alpha=solution.alpha)
+    seen = own.basis.glance()
+
+    def moved_by(evidence: Evidence, *, sums: bool) -> float:
+        """The change of predictions."""
+        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(_DRAW), sums=sums)
+        other = part(replace(problem, statistics=total))
+        try:
+            found = again._solved(other, None if other.basis is not problem.basis else whitening, tell=False).solution
+        except (linalg.LinAlgError, DataError):
+            return np.inf
+        fit, there = ((one.coef, one.intercept) for one in (solution, found))
+        moments = estimator.predicted_from(own)
+        of_fit = None if seen is None else seen[:, : len(moments.s)]
+        return _SAFE * change(moments, fit, there, turned=estimator.turns, seen=of_fit)
+
+    total = moved_by(evidence, sums=True)
+    if evidence.noise is None or total <= ENOUGH:
+        return Errors(total, 0.0, 0.0, advice=ADVICE)
+    blocks = moved_by(evidence, sums=False)
+    return Errors(float(np.sqrt(max(total**2 - blocks**2, 0.0))), 0.0, blocks, advice=ADVICE)
 
 
 def rounding_note(solved: Any) -> str:
@@ -88,23 +148,30 @@ def sweep_until_right(
     `swept`: the problem of a sweep that has been made already, and its report.
     """
     choose, notes = estimator.dtype == "auto", []
-    basis, whitening, certificates = whitened(basis, choose=choose and swept is None)
-    problem, report = swept or estimator.sweep_witnessed(rows, targets, inputs, basis, whitening)
+    if estimator.whitens:
+        basis, whitening, certificates = whitened(basis, choose=choose and swept is None)
+    else:
+        whitening, certificates = whitening_for(estimator, basis), Certificates()
+    problem, report = swept or estimator.sweep(rows, targets, inputs, basis, whitening)
     while True:
         solved = estimator._solved(problem, whitening, certificates)
         errors = certificates.errors
-        wider = None if errors is None else better(basis, errors, choose=choose)
+        hidden = estimator.hides(solved.solution)
+        wider = None if errors is None else better(basis, errors, choose=choose, hidden=hidden)
         if wider is None:
             break
         what = "blocks" if wider.dtype == "float64" else "sums"
         note = f"predictions would be off by {errors.total:.1g}"
+        if errors.total <= ENOUGH:
+            note = "rounding hides directions"
         try:
-            again = whitened(wider, choose=False)
-            problem, report = estimator.sweep_witnessed(rows, targets, inputs, wider, again[1])
+            noted = Certificates()
+            again = whitening_for(estimator, wider, noted)
+            problem, report = estimator.sweep(rows, targets, inputs, wider, again)
         except PlanTooLarge as error:
             certificates.notes.append(f"{note} in {basis.dtype}, and {what} in float64 do not fit: {error}")
             break
-        basis, whitening, certificates = again
+        basis, whitening, certificates = wider, again, noted
         notes.append(f"{note}: swept again with {what} in float64")
     report["swept_again"] = notes
     return solved, report
@@ -112,8 +179,6 @@ def sweep_until_right(
 
 def adopted(estimator: Any, rows: Any, targets: Any, problem: Any) -> tuple[Any, dict[str, Any]]:
     """The solve of sums that were made already, or of better ones where these prove too coarse; and their report."""
-    if not estimator.has_witness:
-        return estimator._solved(problem), {}
     solved, report = sweep_until_right(estimator, rows, targets, problem.inputs, problem.basis, (problem, {}))
     return solved, {"sweep": report, "skipped_rows": report["skipped_rows"]} if report["swept_again"] else {}
 

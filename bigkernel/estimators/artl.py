@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.fit_state import AlignedSolution, Inputs, Problem
-from bigkernel.estimators.moment_estimator import Solved
+from bigkernel.estimators.fit_state import AlignedSolution, Problem, Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Labels
@@ -24,6 +22,7 @@ from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
 from bigkernel.solvers.artl import Strengths, adapted, slope
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Targets
 
 Array = NDArray[Any]
@@ -196,22 +195,15 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
             return super()._statistic(basis, sides)
         cells, neighbours = sides.cells, min(self.n_neighbors, basis.width)
         targets = Targets(cells.n_classes, cells.classes, cells.position)
-        return AnchorMomentStatistic(basis.centred(), targets, sides=sides, neighbours=neighbours)
+        return AnchorMomentStatistic(basis.centred(), targets, sides=sides, neighbours=neighbours, sums=basis.sum_dtype)
 
-    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
-        """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis)
-        total = problem.statistics
-        if "anchors" in total:  # they are about the shift of the map, as the other moments were
-            total["anchors"] += np.outer(total["degrees"], basis.centred().shift.astype(np.float64))
-        return problem, report
-
-    def _reduce(self, problem: Problem, certificates: Certificates) -> ReducedSides:
-        reduced, total = super()._reduce(problem, certificates), problem.statistics
+    def _reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
+        reduced, total = super()._reduce(problem, whitening), problem.statistics
         if not self.manifold > 0:
             return reduced
         if "anchors" not in total:
             raise ConfigError(f"manifold={self.manifold}: the fit was without a graph (manifold=0); fit again")
+        # about one point both, which a Laplacian does not see
         graph = laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"])
         return replace(reduced, graph=reduced.whitening.rotate(graph))
 

@@ -99,7 +99,12 @@ class RowsEstimator(StatefulEstimator):
 
     @property
     def has_witness(self) -> bool:
-        """True where a witness sees the sums, and the solve takes its evidence."""
+        """True where a witness sees the sums."""
+        return False
+
+    @property
+    def tells_candidates(self) -> bool:
+        """True where a search can tell the error of each candidate, from a witness of the sums of all."""
         return False
 
     def coordinates(

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.exact_rows import ExactRows
@@ -120,6 +119,7 @@ class DICA(DomainedTransformer):
         Statistics("statistics_", "statistics", width=lambda sizes: sizes["G"] * (sizes["k"] + 1)),
     )
     _solution_type = ComponentSolution
+    turns = True
     eigenvalues_ = Fitted("solution.eigenvalues")
     distributional_variance_ = Fitted("solution.variance")
 
@@ -187,7 +187,7 @@ class DICA(DomainedTransformer):
             raise ConfigError("DICA: the exact form has no sweep to plan; set n_landmarks")
         other = DICA(**self.get_params(deep=False))
         rows, cells, _ = other._read_components(X, y, sample_domain, None)
-        return plan_sweep(rows, other._statistic(other.basis(rows, look=False), cells))
+        return other._planned(rows, cells, other.basis(rows, look=False))
 
     @property
     def n_components_(self) -> int:
@@ -224,7 +224,9 @@ class DICA(DomainedTransformer):
         if self.supervised and not cells.n_classes:
             raise ConfigError("supervised=True: the statistics are of a fit that did not look at labels; fit again")
         self._require_domains(CellSums.of(total, cells).by_domain()[1], domains)
-        found = landmark_components(total, cells, whitening, problem.basis.core(), **self._settings())
+        found = landmark_components(
+            total, cells, whitening, problem.basis.core(), shift=problem.centre, **self._settings()
+        )
         certificates.rounding = found.rounding
         return self._solution(found, whitening.rank, int(total["rows"].sum()))
 

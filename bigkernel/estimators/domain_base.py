@@ -27,6 +27,7 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, Problem
 from bigkernel.estimators.inputs import input_rows, is_lazy, validate_input, validated_weight
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.predictor import Predictor
@@ -142,11 +143,13 @@ class DomainedEstimator(LandmarkEstimator):
     # -- the sweep -----------------------------------------------------------------------------------------------------
 
     def _statistic(self, basis: Any, cells: Any) -> MomentStatistic:
-        return CellMomentStatistic(basis.centred(), cells)
+        return CellMomentStatistic(basis.centred(), cells, sums=basis.sum_dtype)
 
-    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
+    def sweep(
+        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+    ) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis)
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
         if not problem.statistics["n"].sum() > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
         return problem, report

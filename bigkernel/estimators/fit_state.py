@@ -20,6 +20,8 @@ from bigkernel.estimators.parameter_checks import require_labelled
 from bigkernel.estimators.state_schema import Entry
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -194,6 +196,17 @@ class Problem:
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""
         require_labelled(self.statistics["rows"].sum(), self.statistics["n"][-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A solution of a problem (or exact problem), the whitening of its columns, and what solves of its sums share."""
+
+    problem: Any
+    solution: Solution
+    certificates: Certificates
+    reduced: Any = None
+    whitening: Whitening | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

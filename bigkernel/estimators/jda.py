@@ -11,8 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.domain_base import DomainedTransformer
-from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem
-from bigkernel.estimators.moment_estimator import Solved
+from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Floats
@@ -109,6 +108,7 @@ class JDA(SidedEstimator, DomainedTransformer):
         Floats("eigenvalues_", "solution.eigenvalues", axes=("c",)),
     )
     _solution_type = AlignedComponents
+    turns = True
     eigenvalues_ = Fitted("solution.eigenvalues")
 
     def __init__(

@@ -62,6 +62,11 @@ class LandmarkBasis:
         """m."""
         return len(self.landmarks)
 
+    @property
+    def sum_dtype(self) -> np.dtype[Any] | None:
+        """`sums`."""
+        return None if self.sums is None else np.dtype(self.sums)
+
     def features(self) -> LandmarkMap:
         """The map of rows to columns."""
         return LandmarkMap(self.kernel, self.landmarks, np.dtype(self.dtype))
@@ -87,10 +92,18 @@ class LandmarkBasis:
         """What blocks of some points between landmarks differ by from those in float64, (k, m); None where they are."""
         if self.dtype == "float64":
             return None
-        some = self.landmarks[:NOISE_ROWS]
-        points = ((some + np.roll(some, 1, axis=0)) / 2).astype(self.dtype)
+        points = self._between(NOISE_ROWS).astype(self.dtype)
         block = self.features().block(Chunk(points), slice(None))
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
+
+    def glance(self) -> Array:
+        """Kernel values of some landmarks, and of points between them, (k, m)."""
+        points = np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
+        return np.asarray(self.kernel(points, self.landmarks))
+
+    def _between(self, count: int) -> Array:
+        some = self.landmarks[:count]
+        return np.asarray((some + np.roll(some, 1, axis=0)) / 2)
 
     def trace_error(self, moments: Moments) -> float | None:
         """tr(K − K̂)/tr(K), K̂ the kernel that the landmarks make of K; None where it is not known.
@@ -132,6 +145,11 @@ class FourierBasis:
     mean: Array
     sums: str | None = None  # as in `LandmarkBasis`
 
+    @property
+    def sum_dtype(self) -> np.dtype[Any] | None:
+        """`sums`."""
+        return None if self.sums is None else np.dtype(self.sums)
+
     def features(self) -> FourierMap:
         """The map of rows to columns."""
         dtype = np.dtype(self.dtype)
@@ -156,6 +174,9 @@ class FourierBasis:
 
     def noise(self) -> None:
         """Not known: features are of order one, and white."""
+
+    def glance(self) -> None:
+        """Not needed: their moments are as white as they are."""
 
     def trace_error(self, moments: Moments) -> None:
         """Not known."""

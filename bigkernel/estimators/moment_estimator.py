@@ -19,18 +19,18 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, ModelRejected, PlanTooLarge
-from bigkernel.estimators.arithmetic import adopted, rounding_note, seeing_sweep, sweep_until_right, witnessed
+from bigkernel.errors import ConfigError, ModelRejected
+from bigkernel.estimators import arithmetic
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
-from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution
+from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution, Solved
 from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
 from bigkernel.estimators.parameter_checks import require_some
-from bigkernel.estimators.state_schema import PenaltyNumber, Weights
+from bigkernel.estimators.state_schema import Floats, PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, require_alpha
-from bigkernel.statistics.moments import MomentStatistic, selected
+from bigkernel.statistics.moments import Moments, MomentStatistic, selected
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -47,16 +47,6 @@ class ExactProblem:
     weight: Array | None
 
 
-@dataclass(frozen=True, eq=False)
-class Solved:
-    """A solution of a problem (or exact problem); `reduced`: what other solves of the same sums share."""
-
-    problem: Any
-    solution: Solution
-    certificates: Certificates
-    reduced: Any = None
-
-
 class LandmarkEstimator(KernelEstimator, RowsEstimator):
     """Base of the kernel estimators; a subclass says how moments (or the exact matrix) become coefficients."""
 
@@ -64,7 +54,10 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         *KernelEstimator.state_schema,
         PenaltyNumber("alpha_", "solution.alpha"),
         Weights("sample_weight_", "weight"),
+        Floats("centre_", "centre", optional=True, axes=("m",)),
     )
+    tells_by_formula = False  # of the error; else one is drawn (`arithmetic.told`)
+    turns = False  # its columns are used together, up to a rotation
     _solution_type: ClassVar[type[Solution]] = Solution
     statistics_ = Fitted("statistics_about_zero")
     sample_weight_ = Fitted("weight")
@@ -84,9 +77,22 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     # -- what a subclass gives -----------------------------------------------------------------------------------------
 
-    def _reduce(self, problem: Problem, certificates: Certificates) -> Any:
-        """Return what the solves of one problem share: the whitening of its columns."""
-        return problem.basis.whitening(certificates=certificates)
+    @property
+    def has_witness(self) -> bool:
+        return True
+
+    def hides(self, solution: Any) -> bool:
+        """Return whether rounding hides directions from this solution that float64 might show."""
+        return False
+
+    @property
+    def whitens(self) -> bool:
+        """True where columns are whitened to solve, and not for the witness alone."""
+        return True
+
+    def _reduce(self, problem: Problem, whitening: Whitening) -> Any:
+        """Return what the solves of one problem share, from its sums and the whitening of its columns."""
+        return whitening
 
     def _solve(self, problem: Problem, reduced: Any, certificates: Certificates) -> Solution:
         """Return the solution from sums and what `_reduce` made of them."""
@@ -100,10 +106,13 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """Return the solution from the kernel matrix of all rows."""
         raise TypeError(type(self).__name__)
 
+    def predicted_from(self, problem: Problem) -> Moments:
+        """Return the moments of the columns that a solution has coefficients of."""
+        return problem.moments
+
     def _statistic(self, basis: Any, targets: Any) -> Any:
         """Return what the sweep sums up."""
-        sums = None if basis.sums is None else np.dtype(basis.sums)
-        return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=sums)
+        return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -130,11 +139,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             if before is None:
                 self._fitted = self._fit_moments(rows, targets, inputs, self.basis(rows))
             else:
-                if "E" in before.statistics:
-                    whitening = before.basis.whitening(warn=False)
-                    more, report = self.sweep_witnessed(rows, targets, inputs, before.basis, whitening)
-                else:
-                    more, report = self.sweep(rows, targets, inputs, before.basis)
+                whitening = arithmetic.whitening_for(self, before.basis) if "E" in before.statistics else None
+                more, report = self.sweep(rows, targets, inputs, before.basis, whitening)
                 problem = before.joined(more)
                 skipped = before.skipped_rows + report["skipped_rows"]
                 self._fitted = self._settle(self._solved(problem), sweep=report, skipped_rows=skipped)
@@ -208,11 +214,16 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         fewer: Self = copy(self).set_params(n_landmarks=count)
         if not isinstance(self.landmarks, str):
             fewer.set_params(landmarks=np.asarray(self.landmarks)[columns])
-        basis = replace(before.basis, landmarks=before.basis.landmarks[columns])
-        centre = None if before.centre is None else before.centre[columns]
-        problem = replace(before, basis=basis, statistics=selected(before.statistics, columns), centre=centre)
+        basis, centre = replace(before.basis, landmarks=before.basis.landmarks[columns]), before.centre
+        about = None if centre is None else centre[columns]
+
+        def part(whole: Problem) -> Problem:
+            return replace(whole, basis=basis, statistics=selected(whole.statistics, columns), centre=about)
+
         kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows}
-        fewer._fitted = fewer._settle(fewer._solved(problem), **kept)
+        solved, whitening = fewer._solved(part(before)), arithmetic.whitening_for(self, before.basis)
+        solved.certificates.errors = arithmetic.told(fewer, before, whitening, solved.solution, part)
+        fewer._fitted = fewer._settle(solved, **kept)
         return fewer
 
     def plan(self, X: Any, y: Any = None) -> Plan:
@@ -228,8 +239,12 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             raise ConfigError(f"{type(self).__name__}: the exact form has no sweep to plan; set n_landmarks")
         other = self.__class__(**self.get_params(deep=False))
         rows, targets, _ = other.training(X, y, None)
-        statistic = other._statistic(other.basis(rows, look=False), targets)
-        return plan_sweep(rows, witnessed(statistic, (), len(rows)) if self.has_witness else statistic)
+        return other._planned(rows, targets, other.basis(rows, look=False))
+
+    def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
+        """The plan of the sweep that a fit makes."""
+        statistic = self._statistic(basis, targets)
+        return plan_sweep(rows, arithmetic.witnessed(statistic, (), len(rows)) if self.has_witness else statistic)
 
     def _check_settings(self) -> None:
         if self.alpha != "gcv":
@@ -238,18 +253,14 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             raise ConfigError(f"dtype: expected 'auto', 'float32' or 'float64', found {self.dtype!r}")
         self._check_landmarks()
 
-    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
-        """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        return self._summed(self._statistic(basis, targets), rows, inputs, basis)
-
-    def sweep_witnessed(
-        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening
+    def sweep(
+        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
     ) -> tuple[Problem, dict[str, Any]]:
-        """`sweep` with a witness of its sums."""
-        return self._summed(witnessed(self._statistic(basis, targets), [whitening], len(rows)), rows, inputs, basis)
-
-    def _summed(self, statistic: Any, rows: Rows, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
-        swept = seeing_sweep(rows, statistic, what="moments")
+        """Sum up the rows: what a solve starts from, and the report of the sweep; by a whitening a witness sees it."""
+        statistic = self._statistic(basis, targets)
+        if whitening is not None:
+            statistic = arithmetic.witnessed(statistic, [whitening], len(rows))
+        swept = arithmetic.seeing_sweep(rows, statistic, what="moments")
         report = swept.report()
         require_some(rows, report["skipped_rows"])
         return Problem.of_sums(inputs, basis, swept.total, statistic.features.shift), report
@@ -260,7 +271,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         if problem is None:
             self._fitted = self._fit_moments(rows, targets, inputs, basis)
         else:
-            solved, kept = adopted(self, rows, targets, problem)
+            solved, kept = arithmetic.adopted(self, rows, targets, problem)
             self._fitted = self._settle(solved, **kept)
         return self
 
@@ -268,35 +279,30 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         return self._fit_moments(rows, targets, inputs, basis)
 
     def _fit_moments(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit:
-        solved, report = self._swept(rows, targets, inputs, basis)
+        solved, report = arithmetic.sweep_until_right(self, rows, targets, inputs, basis)
         return self._settle(solved, sweep=report, skipped_rows=report["skipped_rows"])
 
-    def _swept(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Solved, dict[str, Any]]:
-        """Sweep and solve; once more in float64 where float32 proves too coarse and the dtype is ours to choose."""
-        if self.has_witness:
-            return sweep_until_right(self, rows, targets, inputs, basis)
-        problem, report = self.sweep(rows, targets, inputs, basis)
-        solved = self._solved(problem)
-        if self._rounding_exceeds_alpha(solved) and self.dtype == "auto" and basis.dtype == "float32":
-            note = rounding_note(solved)
-            try:
-                problem, report = self.sweep(rows, targets, inputs, replace(basis, dtype="float64"))
-            except PlanTooLarge as error:
-                solved.certificates.notes.append(f"{note}, and float64 does not fit: {error}")
-            else:
-                solved = self._solved(problem)
-                solved.certificates.notes.insert(0, f"{note}: the rows are swept again in float64")
-        return solved, report
-
-    def _solved(self, problem: Problem, reduced: Any = None, certificates: Certificates | None = None) -> Solved:
-        """Solve; `reduced`: what an earlier solve from the same sums has made of them, with its certificates."""
+    def _solved(
+        self,
+        problem: Problem,
+        whitening: Whitening | None = None,
+        certificates: Certificates | None = None,
+        *,
+        reduced: Any = None,
+        tell: bool = True,
+    ) -> Solved:
+        """Solve, and tell the error where a witness saw the sums; what was made of them before need not be again."""
         problem.require_labels()
         certificates = certificates or Certificates()
         with spent("solve"):
+            if whitening is None:
+                whitening = arithmetic.whitening_for(self, problem.basis, certificates)
             if reduced is None:
-                reduced = self._reduce(problem, certificates)
+                reduced = self._reduce(problem, whitening)
             solution = self._solve(problem, reduced, certificates)
-        return Solved(problem, solution, certificates, reduced)
+            if tell and not self.tells_by_formula:
+                certificates.errors = arithmetic.told(self, problem, whitening, solution)
+        return Solved(problem, solution, certificates, reduced, whitening)
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
         """The fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
@@ -315,16 +321,13 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _certify(self, solved: Solved) -> dict[str, float | int]:
         certificates = solved.certificates
-        if self._rounding_exceeds_alpha(solved):
+        # "gcv" asks for what serves with the moments as they are
+        if certificates.blind and certificates.errors is None and self.alpha != "gcv":
             narrow = solved.problem.basis.dtype == "float32"
             advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
-            certificates.notes.append(f"{rounding_note(solved)}; take {advice}a larger alpha")
+            certificates.notes.append(f"{arithmetic.rounding_note(solved)}; take {advice}a larger alpha")
         certificates.warn()
         return {**certificates.report(), **solved.problem.basis.figures()}
-
-    def _rounding_exceeds_alpha(self, solved: Solved) -> bool:
-        # "gcv" asks for what serves with the moments as they are
-        return solved.certificates.blind and solved.certificates.errors is None and self.alpha != "gcv"
 
     def _fit_exact(self, rows: Rows, targets: Any, inputs: Inputs) -> ExactFit:
         exact = read_exact(type(self).__name__, rows, None if self._semi_supervised else targets)

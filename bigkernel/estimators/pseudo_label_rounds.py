@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
+from bigkernel.estimators.arithmetic import sweep_until_right, told
 from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
-from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem
-from bigkernel.estimators.moment_estimator import Solved
+from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
 from bigkernel.kernels import uniform_landmarks as draws
@@ -28,7 +28,6 @@ from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
-from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
@@ -71,6 +70,8 @@ class PseudoLabelRounds:
         Fewer where no label changes; where labels collapse, the least equivocal round is kept.
         """
         kept = {"sweep": report, "skipped_rows": report["skipped_rows"]}
+        if count:  # what is told is of the last solution
+            solved.certificates.errors = None
         fit: MomentFit = self._settle(solved, **kept)  # type: ignore[attr-defined]
         rounds: list[dict[str, float]] = []
         before, fault, least, best = None, "", np.inf, solved.problem.pseudo_labels
@@ -86,10 +87,12 @@ class PseudoLabelRounds:
             if not fault and number > 1 and labels.changed == 0:
                 break
             problem = replace(solved.problem, pseudo_labels=best if fault else labels)
-            solved = self._solved(problem, solved.reduced)  # type: ignore[attr-defined]
+            solved = self._solved(problem, solved.whitening, reduced=solved.reduced, tell=False)  # type: ignore[attr-defined]
             if fault:
                 break
         if rounds:
+            assert solved.whitening is not None
+            solved.certificates.errors = told(self, solved.problem, solved.whitening, solved.solution)
             solved.certificates.warn()
         if fault:
             warnings.warn(fault, PseudoLabelsCollapsed, 6)
@@ -228,7 +231,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         rows, sides, inputs = self._read_sides(X, y, sample_domain, sample_weight)
         with part_of_job(f"{type(self).__name__}.fit"):
             basis = self.basis(self._with_sides(rows, sides))
-            solved, report = self._swept(rows, sides, inputs, basis)
+            solved, report = sweep_until_right(self, rows, sides, inputs, basis)
             self._fitted = self._adapt(rows, sides, self.n_rounds, solved, report)
         return self
 
@@ -251,7 +254,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         other = self.__class__(**self.get_params(deep=False))
         rows, sides, _ = other._read_sides(X, y, sample_domain, None)
         basis = other.basis(other._with_sides(rows, sides), look=False)
-        return plan_sweep(rows, other._statistic(basis, sides))
+        return other._planned(rows, sides, basis)
 
     def with_landmarks(self, count: int) -> Self:
         """Refused: the rounds depend on all landmarks.
@@ -267,19 +270,20 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
     def _statistic(self, basis: Any, sides: Any) -> Any:
         cells = sides.cells
         targets = Targets(cells.n_classes, cells.classes, cells.position)
-        return SidedMomentStatistic(basis.centred(), targets, sides=sides)
+        return SidedMomentStatistic(basis.centred(), targets, sides=sides, sums=basis.sum_dtype)
 
-    def sweep(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
+    def sweep(
+        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+    ) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis)
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
                 raise DataError(f"weight: no row of the {side} has a weight above zero")
         return problem, report
 
-    def _reduce(self, problem: Problem, certificates: Certificates) -> ReducedSides:
-        whitening: Whitening = problem.basis.whitening(certificates=certificates)
-        return ReducedSides(whitening, Aligned.of(problem.statistics, whitening))
+    def _reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
+        return ReducedSides(whitening, Aligned.of(problem.statistics, whitening, shift=problem.centre))
 
     def fit_report(self) -> dict[str, Any]:
         """As of every landmark estimator, with `source_rows`, `target_rows` and `rounds`."""

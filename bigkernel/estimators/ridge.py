@@ -91,7 +91,6 @@ class _KernelRidge(ChoosesSolver):
         *SOLUTION,
         Floats("training_mse_", "solution.training_mse", axes=("c",)),
         Statistics("statistics_", "statistics"),
-        Floats("centre_", "centre", optional=True, axes=("m",)),
         Whole("n_iter_", "solution.iterations", optional=True),
     )
     _solution_type = RidgeSolution

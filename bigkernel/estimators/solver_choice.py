@@ -31,9 +31,17 @@ from bigkernel.streaming.plan import Plan
 class ChoosesSolver(LandmarkEstimator):
     """Base of the estimators that fit by sums or by conjugate gradients."""
 
+    tells_by_formula = True
+
     @property
     def has_witness(self) -> bool:
+        """False of conjugate gradients, whose products are float64."""
         return bool(self.solver != "cg")
+
+    @property
+    def tells_candidates(self) -> bool:
+        """See `RowsEstimator`."""
+        return self.has_witness
 
     def _check_settings(self) -> None:
         super()._check_settings()

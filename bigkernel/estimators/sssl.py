@@ -18,9 +18,10 @@ from sklearn.utils.metaestimators import available_if
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.arithmetic import sweep_until_right
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, SpectralSolution
-from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator, Solved
+from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
+from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
@@ -111,16 +112,18 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
                 "eigenfunctions='all'"
             )
 
+    @property
+    def whitens(self) -> bool:
+        """False where the eigenfunctions are of the core alone."""
+        return bool(self.eigenfunctions != "landmarks")
+
     # -- the solve -----------------------------------------------------------------------------------------------------
 
-    def _reduce(self, problem: Problem, certificates: Certificates) -> Whitening | None:
-        return None if self.eigenfunctions == "landmarks" else super()._reduce(problem, certificates)
-
-    def _solve(self, problem: Problem, whitening: Whitening | None, certificates: Certificates) -> SpectralSolution:
-        labelled = Moments.of(problem.statistics, 1)
+    def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> SpectralSolution:
+        labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
         alpha = _Penalty(self.alpha, labelled.q, float(labelled.rows))
-        if whitening is None:
-            core = problem.basis.core()
+        if self.eigenfunctions == "landmarks":
+            core, labelled = problem.basis.core(), Moments.of(problem.statistics_about_zero, 1)
             _note_negative(core, problem.basis.kernel, certificates)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
         else:
@@ -136,14 +139,15 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         return SpectralSolution(
             coef=coef,
             intercept=np.zeros(coef.shape[1]) + problem.inputs.shift,
-            rank=problem.basis.width if whitening is None else whitening.rank,
+            rank=problem.basis.width if self.eigenfunctions == "landmarks" else whitening.rank,
             alpha=alpha.chosen,
             eigenvalues=values,
         )
 
     def _distance(self, problem: Problem, whitening: Whitening) -> Array:
         """I + alignment·n Σ_j e_j e_jᵀ, between unlabelled and labelled rows."""
-        aligned, labels = Aligned.of(problem.statistics, whitening), problem.pseudo_labels
+        aligned = Aligned.of(problem.statistics, whitening, shift=problem.centre)
+        labels = problem.pseudo_labels
         if not aligned.target.n > 0:
             raise DataError("y: eigenfunctions='aligned' need rows without a label to align with; all are labelled")
         return distance_penalty(aligned, labels and labels.reduced(whitening), float(self.alignment), 1.0)
@@ -174,7 +178,7 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
             return super()._fit_moments(rows, targets, inputs, basis)
         assert targets.classes is not None
         cells = Cells(None, targets.classes, targets.position)
-        solved, report = self._swept(rows, targets, inputs, basis)
+        solved, report = sweep_until_right(self, rows, targets, inputs, basis)
         return self._adapt(rows, Sides(cells, np.array([True, False])), self.n_rounds, solved, report)
 
     def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
@@ -206,7 +210,7 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the coordinates of the leading eigenfunctions."""
-        whitening = basis.whitening() if self.eigenfunctions == "all" else None
+        whitening = (whitening or basis.whitening()) if self.whitens else None
         return sssl_coordinates(everything, basis.core(), whitening, n_components)
 
     @property

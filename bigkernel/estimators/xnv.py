@@ -29,6 +29,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.xnv import Canonical, canonical_ridge, canonical_views
 from bigkernel.statistics.moments import Moments, unshifted
 
@@ -84,6 +85,11 @@ class _XNV(LandmarkEstimator):
         self.random_state = random_state
 
     @property
+    def whitens(self) -> bool:
+        """False: each view has its own directions."""
+        return False
+
+    @property
     def _intercept(self) -> bool:
         return bool(self.fit_intercept)
 
@@ -129,8 +135,18 @@ class _XNV(LandmarkEstimator):
         first: LandmarkMap = replace(basis, landmarks=basis.landmarks[: basis.width // 2]).features()
         return first
 
-    def _reduce(self, problem: Problem, certificates: Certificates) -> Canonical:
+    def _reduce(self, problem: Problem, whitening: Whitening) -> Canonical:
         return canonical_views(problem.moments, problem.basis.width // 2)
+
+    def hides(self, solution: ViewSolution) -> bool:
+        """True where a view has fewer directions above rounding than landmarks."""
+        return min(solution.view_ranks) < len(solution.coef)
+
+    def predicted_from(self, problem: Problem) -> Moments:
+        """The first view's."""
+        both, m = problem.moments, problem.basis.width // 2
+        shift = None if both.shift is None else both.shift[:m]
+        return replace(both, G=both.G[:m, :m], C=both.C[:m], s=both.s[:m], shift=shift)
 
     def _solve(self, problem: Problem, views: Canonical, certificates: Certificates) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
@@ -139,6 +155,8 @@ class _XNV(LandmarkEstimator):
         first_view = replace(labelled, G=labelled.G[:m, :m], C=labelled.C[:m], s=labelled.s[:m])
         alpha = float(self.alpha)
         coef, intercept = canonical_ridge(first_view, views, alpha, fit_intercept=flag, certificates=certificates)
+        if problem.centre is not None:  # what the sums are about
+            intercept = intercept - problem.centre[:m] @ coef
         return ViewSolution(
             coef=coef,
             intercept=(intercept if flag else intercept - shift) + shift,

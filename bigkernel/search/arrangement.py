@@ -88,7 +88,7 @@ class Sweep:
         if isinstance(features, LandmarkFamily):
             shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
             features = replace(features, shifts=np.stack(shifts))
-            sums = None if self.lead.basis.sums is None else np.dtype(self.lead.basis.sums)
+            sums = self.lead.basis.sum_dtype
         statistic = MomentStatistic(features, targets, self.lead.last.unlabelled, partition.folds, sums=sums)
         return witnessed(statistic, whitenings, rows) if self.lead.last.has_witness else statistic
 
@@ -166,7 +166,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
             key = (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
             if key not in bases:
                 basis = lead if candidate is group[0] else last.basis(rows, like=lead)
-                bases[key] = whitened(basis, choose=last.dtype == "auto")[0] if last.has_witness else basis
+                bases[key] = whitened(basis, choose=last.dtype == "auto")[0] if last.tells_candidates else basis
             candidate.basis = bases[key]
     return list(groups.values())
 

@@ -22,7 +22,7 @@ from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep
+from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Inputs, Problem
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.monitor.events import Note, Step
@@ -107,15 +107,16 @@ class Work:
 
     def _solve_all(self, one: Sweep, partition: Partition, *, expand: bool, gcv: bool) -> dict[int, list[Solved]]:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
-        certificates = [Certificates() for _ in one.members if one.lead.last.has_witness]
+        last = one.lead.last
+        certificates = [Certificates() for _ in one.members if last.has_witness]
         with threadpool_limits(limits=1, user_api="blas"):  # the same bits however many there are, as in the solves
             whitenings = [
-                members[0].basis.whitening(certificates=noted)
+                whitening_for(last, members[0].basis, noted)
                 for members, noted in zip(one.members, certificates, strict=False)
             ]
         statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
         total = seeing_sweep(partition.attach(self.rows), statistic, what="tune").total
-        for noted in certificates:
+        for noted in certificates if certificates and last.whitens else []:
             noted.warn()
         solved, groups = {}, statistic.groups
         for place, members in enumerate(one.members):
@@ -137,7 +138,7 @@ class Work:
     def _again(self, one: Sweep, partition: Partition, solved: dict[int, list[Solved]], *, counts: bool) -> list[Sweep]:
         """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
         coarse: dict[Any, list[list[Candidate]]] = {}
-        if not one.lead.last.has_witness:
+        if not one.lead.last.tells_candidates:
             return []
         for members in one.members:
             errors = [error for fold in solved[id(members)] for error in fold.errors if error is not None]
@@ -192,7 +193,8 @@ class Work:
         labelled = by_intercept[True][statistic.unlabelled == "keep" :]
         for number in range(partition.folds.count):
             self._require_fold(labelled, number, partition.splits[number])
-        evidence = None if whitening is None else evidence_of(swept, whitening)
+        tells = members[0].last.tells_candidates and whitening is not None
+        evidence = evidence_of(swept, whitening) if tells else None  # type: ignore[arg-type]
         width = statistic.features.width if expand else 0
         solved = [Solved.of(len(members), width, c) for _ in range(partition.folds.count)]
         for places in _alike(members):

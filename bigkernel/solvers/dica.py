@@ -146,12 +146,13 @@ def landmark_components(
     epsilon: float | None,
     count: int,
     invariance: float = 1.0,
+    shift: Array | None = None,
 ) -> Components:
     """Components from the moments of a `CellMomentStatistic`.
 
     Parameters
     ----------
-    total : moments of the landmark block, uncentred
+    total : moments of the landmark block, about `shift` (p,) or 0
     whitening, core : of the landmarks; the core (m, m) tells the sign of a component: at the landmark where its
         magnitude is largest it is positive
     alpha : λ > 0
@@ -159,7 +160,8 @@ def landmark_components(
     count : most components
     invariance : δ ≥ 0 by which R is multiplied; 1: the paper
     """
-    everything = reduced(Moments.of(dict(total)), whitening)
+    # differences of means do not see what the sums are about
+    everything = reduced(Moments.of(dict(total), shift=shift), whitening)
     sums, n = CellSums.of(total, cells), float(everything.n)
     mean, (by_domain, weights) = everything.s / n, sums.by_domain()
     between = between_domains(whitening.reduce(by_domain), weights)

@@ -15,7 +15,7 @@ from scipy import linalg
 
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, positive_part, ridge, top_eigen
+from bigkernel.solvers.ridge import Whitening, positive_part, reduced, ridge, top_eigen
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -39,10 +39,10 @@ def sssl_all(
     same in all three (Ji et al. 2012). With a `penalty` P (r, r) in whitened coordinates they are those of
     ΦᵀΦ w = λ P w, which avoid what P makes dear: the difference of labelled and unlabelled rows, say (`alignment`).
     """
-    values, W = leading(whitening.rotate(everything.G), n_components, certificates, penalty=penalty)
-    basis = W * np.sqrt(values)
+    values, W = leading(reduced(everything, whitening).G, n_components, certificates, penalty=penalty)
+    basis, of_labelled = W * np.sqrt(values), reduced(labelled, whitening)
     # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
-    G, C = basis.T @ whitening.rotate(labelled.G) @ basis, basis.T @ whitening.reduce(labelled.C)
+    G, C = basis.T @ of_labelled.G @ basis, basis.T @ of_labelled.C
     chosen = alpha(G, C) if callable(alpha) else alpha
     beta = ridge(G, C, chosen, n_rows=labelled.rows, certificates=certificates)
     return whitening.expand(basis @ beta), values

@@ -55,9 +55,9 @@ class Aligned:
     source: Moments
 
     @classmethod
-    def of(cls, total: Mapping[str, Array], whitening: Whitening) -> Aligned:
-        """From the moments of a `SidedMomentStatistic` without their shift."""
-        target, source = (reduced(Moments.of(dict(total), group), whitening) for group in (0, 1))
+    def of(cls, total: Mapping[str, Array], whitening: Whitening, *, shift: Array | None = None) -> Aligned:
+        """From the moments of a `SidedMomentStatistic` about `shift` (p,); None: about 0."""
+        target, source = (reduced(Moments.of(dict(total), group, shift=shift), whitening) for group in (0, 1))
         return cls(target, source)
 
     @property

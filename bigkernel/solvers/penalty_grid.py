@@ -73,8 +73,8 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
     """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
     if whitening is None:
         _, V = positive_part(*top_eigen(core, n_components))
-        return Coordinates(basis=V)
-    values, W = positive_part(*top_eigen(whitening.rotate(everything.G), n_components))
+        return Coordinates(identity(len(core)), V)
+    values, W = positive_part(*top_eigen(reduced(everything, whitening).G, n_components))
     return Coordinates(whitening, W * np.sqrt(values))
 
 

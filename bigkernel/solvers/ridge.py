@@ -82,6 +82,16 @@ class Whitening:
         out[self.pivots] = linalg.solve_triangular(self.factor, w, lower=True, trans="T", check_finite=False)
         return out
 
+    def restore(self, C: Array) -> Array:
+        """X (p, c) with TᵀX = C (r, c): what moments are moved by that are moved by C in whitened coordinates."""
+        if self.basis is not None:  # its columns are orthogonal
+            return np.asarray(self.basis @ (C / (self.basis**2).sum(axis=0)[:, None]))
+        if self.factor is None:
+            return C
+        out = np.zeros((self.width, *C.shape[1:]))
+        out[self.pivots] = self.factor @ C
+        return out
+
 
 def identity(width: int) -> Whitening:
     """No whitening: for maps that are features already."""

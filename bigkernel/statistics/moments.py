@@ -58,11 +58,13 @@ def subtract(a: Mapping[str, Array], b: Mapping[str, Array]) -> Accumulator:
 
 
 def uncentred(total: Accumulator, shift: Array) -> Accumulator:
-    """Moments of φ from those of φ − shift, group by group: exact, in float64."""
+    """Moments of φ from those of φ − shift, group by group, and anchors with them: exact, in float64."""
     a, n, s, t = shift.astype(np.float64), total["n"], total["s"], total["t"]
     cross = s[:, :, None] * a
+    anchors = {"anchors": total["anchors"] + np.outer(total["degrees"], a)} if "anchors" in total else {}
     return {
         **total,
+        **anchors,
         "G": total["G"] + cross + cross.transpose(0, 2, 1) + n[:, None, None] * np.outer(a, a),
         "C": total["C"] + a[:, None] * t[:, None, :],
         "s": s + n[:, None] * a,
@@ -266,7 +268,7 @@ class MomentStatistic:
             flops_per_row=self.features.flops_per_row
             + count * (p * p + 2 * p * (c + 1))
             + (self.witness.flops_per_row() if self.witness else 0),
-            partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2),
+            partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2 + (k > 0)),
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + (self.wide - p) * itemsize + 8 * c + widened)
             + count * self.wide**2 * sum_itemsize

@@ -51,6 +51,7 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_estimator_keeps_the_contract_of_scikit_learn(estimator: Any, check: Any) -> None:

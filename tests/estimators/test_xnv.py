@@ -200,6 +200,7 @@ def test_a_cluster_gives_the_bits_of_this_process(make_corpus, client):
     assert_array_equal(there.dual_coef_, XNVClassifier(**GIVEN).fit(corpus).dual_coef_)
 
 
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
 def test_few_noisy_labels_are_used_better_than_by_a_ridge_of_the_same_penalty_on_them_alone():
     line = np.linspace(-3, 3, 600)[:, None]
     truth, errors = np.sin(2 * line[:, 0]), {"xnv": [], "plain": []}

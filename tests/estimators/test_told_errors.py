@@ -1,0 +1,157 @@
+"""Methods without a formula for their error tell it too: what they say is near the truth, and none is wrong in silence.
+
+The truth is the same fit in float64 blocks where that is certain, and for SSSL a singular value decomposition.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier
+from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.estimators.arithmetic import whitening_for
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE
+
+rng = np.random.default_rng(5)
+N, M = 1500, 80
+X = rng.normal(size=(N, 6)).astype(np.float32)
+DOMAIN = (rng.random(N) < 0.4).astype(int)
+X[DOMAIN == 1] += 0.5
+CLASS = (np.sin(X[:, 0]) + X[:, 1] > 0).astype(int)
+NUMBER = np.where(rng.random(N) < 0.2, np.sin(2 * X[:, 0]) + X[:, 1] ** 2, np.nan)
+SOURCE = np.where(DOMAIN == 0, CLASS, -1)
+Z = X[:M]
+METHODS = {
+    "SSSL": (SSSL(n_components=30), (X, NUMBER)),
+    "SSSL of the core": (SSSL(n_components=30, eigenfunctions="landmarks"), (X, NUMBER)),
+    "aligned": (SSSLClassifier(n_components=30, eigenfunctions="aligned"), (X, SOURCE)),
+    "XNV": (XNV(), (X, NUMBER)),
+    "DICA": (DICA(8), (X, CLASS, DOMAIN)),
+    "UDICA": (DICA(8, supervised=False), (X, CLASS, DOMAIN)),
+    "JDA": (JDA(20, n_rounds=0), (X, SOURCE, DOMAIN)),
+    "ARTL": (ARTLClassifier(n_rounds=0), (X, SOURCE, DOMAIN)),
+    "with a round": (ARTLClassifier(n_rounds=1), (X, SOURCE, DOMAIN)),
+}
+of_methods = pytest.mark.parametrize("name", METHODS)
+
+
+def fitted(name, sigma, alpha, dtype="auto", sums=None, rows=slice(None)):
+    """The fit, with the basis that is asked for; and whether it warned of its error."""
+    model, given = METHODS[name]
+    model = type(model)(**model.get_params())
+    model.set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z, dtype=dtype)
+    given = [part[rows] for part in given]
+    if sums is not None:
+        given_basis = model.basis
+        model.basis = lambda rows, **options: replace(given_basis(rows, **options), sums=sums)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*given)
+    return model, any(issubclass(one.category, Inaccurate | RankDeficient) for one in caught)
+
+
+def values(model):
+    """f or components of the rows, without what float32 blocks add."""
+    first = model.landmarks_[: len(model.dual_coef_)]
+    coef = model.dual_coef_.reshape(len(first), -1)
+    return model.kernel_(X.astype(float), first) @ coef + model.intercept_
+
+
+def apart(model, exact):
+    """How far the predictions of two models are apart, relative to their norm."""
+    F, R = values(model), values(exact)
+    wide = max(F.shape[1], R.shape[1])
+    F, R = (np.pad(one, ((0, 0), (0, wide - one.shape[1]))) for one in (F, R))
+    if model.turns:
+        left, _, right = np.linalg.svd(R.T @ F, full_matrices=False)
+        F = F @ (left @ right).T
+    return np.linalg.norm(F - R) / np.linalg.norm(R)
+
+
+def first_told(name, sigma, alpha):
+    """What the sums in float32 tell, before anything better is tried; and the model of them."""
+    model, given = METHODS[name]
+    model = type(model)(**model.get_params()).set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z)
+    model.check_parameters()
+    if hasattr(model, "_read_sides"):
+        rows, targets, inputs = model._read_sides(*given, *[None] * (4 - len(given)))
+    elif isinstance(model, DICA):
+        rows, targets, inputs = model._read_components(*given, None)
+    else:
+        rows, targets, inputs = model.training(*given, None)
+    basis = replace(model.basis(rows), dtype="float32")
+    whitening = whitening_for(model, basis)
+    solved = model._solved(model.sweep(rows, targets, inputs, basis, whitening)[0], whitening)
+    model._see(inputs)
+    model._fitted = model._settle(solved, sweep={}, skipped_rows=0)
+    return solved.certificates.errors.total, model
+
+
+@of_methods
+@pytest.mark.parametrize("sigma", [1.0, 2.0, 5.0])
+def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
+    for alpha in (1e-6, 1.0):
+        model, warned = fitted(name, sigma, alpha)
+        exact, _ = fitted(name, sigma, alpha, dtype="float64")
+        assert warned or apart(model, exact) <= PROMISE
+        assert 0 < model.certificates_["prediction_error"]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "with a round"])
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate", "ignore::bigkernel.errors.RankDeficient")
+def test_what_is_told_of_float32_sums_is_near_the_truth(name):
+    found = []
+    for sigma, alpha in ((1.0, 1e-6), (1.0, 1.0), (2.0, 1e-6), (2.0, 1.0)):
+        told, model = first_told(name, sigma, alpha)
+        found.append(told / apart(model, fitted(name, sigma, alpha, dtype="float64")[0]))
+    assert 0.1 < min(found)
+    assert max(found) < 60
+    assert 0.3 < np.median(found) < 15
+
+
+def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():
+    model, warned = fitted("SSSL", 2.0, 1e-3)
+    assert not warned
+    K = model.kernel_(Z.astype(float))
+    B, there = model.kernel_(X.astype(float), Z.astype(float)), ~np.isnan(NUMBER)
+    phi = np.linalg.solve(np.linalg.cholesky(K), B.T).T
+    _, root, Wt = np.linalg.svd(phi, full_matrices=False)
+    features = phi @ (Wt[:30].T * root[:30])
+    augmented = np.vstack([features[there], np.sqrt(1e-3) * np.eye(30)])
+    y = np.concatenate([NUMBER[there] - model.target_shift_, np.zeros(30)])
+    wanted = features @ np.linalg.lstsq(augmented, y, rcond=None)[0]
+    found = values(model)[:, 0] - model.target_shift_
+    assert np.linalg.norm(found - wanted) <= PROMISE * np.linalg.norm(wanted)
+
+
+@of_methods
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate", "ignore::bigkernel.errors.RankDeficient")
+def test_sums_in_float64_are_taken_where_float32_ones_are_too_coarse(name):
+    arithmetics = set()
+    for sigma, alpha in ((1.0, 1e-6), (4.0, 1e-6)):
+        told, _ = first_told(name, sigma, alpha)
+        model, _ = fitted(name, sigma, alpha, dtype="float32")
+        arithmetics.add(model._fitted.basis.sums)
+        assert (model._fitted.basis.sums == "float64") == (told > ENOUGH)
+        assert told <= ENOUGH or model.certificates_["prediction_error"] < told
+    assert arithmetics == {None, "float64"}
+
+
+def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
+    half = slice(None, N // 2)
+    model, _ = fitted("SSSL", 1.0, 1e-3, rows=half)
+    first = model.certificates_["prediction_error"]
+    model.set_params(alpha=10.0).refit()
+    assert 0 < model.certificates_["prediction_error"] < first
+    model.partial_fit(X[N // 2 :], NUMBER[N // 2 :])
+    assert 0 < model.certificates_["prediction_error"] < PROMISE
+    assert 0 < model.with_landmarks(30).certificates_["prediction_error"] < PROMISE
+    whole = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z).fit(X, CLASS)
+    part = whole.with_landmarks(40)
+    alone = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z[:40]).fit(X, CLASS)
+    ratio = part.certificates_["prediction_error"] / alone.certificates_["prediction_error"]
+    assert 0.03 < ratio < 30
