@@ -23,9 +23,10 @@ from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
 from bigkernel.solvers.perturbation import change, moved
+from bigkernel.solvers.posterior import Posterior
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic
+from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic
 from bigkernel.statistics.witness import Witness, windows_to_skip
 
 Array = NDArray[Any]
@@ -126,6 +127,21 @@ def told(
         return Errors(total, 0.0, 0.0, advice=ADVICE)
     blocks = moved_by(evidence, sums=False)
     return Errors(float(np.sqrt(max(total**2 - blocks**2, 0.0))), 0.0, blocks, advice=ADVICE)
+
+
+def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
+    """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
+    evidence, basis = evidence_of(fit, whitening), fit.basis
+    if evidence is None or basis.glance() is None:
+        return None
+    total = moved(fit.statistics, whitening, evidence, np.random.default_rng(_DRAW))
+    points = basis.points()
+    block, diagonal = basis.glance(), basis.kernel.diag(points)
+    one, other = (
+        np.sqrt(posterior(moments).variance(block, diagonal))
+        for moments in (fit.moments, Moments.of(total, shift=fit.centre))
+    )
+    return _SAFE * float(np.linalg.norm(one - other) / max(float(np.linalg.norm(one)), 1e-300))
 
 
 def rounding_note(solved: Any) -> str:

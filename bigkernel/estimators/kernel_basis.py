@@ -97,9 +97,12 @@ class LandmarkBasis:
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 
     def glance(self) -> Array:
-        """Kernel values of some landmarks, and of points between them, (k, m)."""
-        points = np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
-        return np.asarray(self.kernel(points, self.landmarks))
+        """Kernel values of some points, (k, m)."""
+        return np.asarray(self.kernel(self.points(), self.landmarks))
+
+    def points(self) -> Array:
+        """Some landmarks, and points between them, (k, d)."""
+        return np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
 
     def _between(self, count: int) -> Array:
         some = self.landmarks[:count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from numbers import Integral, Real
@@ -14,8 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.errors import ConfigError
-from bigkernel.estimators.arithmetic import evidence_of
+from bigkernel.errors import ConfigError, Inaccurate
+from bigkernel.estimators.arithmetic import deviation_error, evidence_of
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
 from bigkernel.estimators.fit_state import (
     ExactFit,
@@ -32,6 +33,7 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_stat
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
 from bigkernel.kernels.functions import Kernel
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.indefinite import indefinite_krr
@@ -275,6 +277,11 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
         ------
         ConfigError
             `return_std` with a kernel that is not positive definite, hence no covariance.
+
+        Warns
+        -----
+        Inaccurate
+            The rounding of the sums of the fit moves deviations by more than a thousandth.
         """
         if not return_std:
             return super().predict(X)
@@ -308,7 +315,17 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
     if isinstance(fit, MomentFit):
-        return nystrom_posterior(fit.moments, fit.basis.whitening(warn=False), solution.alpha, fit_intercept=flag)
+        whitening = fit.basis.whitening(warn=False)
+        of_sums = partial(nystrom_posterior, whitening=whitening, alpha=solution.alpha, fit_intercept=flag)
+        error = deviation_error(fit, whitening, of_sums)
+        if error is not None and error > ENOUGH:
+            warnings.warn(
+                f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
+                f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
+                Inaccurate,
+                stacklevel=4,
+            )
+        return of_sums(fit.moments)
     require_exact(name, fit.basis.width)
     return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier
 from bigkernel.errors import Inaccurate, RankDeficient
-from bigkernel.estimators.arithmetic import whitening_for
+from bigkernel.estimators.arithmetic import deviation_error, whitening_for
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
+from bigkernel.solvers.posterior import nystrom_posterior
 
 rng = np.random.default_rng(5)
 N, M = 1500, 80
@@ -98,7 +100,7 @@ def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
         model, warned = fitted(name, sigma, alpha)
         exact, _ = fitted(name, sigma, alpha, dtype="float64")
         assert warned or apart(model, exact) <= PROMISE
-        assert 0 < model.certificates_["prediction_error"]
+        assert model.certificates_["prediction_error"] > 0
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "with a round"])
@@ -108,7 +110,7 @@ def test_what_is_told_of_float32_sums_is_near_the_truth(name):
     for sigma, alpha in ((1.0, 1e-6), (1.0, 1.0), (2.0, 1e-6), (2.0, 1.0)):
         told, model = first_told(name, sigma, alpha)
         found.append(told / apart(model, fitted(name, sigma, alpha, dtype="float64")[0]))
-    assert 0.1 < min(found)
+    assert min(found) > 0.1
     assert max(found) < 60
     assert 0.3 < np.median(found) < 15
 
@@ -155,3 +157,35 @@ def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
     alone = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z[:40]).fit(X, CLASS)
     ratio = part.certificates_["prediction_error"] / alone.certificates_["prediction_error"]
     assert 0.03 < ratio < 30
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate")
+@pytest.mark.parametrize("sigma, alpha", [(1.0, 1e-2), (2.0, 1e-4), (3.0, 1e-5)])
+def test_deviations_tell_their_error(sigma, alpha):
+    given = {"kernel": Gaussian(sigma), "alpha": alpha, "landmarks": Z}
+    exact = KernelRidge(**given, dtype="float64").fit(X, CLASS)
+    wanted = exact.predict(X[:300], return_std=True)[1]
+    model = KernelRidge(**given)
+    rows, targets, inputs = model.training(X, CLASS, None)
+    basis = replace(model.basis(rows), dtype="float32")
+    whitening = whitening_for(model, basis)
+    solved = model._solved(model.sweep(rows, targets, inputs, basis, whitening)[0], whitening)
+    model._fitted = model._settle(solved, sweep={}, skipped_rows=0)
+    of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=False)
+    told = deviation_error(model._fitted, whitening, of_sums)
+    block = model.kernel_(X[:300].astype(float), Z.astype(float))
+    found = np.sqrt(of_sums(model._fitted.moments).variance(block, np.ones(300)))
+    off = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    assert off / 10 < told < 60 * off
+
+
+def test_deviations_that_rounding_moves_are_warned_of():
+    coarse = KernelRidge(Gaussian(3.0), alpha=1e-5, landmarks=Z, dtype="float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        coarse.fit(X, CLASS)
+        fit = coarse._fitted
+        noisy = {**fit.statistics, "E": 1e10 * fit.statistics["E"]}
+        coarse._fitted = replace(fit, statistics=noisy)
+    with pytest.warns(Inaccurate, match="return_std: deviations may differ from those of exact sums"):
+        coarse.predict(X[:5], return_std=True)
