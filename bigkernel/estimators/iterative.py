@@ -8,8 +8,7 @@ targets.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,23 +20,18 @@ from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import Inaccurate
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.parameter_checks import require_labelled, require_some
-from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.estimators.sub_samples import Core, of_core, of_sub_sample
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.conjugate_gradients import Descent, begin, step
-from bigkernel.solvers.descent_cost import CORE_BYTES, PreconditionerChoice, preconditioner_itemsize, sample_fits
-from bigkernel.solvers.preconditioners import Preconditioner, falkon, sub_sample
-from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.solvers.descent_cost import PROBES, PreconditionerChoice, sample_fits
+from bigkernel.solvers.preconditioners import Preconditioner
+from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
-from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
-CORE_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
 _SLOW, _SLOW_STEPS = 0.6, 2  # of the excess that a step leaves, so many steps in a row
 _AGREE = 10.0  # times by which the residual of the recurrence may differ from the true one
-_CHANCES = 5  # rounds in which the rows that are certain to be drawn are found
-_LABELS = 2**20  # rows whose labels are read at a time
-_DRAW = 0  # the sub-sample is the same in every process
 
 
 @dataclass(frozen=True)
@@ -46,49 +40,34 @@ class Goal:
 
     Attributes
     ----------
-    alpha : penalty
+    alphas : penalties, of which the one of least GCV is kept; they are solved for side by side
     intercept : whether one is fitted
     tol : the excess of the objective, relative to it, that is left
     max_iter : most steps
     """
 
-    alpha: float
+    alphas: tuple[float, ...]
     intercept: bool
     tol: float
     max_iter: int
 
+    @property
+    def probes(self) -> int:
+        """Columns of random signs beside the targets, where there is something to choose."""
+        return PROBES if len(self.alphas) > 1 else 0
 
-class Core:
-    """K_mm in float64, in which it stays positive; kept where it takes at most `CORE_BYTES`, else made each time."""
-
-    def __init__(self, basis: Any) -> None:
-        self._basis, self.width = basis, int(basis.width)
-        self._kept: list[Array] = []
-        self._keeps = 8 * self.width**2 <= CORE_BYTES
-
-    def strips(self) -> Iterator[tuple[slice, Array]]:
-        """Some rows at a time, (b, m)."""
-        for number, start in enumerate(range(0, self.width, CORE_ROWS)):
-            rows = slice(start, min(start + CORE_ROWS, self.width))
-            if number < len(self._kept):
-                yield rows, self._kept[number]
-                continue
-            strip = self._basis.core_rows(rows)
-            if self._keeps:
-                self._kept.append(strip)
-            yield rows, strip
-
-    def times(self, vectors: Array) -> Array:
-        """K_mm v, (m, c)."""
-        out = np.empty(vectors.shape)
-        for rows, strip in self.strips():
-            out[rows] = strip @ vectors
-        return out
+    @property
+    def words(self) -> str:
+        """By which the sweeps of a run are known."""
+        alpha = self.alphas[0] if len(self.alphas) == 1 else self.alphas
+        return f"alpha={alpha!r}, intercept={self.intercept}, tol={self.tol!r}"
 
 
 @dataclass
 class System:
     """The normal equations as sweeps of rows: A = Σ w bbᵀ + αK, about the mean with an intercept.
+
+    Every penalty has a group of columns: the targets, then the probes.
 
     Attributes
     ----------
@@ -111,18 +90,36 @@ class System:
     bent: Array = field(default_factory=lambda: np.zeros(0))
     reports: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def penalties(self) -> Array:
+        """α of each column."""
+        return np.repeat(np.array(self.goal.alphas), self.targets.width + self.goal.probes)
+
+    def of_penalty(self, number: int) -> Array:
+        """The places of its columns: targets, then probes."""
+        width = self.targets.width + self.goal.probes
+        return np.arange(number * width, (number + 1) * width)
+
+    def only(self, number: int) -> System:
+        """The system of the targets at one penalty, after a look."""
+        columns = self.of_penalty(number)[: self.targets.width]
+        whole = ("rows", "n", "s")
+        looked = {name: v if name in whole else v[..., columns] for name, v in self.looked.items()}
+        goal = replace(self.goal, alphas=(self.goal.alphas[number],))
+        return replace(self, goal=goal, looked=looked, bent=self.bent[columns])
+
     def residual(self, alpha: Array) -> Array:
         """C − Aα, (m, c), from the rows: better rounded than from sums."""
         total, of_core = self._swept(alpha, residual=True).total, self._core_times(alpha)
         self.looked, self.bent = total, (alpha * of_core).sum(axis=0)
-        left: Array = total["U"] - self.goal.alpha * of_core
+        left: Array = total["U"] - self.penalties * of_core
         if self.goal.intercept:
             left -= np.outer(total["s"], total["e"] / max(float(total["n"]), 1e-300))
         return left
 
     def product(self, vectors: Array) -> Array:
         """Av, (m, c)."""
-        moved: Array = self._swept(vectors).total["U"] + self.goal.alpha * self._core_times(vectors)
+        moved: Array = self._swept(vectors).total["U"] + self.penalties * self._core_times(vectors)
         if self.goal.intercept:
             s = self.looked["s"]
             moved -= np.outer(s, s @ vectors / max(float(self.looked["n"]), 1e-300))
@@ -136,7 +133,7 @@ class System:
     @property
     def objective(self) -> Array:
         """Σ w (y − f)² + α αᵀKα of the latest look, (c,)."""
-        return np.asarray(self.squared_error + self.goal.alpha * self.bent)
+        return np.asarray(self.squared_error + self.penalties * self.bent)
 
     @property
     def squared_error(self) -> Array:
@@ -156,8 +153,8 @@ class System:
 
     def _swept(self, vectors: Array, *, residual: bool = False) -> Swept:
         number, goal = len(self.reports), self.goal
-        words = f"{number} of alpha={goal.alpha!r}, intercept={goal.intercept}, tol={goal.tol!r}, sample={self.sample}"
-        statistic = ProductStatistic(self.basis.features(), self.targets, vectors, words, residual)
+        words = f"{number} of {goal.words}, sample={self.sample}"
+        statistic = ProductStatistic(self.basis.features(), self.targets, vectors, words, residual, goal.probes)
         swept = sweep(self.rows, statistic, what=f"cg-{number}")
         self.reports.append(swept.report())
         return swept
@@ -174,7 +171,7 @@ def fit_iteratively(
         That it is not after `max_iter` steps.
     """
     system = System(rows, targets, basis, goal, Core(basis), choice.rows)
-    alpha: Array = np.zeros((basis.width, targets.width))
+    alpha: Array = np.zeros((basis.width, len(system.penalties)))
     P: Preconditioner | None = None
     if choice.rows:
         P, alpha = _of_sub_sample(system)
@@ -184,9 +181,28 @@ def fit_iteratively(
     if P is None:
         emit(Note(f"factors of the core of {basis.width:,} landmarks are made"))
         with spent("preconditioner"):
-            P = falkon(_copied(system.core), goal.alpha, float(system.looked["n"]))
+            P = of_core(system.core, system.penalties, float(system.looked["n"]))
     state, P, shares = _descend(system, alpha, left, P)
+    if len(goal.alphas) > 1:
+        best, scores = _least_gcv(system)
+        system, state = system.only(best), state.only(system.of_penalty(best)[: targets.width])
+        system.reports[-1]["gcv"] = dict(zip(map(repr, goal.alphas), scores, strict=True))
     return _settled(system, state, P, shares, inputs)
+
+
+def _least_gcv(system: System) -> tuple[int, list[float]]:
+    """Which penalty has the least GCV, and that of all, from the latest look.
+
+    Of a probe ε of random signs and its ridge f, the least objective ‖ε − f‖² + αwᵀKw is εᵀ(I − H)ε, whose mean over
+    probes is n − tr H, an intercept included.
+    """
+    c, rows = system.targets.width, float(system.looked["rows"])
+    errors, objective, scores = system.squared_error, system.objective, []
+    for number in range(len(system.goal.alphas)):
+        columns = system.of_penalty(number)
+        left = float(objective[columns[c:]].mean()) / rows
+        scores.append(float(errors[columns[:c]].sum()) / rows / max(left, 1e-12) ** 2)
+    return int(np.argmin(scores)), scores
 
 
 def _descend(
@@ -239,71 +255,13 @@ def _share(state: Descent, objective: Array) -> float:
     return float((state.excess / np.maximum(objective, 1e-300)).max())
 
 
-def _copied(core: Core) -> Array:
-    """K_mm in column order, in the dtype of the preconditioner."""
-    copy = np.empty((core.width, core.width), f"f{preconditioner_itemsize(core.width)}")
-    for rows, strip in core.strips():
-        copy[rows] = strip
-    return copy.T
-
-
-def _labelled(rows: Rows, targets: Targets) -> Array:
-    """Which rows have a label, (n,) bool; the column is read a part at a time."""
-    source, known = rows.columns["y"], np.zeros(len(rows), bool)
-    for start in range(0, len(rows), _LABELS):
-        y = source.read(start, min(start + _LABELS, len(rows)))
-        if y.dtype.kind == "f" and rows.bad_rows == "skip":
-            y = np.where(np.isinf(y), np.nan, y)
-        known[start : start + _LABELS] = targets.labelled(y, start)
-    return known
-
-
-def _drawn(rows: Rows, targets: Targets, count: int) -> tuple[Array, Array]:
-    """Sorted ids of a sub-sample of about `count` labelled rows, and the weights that they have in it, (k,).
-
-    Rows are drawn the likelier the more they weigh, the heaviest for certain: a few of them shape the normal matrix.
-    """
-    rng, known, weight = np.random.RandomState(_DRAW), _labelled(rows, targets), rows.column("weight")
-    if weight is None:
-        among = np.flatnonzero(known)
-        require_labelled(len(among), len(among))
-        sound = (lambda places: rows.sound(among[places])) if rows.bad_rows == "skip" else None
-        ids = among[draws.uniform(len(among), min(count, len(among)), rng, sound=sound)]
-        return ids, np.full(len(ids), len(among) / len(ids))
-    total, chance = np.asarray(weight, np.float64), np.zeros(len(rows))
-    total = np.where(known & np.isfinite(total), np.maximum(total, 0), 0)
-    for _ in range(_CHANCES):  # those that are certain leave the others more
-        certain = chance >= 1
-        left = max(float(total[~certain].sum()), 1e-300)
-        chance = np.where(certain, 1.0, np.minimum(total * max(count - certain.sum(), 0) / left, 1.0))
-    ids = np.flatnonzero(rng.random_sample(len(rows)) < chance)
-    if rows.bad_rows == "skip":
-        ids = ids[rows.sound(ids)]
-    return ids, total[ids] / chance[ids]
-
-
 def _of_sub_sample(system: System) -> tuple[Preconditioner, Array]:
     """The preconditioner of the sub-sample, and the solution of its rows alone."""
-    rows, basis, goal, count = system.rows, system.basis, system.goal, system.sample
-    emit(Note(f"the normal matrix of {count:,} rows is made"))
+    emit(Note(f"the normal matrix of {system.sample:,} rows is made"))
     with spent("preconditioner"):
-        ids, weight = _drawn(rows, system.targets, count)
-        y = rows.take_column("y", ids)
-        chunk = Chunk(rows.take(ids), y=y, weight=weight, block_rows=CORE_ROWS)
-        statistic = MomentStatistic(basis.features(), system.targets, sums=np.dtype(np.float64))
-        total = statistic.zero()
-        statistic.update(total, chunk)
-        del chunk
-        A, C, n = total.pop("G")[0], total["C"][0], max(float(total["n"][0]), 1e-300)
-        if goal.intercept:
-            s, t = total["s"][0], total["t"][0]
-            for start in range(0, len(A), CORE_ROWS):
-                A[start : start + CORE_ROWS] -= np.outer(s[start : start + CORE_ROWS] / n, s)
-            C = C - np.outer(s, t / n)
-        for part, strip in system.core.strips():
-            A[part] += goal.alpha * strip
-        P = sub_sample(A.T, len(ids))
-        return P, P.solve(C)
+        rows, targets, basis, core = system.rows, system.targets, system.basis, system.core
+        flag = system.goal.intercept
+        return of_sub_sample(rows, targets, basis, core, system.penalties, system.sample, intercept=flag)
 
 
 def _settled(system: System, state: Descent, P: Preconditioner, shares: list[float], inputs: Inputs) -> IterativeFit:
@@ -325,7 +283,7 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
             coef=state.alpha,
             intercept=system.intercept + inputs.shift,
             rank=system.basis.width,
-            alpha=goal.alpha,
+            alpha=goal.alphas[0],
             training_mse=np.maximum(system.squared_error, 0) / max(float(looked["n"]), 1e-300),
             with_intercept=goal.intercept,
             iterations=len(shares),

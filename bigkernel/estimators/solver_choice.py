@@ -17,8 +17,12 @@ from bigkernel.estimators.iterative import Goal, fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.solvers.descent_cost import (
     AUTO_LEAST,
+    FACTOR_BYTES,
+    GRID,
+    PROBES,
     PreconditionerChoice,
     choose_preconditioner,
+    decades,
     direct_flops,
     driver_bytes,
 )
@@ -26,6 +30,8 @@ from bigkernel.solvers.preconditioners import named
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
+
+_SOME = 256  # landmarks that tell the size of the kernel
 
 
 class ChoosesSolver(LandmarkEstimator):
@@ -53,7 +59,11 @@ class ChoosesSolver(LandmarkEstimator):
         """Why conjugate gradients cannot fit this, or nothing."""
         if self.exact:
             return "the exact form is solved directly; set n_landmarks"
-        if isinstance(self.alpha, str) or not self.alpha > 0:
+        if self.alpha == "gcv":
+            wanted = len(decades(np.array(GRID))[0]) * 8 * self._width**2
+            if wanted > FACTOR_BYTES:
+                return f"alpha='gcv' would hold factors of {wanted / 1e9:.0f} GB; give a number"
+        elif not self.alpha > 0:
             return f"expected a number above 0 for alpha, found {self.alpha!r}"
         return "" if self._kernel().positive else f"the {self._kernel().name} kernel is not positive definite"
 
@@ -62,7 +72,8 @@ class ChoosesSolver(LandmarkEstimator):
         m = self._width
         if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
             return None
-        choice = choose_preconditioner(*rows.shape, m, targets.width, self.tol)
+        columns = len(GRID) * (targets.width + PROBES) if self.alpha == "gcv" else targets.width
+        choice = choose_preconditioner(*rows.shape, m, columns, self.tol)
         float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
         return choice if self.solver == "cg" or choice.flops < direct_flops(*rows.shape, m, float64=float64) else None
 
@@ -70,13 +81,15 @@ class ChoosesSolver(LandmarkEstimator):
         choice = self._descent(rows, targets)
         if choice is None:
             return self._fit_moments(rows, targets, inputs, basis)
-        goal = Goal(float(self.alpha), self._intercept, self.tol, self.max_iter)
+        alphas = (self.alpha,) if self.alpha != "gcv" else _grid(rows, basis)
+        goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter)
         return fit_iteratively(rows, targets, inputs, basis, goal, choice)
 
     def _statistic(self, basis: Any, targets: Any) -> Any:
         if self.solver != "cg":
             return super()._statistic(basis, targets)
-        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, targets.width)), "plan")
+        columns = len(GRID) * (targets.width + PROBES) if self.alpha == "gcv" else targets.width
+        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, columns)), "plan")
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """See `LandmarkEstimator.plan`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
@@ -106,7 +119,8 @@ class ChoosesSolver(LandmarkEstimator):
         if choice is None:
             return {"solver": "direct", "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
         told: dict[str, Any] = {"solver": "cg", "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
-        return {**told, "driver_bytes": driver_bytes(m, choice)}
+        factors = len(decades(np.array(GRID))[0]) if self.alpha == "gcv" else 1
+        return {**told, "driver_bytes": driver_bytes(m, choice, factors)}
 
     def _planned_descent(self, X: Any, y: Any) -> PreconditionerChoice | None:
         rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
@@ -116,3 +130,9 @@ class ChoosesSolver(LandmarkEstimator):
     def _width(self) -> int:
         """m, of a fit on landmarks."""
         return int(self.n_landmarks or len(self.landmarks))
+
+
+def _grid(rows: Rows, basis: Any) -> list[float]:
+    """Penalties to choose among, for the loss of so many rows and the size of the kernel."""
+    scale = len(rows) * float(np.diagonal(basis.core_rows(slice(0, _SOME))).mean())
+    return [scale * relative for relative in GRID]

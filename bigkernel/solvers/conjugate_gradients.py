@@ -39,6 +39,17 @@ class Descent:
     stuck: Array
     falls: tuple[Array, ...] = ()
 
+    def only(self, columns: Array) -> Descent:
+        """The state of some columns."""
+        return Descent(
+            self.alpha[:, columns],
+            self.residual[:, columns],
+            self.direction[:, columns],
+            self.descent[columns],
+            self.stuck[columns],
+            tuple(fall[columns] for fall in self.falls),
+        )
+
     @property
     def excess(self) -> Array:
         """About what the objective is above its least value, (c,): from the falls of the last steps, but at least ρ.

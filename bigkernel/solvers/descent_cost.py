@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
 
 AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
 CORE_BYTES = 2**32  # of the core that is kept; beyond, it is made again for each product
+FACTOR_BYTES = 2**33  # of the factors of a whole grid of penalties, one for each decade
+GRID = tuple(10 ** (-8 + step / 2) for step in range(13))  # penalties to choose among, a row and unit of k(x, x)
+PROBES = 8  # columns of random signs, that tell the degrees of freedom of each penalty
 WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
 SHARES = (4, 8, 16)  # rows of the sub-sample a landmark
 PACE = 0.75  # a step lowers the excess by about so much of that number of times, as measured
@@ -37,12 +46,30 @@ def preconditioner_itemsize(m: int) -> int:
     return 4 if m >= WIDE else 8
 
 
-def driver_bytes(m: int, choice: PreconditionerChoice | None) -> int:
+def decades(alphas: Array) -> tuple[list[float], Array]:
+    """One penalty for those within a decade of each other, rising, and which of them is for each of alphas (columns,).
+
+    Examples
+    --------
+    >>> decades(np.array([1.0, 100.0, 4.0]))
+    ([2.0, 100.0], array([0, 1, 0]))
+    """
+    groups: list[list[float]] = []
+    for alpha in np.unique(alphas):
+        if groups and alpha <= 10.1 * groups[-1][0]:
+            groups[-1].append(float(alpha))
+        else:
+            groups.append([float(alpha)])
+    which = [next(place for place, group in enumerate(groups) if alpha in group) for alpha in alphas.tolist()]
+    return [group[0] if len(group) == 1 else math.sqrt(group[0] * group[-1]) for group in groups], np.array(which)
+
+
+def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
     """Most memory that m×m arrays take on the driver, at once; `None`: of a direct fit, about."""
     if choice is None:
         return 6 * 8 * m * m
     # the sub-sample's sums and one block's beside them; or two factors in one array
-    made = 2 * 8 * m * m if choice.rows else preconditioner_itemsize(m) * m * m
+    made = (factors + 1) * 8 * m * m if choice.rows else factors * preconditioner_itemsize(m) * m * m
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
 

@@ -23,7 +23,16 @@ from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 _STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
+_MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
 _LEAST_ROWS = 32  # of such a copy: every one of them reads and writes the sums
+
+
+def signs(rows: Array, count: int) -> Array:
+    """±1 (b, count) for rows of these numbers (b,), the same in every process; as unrelated as random ones."""
+    x: Array = (rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)) * np.uint64(_MIX)
+    x = (x ^ (x >> np.uint64(29))) * np.uint64(_MIX)
+    x = (x ^ (x >> np.uint64(32))) * np.uint64(_MIX)
+    return np.where(x >> np.uint64(63), 1.0, -1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +49,8 @@ class ProductStatistic:
     vectors : v, (p, c) float64; no part of what a run is known by, for other processors round them otherwise
     step : what they are a step of, in words: a run is known by it
     residual : whether targets are looked at
+    probes : columns of random signs beside the targets, ±1/√w by the number of the row; `vectors` are for equal groups
+        of columns, each for targets and probes
     """
 
     features: IdentityMap | LandmarkMap | FourierMap
@@ -47,6 +58,7 @@ class ProductStatistic:
     vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
     step: str
     residual: bool = False
+    probes: int = 0
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
@@ -83,10 +95,23 @@ class ProductStatistic:
                 w = None if chunk.weight is None else weights_of(chunk, block)
                 y = None
                 if self.residual:
-                    y = chunk.work.buffer("targets", (len(phi), len(total["e"])), np.float64)
-                    self.targets.encode(chunk.y[block], y)
+                    y = self._wanted(chunk, block, len(phi), w)
                     total["rows"] += len(phi) if w is None else np.count_nonzero(w)
                 self._add(total, chunk, phi, w, y)
+
+    def _wanted(self, chunk: Chunk, block: slice | Array, count: int, w: Array | None) -> Array:
+        """Targets and probes of a block, (b, columns), for each group of columns."""
+        c, columns = self.targets.width, self.vectors.shape[1]
+        y = chunk.work.buffer("targets", (count, columns), np.float64)
+        self.targets.encode(chunk.y[block], y[:, :c])  # type: ignore[index]
+        if self.probes:
+            y[:, c : c + self.probes] = signs(chunk.start + np.arange(len(chunk))[block], self.probes)
+            if w is not None:
+                y[:, c : c + self.probes] /= np.sqrt(np.where(w > 0, w, 1.0))[:, None]
+        width = c + self.probes
+        for start in range(width, columns, width):
+            y[:, start : start + width] = y[:, :width]
+        return y
 
     def _add(self, total: Accumulator, chunk: Chunk, phi: Array, w: Array | None, y: Array | None) -> None:
         """Add a block (b, p) with its weights (b,) and targets (b, c), a strip of rows at a time."""

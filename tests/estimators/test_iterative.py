@@ -24,7 +24,9 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Inaccurate, ModelRejected, ResumeMismatch
 from bigkernel.estimators import solver_choice
 from bigkernel.solvers.descent_cost import PreconditionerChoice
-from bigkernel.statistics.products import ProductStatistic
+from bigkernel.solvers.gcv import of_moments
+from bigkernel.solvers.ridge import centre, reduced
+from bigkernel.statistics.products import ProductStatistic, signs
 
 rng = np.random.default_rng(1952)
 N, M = 3000, 80
@@ -248,7 +250,7 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
     monkeypatch.setattr(solver_choice, "direct_flops", lambda *_, **__: np.inf)
     assert model(solver="auto", tol=1e-3).fit(X, Y).n_iter_ > 1
     assert model(solver="auto", tol=1e-3).plan(X, Y).partial_bytes < 8 * M * M
-    for settings in ({"solver": "direct"}, {"alpha": "gcv"}, {"alpha": 0.0, "n_landmarks": 20}):
+    for settings in ({"solver": "direct"}, {"alpha": 0.0, "n_landmarks": 20}):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Inaccurate)
             fitted = model(**{"solver": "auto", **settings}).fit(X, Y)
@@ -260,7 +262,6 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"alpha": "gcv"}, "expected a number above 0 for alpha, found 'gcv'"),
         ({"alpha": 0.0}, "expected a number above 0 for alpha"),
         ({"n_landmarks": None}, "the exact form is solved directly"),
         ({"kernel": "sigmoid"}, "not positive definite"),
@@ -301,3 +302,50 @@ def test_the_report_tells_of_all_sweeps():
     assert report["sweeps"] == fitted.n_iter_ + 2  # the residual before and after
     assert len(report["excess_by_step"]) == fitted.n_iter_
     assert report["excess_by_step"][-1] <= 1e-3
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
+def test_the_penalty_of_least_gcv_is_found_in_the_sweeps_of_one_fit(intercept, weight):
+    settings = {"alpha": "gcv", "fit_intercept": intercept, "tol": 1e-3}
+    found = model(**settings).fit(X, Y, sample_weight=weight)
+    wanted = model(solver="direct", **settings).fit(X, Y, sample_weight=weight)
+    # a grid of half decades: the nearest of them to the best, or one that serves as well
+    scores = {float(alpha): score for alpha, score in found.sweep_["gcv"].items()}
+    moments, whitening = wanted._fitted.moments, wanted._fitted.basis.whitening()
+    small = centre(reduced(moments, whitening), fit_intercept=intercept)
+    spectral = of_moments(small, float(moments.rows), fit_intercept=intercept)
+    for alpha, score in scores.items():
+        assert abs(score / spectral.gcv(alpha) - 1) < 0.02
+    assert scores[found.alpha_] == min(scores.values())
+    assert spectral.gcv(found.alpha_) < 1.02 * spectral.gcv(wanted.alpha_)
+    assert found.fit_report()["alpha"] == found.alpha_
+    again = model(alpha=found.alpha_, fit_intercept=intercept, tol=1e-3).fit(X, Y, sample_weight=weight)
+    assert distance(found.predict(FRESH), again.predict(FRESH)) < 0.03
+    assert found.n_iter_ <= again.n_iter_ + 8
+
+
+def test_signs_of_probes_are_those_of_the_rows_and_unrelated():
+    rows = np.arange(40_000)
+    drawn = signs(rows, 8)
+    assert_array_equal(drawn[100:200], signs(rows[100:200], 8))
+    assert set(np.unique(drawn)) == {-1.0, 1.0}
+    assert np.abs(drawn.mean(axis=0)).max() < 0.03
+    assert np.abs(drawn.T @ drawn / len(rows) - np.eye(8)).max() < 0.03
+    assert np.abs((drawn[1:] * drawn[:-1]).mean(axis=0)).max() < 0.03
+
+
+def test_a_grid_whose_factors_have_no_room_is_refused_or_solved_directly(monkeypatch):
+    monkeypatch.setattr(solver_choice, "FACTOR_BYTES", 8 * M * M)
+    with pytest.raises(ConfigError, match=r"alpha='gcv' would hold factors of .* GB; give a number"):
+        model(alpha="gcv").fit(X, Y)
+    assert model(alpha="gcv", solver="auto").plan_solver(X, Y)["solver"] == "direct"
+
+
+def test_a_plan_counts_the_columns_of_a_grid():
+    one, grid = model(tol=1e-3), model(alpha="gcv", tol=1e-3)
+    assert grid.plan(X, Y).flops > 2 * one.plan(X, Y).flops
+    assert grid.plan_solver(X, Y)["driver_bytes"] > 2 * one.plan_solver(X, Y)["driver_bytes"]
+    plan = grid.plan(X, Y)
+    grid.fit(X, Y)
+    assert plan.partial_bytes == 8 * (M * (13 * 10 + 1) + 3 * 13 * 10 + 2)

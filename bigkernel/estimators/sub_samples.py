@@ -1,0 +1,172 @@
+"""What preconditioners of a descent are made of: the core by strips, and the normal matrix of a sub-sample of the rows.
+
+The driver holds m×m, a factor for each decade of penalties; nothing here sweeps all rows. Shapes: m landmarks, c
+targets, k rows of the sub-sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.rows import Rows
+from bigkernel.estimators.parameter_checks import require_labelled
+from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.solvers.descent_cost import CORE_BYTES, decades, preconditioner_itemsize
+from bigkernel.solvers.preconditioners import Preconditioner, falkon, sub_sample
+from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.streaming.chunk import Chunk
+
+Array = NDArray[Any]
+CORE_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
+_CHANCES = 5  # rounds in which the rows that are certain to be drawn are found
+_LABELS = 2**20  # rows whose labels are read at a time
+_DRAW = 0  # the sub-sample is the same in every process
+
+
+class Core:
+    """K_mm in float64, in which it stays positive; kept where it takes at most `CORE_BYTES`, else made each time."""
+
+    def __init__(self, basis: Any) -> None:
+        self._basis, self.width = basis, int(basis.width)
+        self._kept: list[Array] = []
+        self._keeps = 8 * self.width**2 <= CORE_BYTES
+
+    def strips(self) -> Iterator[tuple[slice, Array]]:
+        """Some rows at a time, (b, m)."""
+        for number, start in enumerate(range(0, self.width, CORE_ROWS)):
+            rows = slice(start, min(start + CORE_ROWS, self.width))
+            if number < len(self._kept):
+                yield rows, self._kept[number]
+                continue
+            strip = self._basis.core_rows(rows)
+            if self._keeps:
+                self._kept.append(strip)
+            yield rows, strip
+
+    def times(self, vectors: Array) -> Array:
+        """K_mm v, (m, c)."""
+        out = np.empty(vectors.shape)
+        for rows, strip in self.strips():
+            out[rows] = strip @ vectors
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class ByPenalty:
+    """A preconditioner for the columns of each decade of penalties.
+
+    Attributes
+    ----------
+    parts : preconditioners
+    columns : (columns,) which of them is for each column
+    """
+
+    parts: Sequence[Preconditioner]
+    columns: Array
+
+    @property
+    def name(self) -> str:
+        """See `Preconditioner`."""
+        return self.parts[0].name
+
+    @property
+    def jitter(self) -> float:
+        """See `Preconditioner`; the largest."""
+        return max(part.jitter for part in self.parts)
+
+    def solve(self, R: Array) -> Array:
+        """See `Preconditioner`."""
+        out = np.empty(R.shape)
+        for number, part in enumerate(self.parts):
+            own = self.columns == number
+            out[:, own] = part.solve(R[:, own])
+        return out
+
+
+def of_core(core: Core, alphas: Array, n: float) -> ByPenalty:
+    """Factors of the core for columns of penalties alphas (columns,), for n rows."""
+    centres, which = decades(alphas)
+    return ByPenalty([falkon(_copied(core), alpha, n) for alpha in centres], which)
+
+
+def of_sub_sample(
+    rows: Rows, targets: Targets, basis: Any, core: Core, alphas: Array, count: int, *, intercept: bool
+) -> tuple[ByPenalty, Array]:
+    """Normal matrices of about `count` rows for columns of penalties alphas (columns,), and the solution of those rows.
+
+    Columns come in equal groups, one a penalty; the first c of a group are the targets, what follows starts at 0.
+    """
+    ids, weight = _drawn(rows, targets, count)
+    y = rows.take_column("y", ids)
+    chunk = Chunk(rows.take(ids), y=y, weight=weight, block_rows=CORE_ROWS)
+    statistic = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
+    total = statistic.zero()
+    statistic.update(total, chunk)
+    del chunk
+    A, C, n = total.pop("G")[0], total["C"][0], max(float(total["n"][0]), 1e-300)
+    if intercept:
+        s, t = total["s"][0], total["t"][0]
+        for start in range(0, len(A), CORE_ROWS):
+            A[start : start + CORE_ROWS] -= np.outer(s[start : start + CORE_ROWS] / n, s)
+        C = C - np.outer(s, t / n)
+    centres, which = decades(alphas)
+    parts: list[Preconditioner] = []
+    for place, alpha in enumerate(centres):
+        own = A if place == len(centres) - 1 else A.copy()
+        for part, strip in core.strips():
+            own[part] += alpha * strip
+        parts.append(sub_sample(own.T, len(ids)))
+    P, groups = ByPenalty(parts, which), len(np.unique(alphas))
+    begun = np.zeros((core.width, len(alphas)))
+    width = len(alphas) // groups
+    for number in range(groups):
+        begun[:, number * width : number * width + C.shape[1]] = C
+    return P, P.solve(begun)
+
+
+def _copied(core: Core) -> Array:
+    """K_mm in column order, in the dtype of the preconditioner."""
+    copy = np.empty((core.width, core.width), f"f{preconditioner_itemsize(core.width)}")
+    for rows, strip in core.strips():
+        copy[rows] = strip
+    return copy.T
+
+
+def _labelled(rows: Rows, targets: Targets) -> Array:
+    """Which rows have a label, (n,) bool; the column is read a part at a time."""
+    source, known = rows.columns["y"], np.zeros(len(rows), bool)
+    for start in range(0, len(rows), _LABELS):
+        y = source.read(start, min(start + _LABELS, len(rows)))
+        if y.dtype.kind == "f" and rows.bad_rows == "skip":
+            y = np.where(np.isinf(y), np.nan, y)
+        known[start : start + _LABELS] = targets.labelled(y, start)
+    return known
+
+
+def _drawn(rows: Rows, targets: Targets, count: int) -> tuple[Array, Array]:
+    """Sorted ids of a sub-sample of about `count` labelled rows, and the weights that they have in it, (k,).
+
+    Rows are drawn the likelier the more they weigh, the heaviest for certain: a few of them shape the normal matrix.
+    """
+    rng, known, weight = np.random.RandomState(_DRAW), _labelled(rows, targets), rows.column("weight")
+    if weight is None:
+        among = np.flatnonzero(known)
+        require_labelled(len(among), len(among))
+        sound = (lambda places: rows.sound(among[places])) if rows.bad_rows == "skip" else None
+        ids = among[draws.uniform(len(among), min(count, len(among)), rng, sound=sound)]
+        return ids, np.full(len(ids), len(among) / len(ids))
+    total, chance = np.asarray(weight, np.float64), np.zeros(len(rows))
+    total = np.where(known & np.isfinite(total), np.maximum(total, 0), 0)
+    for _ in range(_CHANCES):  # those that are certain leave the others more
+        certain = chance >= 1
+        left = max(float(total[~certain].sum()), 1e-300)
+        chance = np.where(certain, 1.0, np.minimum(total * max(count - certain.sum(), 0) / left, 1.0))
+    ids = np.flatnonzero(rng.random_sample(len(rows)) < chance)
+    if rows.bad_rows == "skip":
+        ids = ids[rows.sound(ids)]
+    return ids, total[ids] / chance[ids]
