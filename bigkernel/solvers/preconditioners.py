@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import DataError
+from bigkernel.solvers.triangles import mirror
 
 Array = NDArray[Any]
-_STRIP = 256  # columns that are mirrored at a time
 
 
 def named(rows: int) -> str:
@@ -118,7 +118,7 @@ def falkon(K: Array, alpha: float, n: float) -> Falkon:
     """The preconditioner of the core K (m, m), which is overwritten, for n rows (or the sum of their weights)."""
     jitter = _factor_in_place(K, lower=False)
     diagonal, ratio = K.diagonal().copy(), n / len(K)
-    _mirror(K, lower=True)
+    mirror(K, lower=True)
     (lauum,) = linalg.get_lapack_funcs(("lauum",), (K,))
     product, info = lauum(K, lower=1, overwrite_c=1)  # TTᵀ = (Tᵀ)ᵀTᵀ
     assert info == 0
@@ -153,19 +153,5 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
             return jitter
         if jitter > 1 or not scale > 0:
             raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
-        _mirror(A, lower=lower)
+        mirror(A, lower=lower)
         jitter *= 10
-
-
-def _mirror(A: Array, *, lower: bool) -> None:
-    """Copy the other triangle into the lower (or the upper) one."""
-    m = len(A)
-    for i in range(0, m, _STRIP):
-        j = min(i + _STRIP, m)
-        corner = A[i:j, i:j]
-        if lower:
-            A[j:, i:j] = A[i:j, j:].T
-            corner[...] = np.triu(corner) + np.triu(corner, 1).T
-        else:
-            A[i:j, j:] = A[j:, i:j].T
-            corner[...] = np.tril(corner) + np.tril(corner, -1).T

@@ -21,6 +21,7 @@ from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.accuracy import Evidence, prediction_errors, variances
 from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.triangles import add_outer, clear_upper, congruence
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -68,8 +69,8 @@ class Whitening:
         elif self.factor is None:
             rotated = G
         else:
-            half = _solve_lower(self.factor, G[np.ix_(self.pivots, self.pivots)])  # type: ignore[arg-type]
-            rotated = _solve_lower(self.factor, half.T)
+            assert self.pivots is not None
+            return congruence(self.factor, G, self.pivots)
         return (rotated + rotated.T) / 2
 
     def expand(self, w: Array) -> Array:
@@ -143,7 +144,8 @@ def whiten(
             warn,
             certificates,
         )
-    lower = np.asfortranarray(np.tril(factor[:rank, :rank]))
+    lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
+    clear_upper(lower)
     if certificates is not None:
         certificates.ratios["whitening"] = residuals.factorization(core, lower, kept=kept)
         certificates.figures["core_condition"] = residuals.condition(lower, float(np.linalg.norm(core)))
@@ -191,8 +193,9 @@ def reduced(moments: Moments, whitening: Whitening) -> Moments:
     G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
     if moments.shift is not None:
         a = whitening.reduce(moments.shift)
-        cross = np.outer(s, a)
-        G, C, s = G + cross + cross.T + moments.n * np.outer(a, a), C + np.outer(a, moments.t), s + moments.n * a
+        # G + saᵀ + asᵀ + n·aaᵀ
+        add_outer(G, np.column_stack([s, a]), np.column_stack([a, s + moments.n * a]))
+        C, s = C + np.outer(a, moments.t), s + moments.n * a
     return replace(moments, G=G, C=C, s=s, shift=None)
 
 
@@ -203,7 +206,8 @@ def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
         return Reduced(float(moments.n), G, C, moments.q, np.zeros_like(s), np.zeros_like(moments.t))
     mean, target_mean = s / moments.n, moments.t / moments.n
     q = moments.q - moments.n * target_mean**2
-    G = G - np.outer(mean, s)
+    G = np.array(G)
+    add_outer(G, -mean[:, None], s[:, None])
     return Reduced(float(moments.n), G, C - np.outer(mean, moments.t), np.maximum(q, 0), mean, target_mean)
 
 
@@ -307,7 +311,7 @@ def factorize(
 
 def regularised(G: Array, alpha: float) -> Array:
     """G + αI, a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing)."""
-    regular = np.array(G.T, order="F")
+    regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
     regular[np.diag_indices(len(G))] += alpha
     return regular
 
@@ -352,12 +356,13 @@ def nystrom_ridge(
     the errors behind the moments, the certificates take those of predictions.
     """
     rotated = reduced(moments, whitening)
+    known = None if evidence is None else variances(evidence, moments, rotated, whitening)
     small = centre(rotated, fit_intercept=fit_intercept)
+    del rotated
     factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
     w = factor.certified(small.G, small.C, alpha, certificates)
     error = squared_error(small, w)
-    if certificates is not None and evidence is not None:
-        known = variances(evidence, moments, rotated, whitening)
+    if certificates is not None and known is not None:
         certificates.errors = prediction_errors(known, small, (w, error), factor)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
 

@@ -29,7 +29,8 @@ _LEAST_ROWS = 32  # of such a copy: every one of them reads and writes the sums
 
 def signs(rows: Array, count: int) -> Array:
     """±1 (b, count) for rows of these numbers (b,), the same in every process; as unrelated as random ones."""
-    x: Array = (rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)) * np.uint64(_MIX)
+    places: Array = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+    x = places * np.uint64(_MIX)
     x = (x ^ (x >> np.uint64(29))) * np.uint64(_MIX)
     x = (x ^ (x >> np.uint64(32))) * np.uint64(_MIX)
     return np.where(x >> np.uint64(63), 1.0, -1.0)
