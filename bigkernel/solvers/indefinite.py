@@ -15,7 +15,8 @@ from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import regularised, ridge
+from bigkernel.solvers.ridge import ridge
+from bigkernel.solvers.triangles import regularised
 
 Array = NDArray[Any]
 

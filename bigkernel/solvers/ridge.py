@@ -21,7 +21,7 @@ from bigkernel.kernels import positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.accuracy import Evidence, prediction_errors, variances
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.triangles import add_outer, clear_upper, congruence
+from bigkernel.solvers.triangles import add_outer, clear_upper, congruence, regularised
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -294,8 +294,12 @@ def factorize(
             least = residuals.smallest_eigenvalue(lower)
             if least > alpha / 2:
                 return Factor(lower=lower, condition=norm / least, rounding=max(alpha - least, 0.0))
-        elif info == 0 and (reciprocal := linalg.lapack.dpocon(lower, norm, uplo="L")[0]) > relative:
-            return Factor(lower=lower, condition=1 / reciprocal)
+        elif info == 0:
+            reciprocal = float(linalg.lapack.dpocon(lower, norm, uplo="L")[0])
+            if reciprocal <= relative and alpha > 0:
+                reciprocal = _graded(G, alpha, lower)
+            if reciprocal > relative:
+                return Factor(lower=lower, condition=1 / reciprocal)
     plain, vectors = linalg.eigh(G, driver="evd") if spectrum is None else spectrum()
     largest = max(float(np.abs(plain + alpha).max(initial=0.0)), 1e-300)
     rounding, null, values = max(-float(plain[0]), 0.0), relative * largest, plain + alpha
@@ -309,11 +313,11 @@ def factorize(
     return Factor(None, kept, vectors[:, keep], vectors[:, ~keep], condition, plain[keep], rounding, hidden)
 
 
-def regularised(G: Array, alpha: float) -> Array:
-    """G + αI, a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing)."""
-    regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
-    regular[np.diag_indices(len(G))] += alpha
-    return regular
+def _graded(G: Array, alpha: float, lower: Array) -> float:
+    """1/κ of G + αI scaled to a diagonal of ones: Cholesky loses no more, however its directions differ in size."""
+    scale = 1 / np.sqrt(np.diagonal(G) + alpha)
+    norm = float(linalg.lapack.dlange("1", regularised(G, alpha) * np.outer(scale, scale)))
+    return float(linalg.lapack.dpocon(lower * scale[:, None], norm, uplo="L")[0])
 
 
 def ridge(

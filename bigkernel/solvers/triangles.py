@@ -49,3 +49,10 @@ def congruence(lower: Array, G: Array, kept: Array) -> Array:
     assert info == 0
     mirror(out, lower=False)
     return np.asarray(out)
+
+
+def regularised(G: Array, alpha: float) -> Array:
+    """G + αI, a copy in column order, as LAPACK wants it (G is symmetric: its transpose costs nothing)."""
+    regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
+    regular[np.diag_indices(len(G))] += alpha
+    return regular

@@ -205,7 +205,8 @@ def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> 
     from pipelines.bench import numbers as bench_numbers
 
     found: list[bench_numbers.Cell] = []
-    total = len(bench_numbers.tables(rows, data)) * 2 * len(bench_numbers.SIGMAS) * len(bench_numbers.ALPHAS)
+    cases = len(bench_numbers.SIGMAS) * len(bench_numbers.ALPHAS) * len(bench_numbers.METHODS)
+    total = len(bench_numbers.tables(rows, data)) * 2 * cases
     with bar("fits", enabled=not as_json) as update:
         for cell in bench_numbers.cells(rows, landmarks, data):
             found.append(cell)

@@ -54,7 +54,7 @@ def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
 
 def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
-    assert result["fits"] == 160
+    assert result["fits"] == 320
     assert result["silently_wrong"] == 0
     assert result["swept_again"] > 0
     assert len({cell["sums"] for cell in result["cells"]}) == 2
@@ -62,7 +62,7 @@ def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
 
 
 def test_a_silent_cell_ends_the_command(where, monkeypatch):
-    cell = bench_numbers.Cell("t", "float32", 1.0, 1.0, 1e3, 0.1, 1e-5, False, "float32", "float32", 1, 0.1)
+    cell = bench_numbers.Cell("ridge", "t", "float32", 1.0, 1.0, 1e3, 0.1, 1e-5, False, "float32", "float32", 1, 0.1)
     monkeypatch.setattr(bench_numbers, "cells", lambda *_: iter([cell]))
     result = CliRunner().invoke(bench, ["numbers", *map(str, where)], env={"COLUMNS": "80"})
     assert result.exit_code == 1

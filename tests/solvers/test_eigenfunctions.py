@@ -1,0 +1,39 @@
+"""Ridge on eigenfunctions, whose sizes fall by many decades: none that the sums resolve is dropped."""
+
+import numpy as np
+import pytest
+
+from bigkernel.solvers.eigenfunctions import sssl_all
+from bigkernel.solvers.ridge import factorize, identity
+from bigkernel.statistics.moments import Moments
+
+rng = np.random.default_rng(3)
+N, R = 2000, 40
+SIZES = 10.0 ** np.linspace(0, -3, R)
+PHI = np.linalg.qr(rng.normal(size=(N, R)))[0] * SIZES * N**0.5
+Y = PHI @ rng.normal(size=(R, 2)) / SIZES.mean() + rng.normal(size=(N, 2))
+FEW = np.arange(N) < 300
+
+
+def moments(rows):
+    phi, y = PHI[rows], Y[rows]
+    return Moments(len(phi), len(phi), phi.T @ phi, phi.T @ y, phi.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 1e-6, 1e-3])
+def test_weak_eigenfunctions_are_fitted_as_by_a_decomposition_that_does_not_square(alpha):
+    coef, values = sssl_all(moments(np.ones(N, bool)), moments(FEW), identity(R), R, alpha)
+    _, root, W = np.linalg.svd(PHI, full_matrices=False)
+    features = PHI @ (W.T * root)
+    tall = np.vstack([features[FEW], np.sqrt(alpha) * np.eye(R)])
+    wanted = features @ np.linalg.lstsq(tall, np.vstack([Y[FEW], np.zeros((R, 2))]), rcond=None)[0]
+    assert len(values) == R
+    assert np.linalg.norm(PHI @ coef - wanted) < 1e-6 * np.linalg.norm(wanted)
+
+
+def test_directions_that_are_truly_alike_are_still_left_out():
+    twice = PHI[:, :5]
+    phi = np.hstack([twice, twice])
+    factor = factorize(phi.T @ phi, 1e-14, n_rows=N)
+    assert factor.dropped is not None
+    assert factor.dropped.shape == (10, 5)
