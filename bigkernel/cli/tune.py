@@ -172,7 +172,7 @@ def _write_results(
     """Write the best model, the picture, the table and the record; the figures that are shown."""
     from bigkernel.estimators.persistence import save_model
     from bigkernel.monitor.transport.messages import plain
-    from bigkernel.storage.run_directory import write_json
+    from bigkernel.storage.atomic_write import write_json
 
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
     drawn = _draw(search, label, target)

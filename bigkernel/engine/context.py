@@ -25,7 +25,8 @@ from bigkernel.errors import ConfigError
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, job
 from bigkernel.monitor.sinks import send_to_scheduler, write_journal
-from bigkernel.storage.run_directory import make_directory, write_json
+from bigkernel.storage.atomic_write import write_json
+from bigkernel.storage.run_directory import make_directory
 from bigkernel.storage.run_lock import locked
 
 _LONGEST_TITLE = 200

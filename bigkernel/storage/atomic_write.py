@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.storage import seals
@@ -128,6 +130,20 @@ def publishing(
             if not keep:
                 _remove(scratch)
             raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file that is there whole or not at all: temporary file, fsync, rename."""
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with writing(path), open(scratch, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def _remove(scratch: Path) -> None:

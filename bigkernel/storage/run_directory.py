@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import zarr_arrays
-from bigkernel.storage.atomic_write import writing
+from bigkernel.storage.atomic_write import write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
@@ -339,20 +339,6 @@ def attach(value: Any, path: str) -> Any:
         changed = {f.name: attach(getattr(value, f.name), path) for f in dataclasses.fields(value) if f.init}
         return dataclasses.replace(value, **changed)
     return value
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is there whole or not at all: temporary file, fsync, rename."""
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with writing(path), open(scratch, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:

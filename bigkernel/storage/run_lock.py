@@ -1,8 +1,9 @@
 """One driver at a time in a run directory: a lock that says who holds it, and that a dead holder does not keep.
 
-`lock.json` is made exclusively and names host, process and the time that process started. A holder on this host is
-alive if that process is; one on another host, if the file was touched lately: every holder touches its file while it
-works. Ages are read from the file system's own clock, so clocks that disagree or jump do no harm.
+`lock.json` appears whole, and names host, process and the time that process started. A holder whose processes can be
+seen from here is alive if that one is. One on another host, or in another PID namespace (a container), is if the file
+was touched lately: every holder touches its file while it works. Ages are read from the file system's own clock, so clocks
+that disagree or jump do no harm.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,10 +24,12 @@ from typing import Any
 import psutil
 
 from bigkernel.errors import DataError, RunLocked
+from bigkernel.storage.atomic_write import write_json
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
 STALE_SECONDS = 90.0  # a lock of another host that was not touched for this long is nobody's
+GUARD_SECONDS = 10.0  # most that whoever takes or gives back a lock waits for another who is at it
 
 
 class Lock:
@@ -49,10 +53,7 @@ class Lock:
             The directory cannot be written.
         """
         try:
-            # two that find the same stale lock must not both take it
-            with open(self.path.with_name(".lock"), "a") as guard:
-                with suppress(OSError):  # some file systems of clusters know no flock: then `require` settles it
-                    fcntl.flock(guard, fcntl.LOCK_EX)
+            with _alone(self.path.parent):  # two that find the same stale lock must not both take it
                 require_free_lock(self.path.parent)
                 found = read(self.path.parent)
                 if found is not None:
@@ -68,8 +69,9 @@ class Lock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if self._ours():
-            with suppress(OSError):
+        # a lock that was taken from us is not to be removed between a look at it and its end
+        with suppress(OSError, RunLocked), _alone(self.path.parent):
+            if self._ours():
                 self.path.unlink()
 
     def require(self) -> None:
@@ -89,13 +91,10 @@ class Lock:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "birth": _birth(os.getpid()),
+            "namespace": _namespace(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        with suppress(FileNotFoundError):
-            self.path.unlink()
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file)
+        write_json(self.path, content)
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
@@ -130,15 +129,44 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text())
         holder: dict[str, Any] = {"host": str(found["host"]), "pid": int(found["pid"]), "since": str(found["since"])}
-        birth = str(found["birth"])
+        birth, namespace = str(found["birth"]), str(found.get("namespace", _namespace()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         # damaged: nobody can tell, so its age decides
         return {"host": "?", "pid": 0, "since": "?", "alive": _age(path) < STALE_SECONDS}
-    if holder["host"] != socket.gethostname():
+    if holder["host"] != socket.gethostname() or namespace != _namespace():
         return {**holder, "alive": _age(path) < STALE_SECONDS}
     return {**holder, "alive": _birth(holder["pid"]) == birth}
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Be the only one who takes or gives back the lock of a directory; a RunLocked where another is at it for long."""
+    deadline = time.monotonic() + GUARD_SECONDS
+    with open(directory / ".lock", "a") as guard:
+        while True:
+            try:
+                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RunLocked(
+                        f"{directory}: another process is about to take its lock for {GUARD_SECONDS:.0f} s and may be "
+                        "frozen; end that one, or choose another directory"
+                    ) from None
+                time.sleep(0.02)
+            except OSError:
+                break  # some file systems of clusters know no flock: then `require` settles it
+        yield
+
+
+def _namespace() -> str:
+    """A text that tells the PID namespace of this process: process numbers of others mean nothing here."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _birth(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -420,6 +421,31 @@ def test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_f
     other.require()
     other.release()
     assert not (tmp_path / "lock.json").exists()
+
+
+def test_F29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeypatch):
+    """A container on this host, under its name: its processes are not to be seen from here, and may well live."""
+    lock = Lock(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("bigkernel.storage.run_lock._namespace", lambda: "pid:[1]")
+        patch.setattr("bigkernel.storage.run_lock._birth", lambda pid: "there")
+        lock.acquire()
+    with pytest.raises(RunLocked, match="in use by process"):
+        Lock(tmp_path).acquire()
+    old = time.time() - 100
+    os.utime(tmp_path / "lock.json", (old, old))
+    with locked(tmp_path):
+        pass
+
+
+def test_F29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("bigkernel.storage.run_lock.GUARD_SECONDS", 0.1)
+    with open(tmp_path / ".lock", "a") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        with pytest.raises(RunLocked, match="another process is about to take its lock"):
+            Lock(tmp_path).acquire()
+    with locked(tmp_path):
+        pass
 
 
 def test_F29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, tmp_path):
