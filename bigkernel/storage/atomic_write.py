@@ -133,7 +133,7 @@ def publishing(
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is there whole or not at all: temporary file, fsync, rename."""
+    """Write a JSON file that is there whole or not at all, and for good: temporary file, fsync, rename, fsync."""
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with writing(path), open(scratch, "w", encoding="utf-8") as file:
@@ -144,6 +144,16 @@ def write_json(path: Path, value: Any) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+    _sync_directory(path.parent)
+
+
+def make_directories(directory: str | os.PathLike[str]) -> None:
+    """Make a directory and those above it, so that a loss of power takes none of them away again."""
+    place = Path(os.path.abspath(directory))
+    missing = [place, *(above for above in place.parents if not above.exists())] if not place.exists() else []
+    os.makedirs(place, exist_ok=True)
+    for made in missing:
+        _sync_directory(made.parent)
 
 
 def _remove(scratch: Path) -> None:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import zarr_arrays
-from bigkernel.storage.atomic_write import write_json
+from bigkernel.storage.atomic_write import make_directories, write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
@@ -300,7 +300,7 @@ def _remove(directory: Path) -> None:
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be."""
     try:
-        os.makedirs(directory, exist_ok=True)
+        make_directories(directory)
     except OSError as error:
         raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {error.strerror}") from error
 

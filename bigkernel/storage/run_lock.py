@@ -2,8 +2,8 @@
 
 `lock.json` appears whole, and names host, process and the time that process started. A holder whose processes can be
 seen from here is alive if that one is. One on another host, or in another PID namespace (a container), is if the file
-was touched lately: every holder touches its file while it works. Ages are read from the file system's own clock, so clocks
-that disagree or jump do no harm.
+was touched lately: every holder touches its file while it works. Ages are read from the file system's own clock, so
+clocks that disagree or jump do no harm.
 """
 
 from __future__ import annotations
