@@ -252,6 +252,7 @@ class Run:
         children = {node: (left, right) for node, left, right in merges}
         found: dict[str, Receipt] = {}
         damaged: dict[str, str] = {}
+        missing: list[str] = []
         look = [merges[-1][0]] if merges else list(leaves)
         while look:
             node = look.pop()
@@ -261,9 +262,16 @@ class Run:
                 continue
             if wrong:
                 damaged[node] = wrong
-            self._receipt(node).unlink(missing_ok=True)
-            self.discard(node)
+            if self._receipt(node).exists():
+                self._receipt(node).unlink(missing_ok=True)
+                self.discard(node)
+            else:
+                missing.append(
+                    node
+                )  # a partial stays: a late worker of a dead driver may be about to write its receipt
             look.extend(children.get(node, ()))
+        if any(self._receipt(node).exists() for node in missing):  # it has, and has removed what it merged
+            return self.usable(merges, leaves)
         return found, damaged
 
     def _receipt(self, node: str) -> Path:
