@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError, ResumeMismatch
-from bigkernel.storage import zarr_arrays
+from bigkernel.storage import seals, zarr_arrays
 from bigkernel.storage.atomic_write import make_directories, write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.streaming.merge_tree import Accumulator, Merge
@@ -168,7 +168,8 @@ class Run:
     def sweep_up(self) -> None:
         """Remove what writers that died have left half-written. Nobody else may be writing."""
         for directory in ("partials", "arrays", "receipts", "."):
-            for orphan in self.root.joinpath(directory).glob(".*.partial"):
+            place = self.root.joinpath(directory)
+            for orphan in (*place.glob(".*.partial"), *place.glob(".*.old")):  # old: what was about to be replaced
                 if orphan.is_dir():
                     _remove(orphan)
                 else:
@@ -265,10 +266,9 @@ class Run:
             if self._receipt(node).exists():
                 self._receipt(node).unlink(missing_ok=True)
                 self.discard(node)
-            else:
-                missing.append(
-                    node
-                )  # a partial stays: a late worker of a dead driver may be about to write its receipt
+            else:  # a late worker of a dead driver may be about to write it: its partial stays
+                missing.append(node)
+                self._discard_torn(node)
             look.extend(children.get(node, ()))
         if any(self._receipt(node).exists() for node in missing):  # it has, and has removed what it merged
             return self.usable(merges, leaves)
@@ -281,6 +281,15 @@ class Run:
         """Remove partials that were merged; their receipts stay."""
         for node in nodes:
             _remove(self.root / "partials" / node)
+
+    def _discard_torn(self, node: str) -> None:
+        """Remove a partial that is there and is none: a loss of power may have undone the end of its name alone."""
+        place = self.root / "partials" / node
+        try:
+            if place.exists():
+                seals.verify(place)
+        except DataError:
+            self.discard(node)
 
     def keep_only(self, root: str) -> None:
         """Remove every partial but the last: a writer that died may have left what it had merged."""
