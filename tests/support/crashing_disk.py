@@ -1,0 +1,310 @@
+"""A directory whose every write is a step: before each one it can be looked at, its writer ended, and the power cut.
+
+The files are real, below `root`. What of them would outlive a loss of power is kept beside: of a file the content of
+its last fsync, of a directory the names of its last fsync; all that came later may be there, be lost, or be torn.
+"""
+
+from __future__ import annotations
+
+import builtins
+import fcntl
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Image = dict[str, bytes | None]  # a path below the root and its content; None: a directory
+_HIDDEN, _INSIDE = re.compile(r"\.(partial|old)$"), re.compile(r"\.(partial|old)/")
+_OPEN, _REAL = builtins.open, {name: getattr(os, name) for name in ("mkdir", "open", "replace", "rmdir", "unlink")}
+_FSYNC, _FLOCK, _LINK = os.fsync, fcntl.flock, os.link
+
+
+@dataclass(eq=False)
+class File:
+    """Content as programs see it, and as it was when it was last synchronised."""
+
+    content: bytes = b""
+    kept: bytes = b""
+
+
+@dataclass(eq=False)
+class Directory:
+    """Names as programs see them, and as they were when it was last synchronised."""
+
+    names: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+
+
+class Disk:
+    """The directory `root`, and what of it is safe; `hook` is called before each step with its name and path."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.hook: Callable[[str, str], None] = lambda step, path: None
+        self.steps = 0
+        self._tree = Directory()
+
+    # ------------------------------------------------ images
+
+    def restore(self, image: Image) -> None:
+        """Let the directory be as in an image, all of it safe."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        _REAL["mkdir"](self.root)
+        self._tree = Directory()
+        for path in sorted(image):
+            content, (above, name) = image[path], self._place(path)
+            if content is None:
+                _REAL["mkdir"](self.root / path)
+                node: File | Directory = Directory()
+            else:
+                with _OPEN(self.root / path, "wb") as file:
+                    file.write(content)
+                node = File(content, content)
+            above.names[name] = above.kept[name] = node
+
+    def image(self) -> Image:
+        """All of it as programs see it: what is there after the end of a process."""
+        return dict(self._walk(self._tree, "", lambda directory: directory.names, lambda file: file.content))
+
+    def after_power_loss(self) -> Iterator[Image]:
+        """What may be there after a loss of power: each directory with or without its latest names, files torn."""
+        loose = [node for node in self._directories(self._tree) if node.names != node.kept]
+        contents = [lambda file: file.kept, lambda file: file.content, _torn]
+        choices: list[tuple[Callable[[Directory], bool], Any]] = [(lambda node: True, get) for get in contents]
+        choices.append((lambda node: False, contents[0]))
+        for one in loose if len(loose) > 1 else []:
+            choices.append((lambda node, one=one: node is one, contents[0]))
+            choices.append((lambda node, one=one: node is not one, contents[1]))
+        for latest, content in choices:
+            yield dict(self._walk(self._tree, "", lambda node, f=latest: node.names if f(node) else node.kept, content))
+
+    def _walk(self, node: Directory, prefix: str, names: Any, content: Any) -> Iterator[tuple[str, bytes | None]]:
+        for name, below in names(node).items():
+            path = f"{prefix}{name}"
+            if isinstance(below, File):
+                yield path, content(below)
+            else:
+                yield path, None
+                yield from self._walk(below, f"{path}/", names, content)
+
+    def _directories(self, node: Directory) -> Iterator[Directory]:
+        yield node
+        for below in node.names.values():
+            if isinstance(below, Directory):
+                yield from self._directories(below)
+
+    # ------------------------------------------------ steps
+
+    def _relative(self, path: Any) -> str | None:
+        """The path below the root; None: it is elsewhere."""
+        if isinstance(path, int):
+            path = os.readlink(f"/proc/self/fd/{path}")
+        path, root = os.path.abspath(os.fspath(path)), str(self.root)
+        return path[len(root) + 1 :] if isinstance(path, str) and path.startswith(f"{root}/") else None
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        *above, name = path.split("/")
+        node = self._tree
+        for part in above:
+            node = node.names[part]
+        return node, name
+
+    def _find(self, path: str) -> Any:
+        above, name = self._place(path)
+        return above.names[name]
+
+    def step(self, what: str, path: str) -> None:
+        """Count a step that is about to happen, and tell of it."""
+        self.steps += 1
+        self.hook(what, path)
+
+    def _moved(self, what: str) -> Callable[..., None]:
+        """`os.replace` or `os.link`."""
+
+        def move(source: Any, target: Any, **options: Any) -> None:
+            old, new = self._relative(source), self._relative(target)
+            if old is None or new is None:
+                return (_REAL["replace"] if what == "rename" else _LINK)(source, target, **options)
+            self.step(what, new)
+            (_REAL["replace"] if what == "rename" else _LINK)(source, target)
+            (above, name), (below, to) = self._place(old), self._place(new)
+            below.names = {**below.names, to: above.names[name]}
+            if what == "rename":
+                above.names = {other: node for other, node in above.names.items() if other != name}
+            return None
+
+        return move
+
+    def _made(self, path: Any, mode: int = 0o777, **options: Any) -> None:
+        below = self._relative(path)
+        if below is not None and not os.path.lexists(path):
+            self.step("mkdir", below)
+        _REAL["mkdir"](path, mode, **options)
+        if below is not None:
+            above, name = self._place(below)
+            above.names = {**above.names, name: Directory()}
+
+    def _removed(self, real: str) -> Callable[..., None]:
+        def remove(path: Any, **options: Any) -> None:
+            below = self._relative(path) if "dir_fd" not in options else None
+            if below is not None and os.path.lexists(path):
+                self.step(real, below)
+            _REAL[real](path, **options)
+            if below is not None:
+                above, name = self._place(below)
+                above.names = {other: node for other, node in above.names.items() if other != name}
+
+        return remove
+
+    def _cleared(self, path: Any, ignore_errors: bool = False, **options: Any) -> None:
+        """`shutil.rmtree`, a file at a time."""
+        with suppress(*[OSError] * ignore_errors):
+            for directory, below, files in os.walk(path, topdown=False):
+                for name in sorted(files):
+                    os.unlink(os.path.join(directory, name))
+                for name in sorted(below):
+                    os.rmdir(os.path.join(directory, name))
+            os.rmdir(path)
+
+    def _opened_low(self, path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+        below = self._relative(path) if flags & os.O_CREAT else None
+        fresh = below is not None and not os.path.lexists(path)
+        if fresh:
+            self.step("create", str(below))
+        descriptor = _REAL["open"](path, flags, mode, **options)
+        if fresh:
+            self._note(str(below))
+        return int(descriptor)
+
+    def _opened(self, path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        below = self._relative(path) if set(mode) & set("wax+") else None
+        if below is None:
+            return _OPEN(path, mode, *arguments, **options)
+        if not isinstance(path, int) and (not os.path.lexists(path) or "w" in mode):
+            self.step("create", below)
+        file = _OPEN(path, mode, *arguments, **options)
+        self._note(below)
+        return _Watched(self, file, below)
+
+    def _note(self, path: str) -> None:
+        """Look at the content of a file that was opened or written."""
+        above, name = self._place(path)
+        if name not in above.names:
+            above.names = {**above.names, name: File()}
+        with _OPEN(self.root / path, "rb") as file:
+            above.names[name].content = file.read()
+
+    def _synchronised(self, descriptor: int) -> None:
+        below = self._relative(descriptor)
+        if below is None:
+            if os.readlink(f"/proc/self/fd/{descriptor}") == str(self.root):
+                self._tree.kept = self._tree.names
+            return
+        self.step("fsync", below)
+        node = self._find(below)
+        if isinstance(node, Directory):
+            node.kept = node.names
+        else:
+            self._note(below)
+            node.kept = node.content
+
+    def written(self, file: Any, path: str) -> None:
+        """Close a file, whose content is written then: as a whole, or not at all where the writer ends before."""
+        try:
+            self.step("write", path)
+        except BaseException:
+            before = self._find(path).content
+            file.close()
+            with _OPEN(self.root / path, "wb") as again:
+                again.write(before)
+            raise
+        file.close()
+        with suppress(KeyError):  # it may have been renamed or removed meanwhile
+            self._note(path)
+
+    def _locked(self, file: Any, operation: int) -> None:
+        """`fcntl.flock`; to find it held is a step, so that whoever holds it can go on."""
+        try:
+            _FLOCK(file, operation)
+        except BlockingIOError:
+            self.step("wait", "")
+            raise
+
+    @contextmanager
+    def watched(self) -> Iterator[Disk]:
+        """Let the writes of this process below the root be steps, for a block."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, function in {
+                **{"replace": self._moved("rename"), "rename": self._moved("rename"), "link": self._moved("link")},
+                **{"mkdir": self._made, "unlink": self._removed("unlink"), "remove": self._removed("unlink")},
+                **{"rmdir": self._removed("rmdir"), "open": self._opened_low, "fsync": self._synchronised},
+            }.items():
+                patch.setattr(os, name, function)
+            patch.setattr(builtins, "open", self._opened)
+            patch.setattr(io, "open", self._opened)
+            patch.setattr(shutil, "rmtree", self._cleared)
+            patch.setattr(fcntl, "flock", self._locked)
+            yield self
+
+
+class _Watched:
+    """A file that is written when it is closed."""
+
+    def __init__(self, disk: Disk, file: Any, path: str) -> None:
+        self._disk, self._file, self._path = disk, file, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write and close."""
+        if not self._file.closed:
+            self._disk.written(self._file, self._path)
+
+
+def _torn(file: File) -> bytes:
+    """What is synchronised, or half of what is not."""
+    return file.kept if file.content == file.kept else file.content[: len(file.content) // 2]
+
+
+def known(image: Image) -> frozenset[tuple[str, bytes | None]]:
+    """What an image is told by: random names, clocks and process numbers left out, and what is never read again.
+
+    That is what lies in a half-written directory, which is removed as it is, and how often a segment was begun.
+    """
+    return frozenset(entry for path, content in image.items() if (entry := _entry(path, content)) is not None)
+
+
+@lru_cache(maxsize=2**14)
+def _entry(path: str, content: bytes | None) -> tuple[str, bytes | None] | None:
+    if "starts/" in path or _INSIDE.search(path):
+        return None
+    if _HIDDEN.search(path):
+        return f"{path.rpartition('/')[0]}/{_HIDDEN.findall(path)[0]}", None
+    return path, _plain(path, content)
+
+
+def _plain(path: str, content: bytes | None) -> bytes | None:
+    name = path.rpartition("/")[2]
+    if not content or not ("receipts/" in path or "lock.json" in name):
+        return content
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return b"torn"
+    return json.dumps([told.get(key) for key in ("node", "start", "stop", "digest")]).encode()

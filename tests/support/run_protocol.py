@@ -1,0 +1,360 @@
+"""The protocol of runs on a `crashing_disk`: sweeps that die at any step, workers that die, and workers that come late.
+
+Driver, schedule, receipts, tasks, locks and the writing of files are the real ones. Only the codec of arrays is a plain
+one (zarr takes 5 ms for a partial result), and a process is a thread or a call: it dies by an exception that is raised
+again at each further step, so that nothing tidies up behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from crashing_disk import Disk, Image, known
+
+from bigkernel.engine import local_executor
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.errors import DataError
+from bigkernel.monitor.events import SegmentDone
+from bigkernel.monitor.scope import observe
+from bigkernel.statistics.moments import add
+from bigkernel.storage import retry, run_lock, seals, zarr_arrays
+from bigkernel.storage.atomic_write import publishing
+from bigkernel.storage.run_directory import Run
+from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, covered, leaf
+from bigkernel.streaming.plan import Footprint
+
+CHUNK_ROWS = 64  # 1,024 bytes of two columns: the smallest chunk
+
+
+class Ended(BaseException):
+    """The process that meets it is dead."""
+
+
+class Violation(AssertionError):
+    """The protocol was broken."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Σx, which shows the order of its terms."""
+
+    computed: Any = None  # told the first row of each segment that is begun
+
+    def zero(self) -> Accumulator:
+        return {"sum": np.zeros(2)}
+
+    def update(self, total: Accumulator, chunk: Any) -> None:
+        if self.computed is not None:
+            self.computed.append(chunk.start)
+        for block in chunk.blocks():
+            total["sum"] += chunk.load(block, 2, np.float64).sum(axis=0)
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        return Footprint(1.0, 16, 16)
+
+
+def _publish(
+    path: Any, kind: str, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any], *, overwrite: bool = False
+) -> None:
+    """`zarr_arrays.publish` without zarr."""
+    with publishing(path, kind=kind, overwrite=overwrite) as scratch:
+        scratch.joinpath(seals.METADATA).write_text(json.dumps({"kind": kind, **attributes}))
+        for name, values in arrays.items():
+            scratch.joinpath(name).mkdir()
+            scratch.joinpath(name, seals.METADATA).write_text(json.dumps({"shape": values.shape}))
+            scratch.joinpath(name, "0").write_bytes(values.tobytes())
+
+
+def _read_group(path: Any, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """`zarr_arrays.read_group` of what `_publish` wrote."""
+    seal = seals.verify(Path(path))
+    found = {}
+    for name, array in seal.arrays.items():
+        if seals.chunks_digest(Path(path, name))[0] != array.chunks:
+            raise DataError(f"{path}/{name}: other chunks than those that were sealed")
+        found[name] = np.frombuffer(Path(path, name, "0").read_bytes())
+    return found, {}
+
+
+@dataclass
+class World:
+    """A machine with one run directory, and all drivers that were ever started on it, one after the other.
+
+    Attributes
+    ----------
+    disk : Disk
+    segments : of the sweep
+    told : first rows of the segments that a driver was told to be finished
+    computed : first rows of the segments that the last driver has begun
+    """
+
+    disk: Disk
+    segments: int
+    told: set[int] = field(default_factory=set)
+    computed: list[int] = field(default_factory=list)
+    generation: int = 0
+
+    def __post_init__(self) -> None:
+        signs = np.random.default_rng(5).normal(size=(self.segments * CHUNK_ROWS, 2))
+        self._rows = as_rows(signs * 10.0 ** (np.arange(len(signs))[:, None] % 17 - 8))
+        self.clean = self.digest(sweep(self._rows, Sum(), client="serial"))
+        names = {leaf(i): CHUNK_ROWS * i for i in range(self.segments)}
+        assert {receipt.start for receipt in sweep(self._rows, Sum(), client="serial").receipts} == set(names.values())
+
+    def digest(self, swept: Swept) -> str:
+        """The bits of a sum."""
+        return zarr_arrays.digest(swept.total)
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return self.disk.root / "run"
+
+    def drive(self) -> str:
+        """Start a driver, which resumes whatever is there: the bits that it ends with."""
+        self.generation += 1
+        self.computed.clear()
+
+        def note(event: Any) -> None:
+            if isinstance(event, SegmentDone):
+                self.told.add(event.receipt.start)
+
+        with observe(note):
+            swept = sweep(self._rows, Sum(self.computed), client="serial", run=self.run, resume=True)
+        return self.digest(swept)
+
+    def require_sound(self, bits: str, done_before: Collection[int]) -> None:
+        """What must hold when a driver has ended well, which found these segments told to be finished."""
+        if bits != self.clean:
+            raise Violation("another sum")
+        if again := set(self.computed) & set(done_before):
+            raise Violation(f"segments at rows {sorted(again)} were finished, and were computed again")
+        if left := [str(path) for path in self.run.rglob("*") if path.name.endswith((".partial", ".old"))]:
+            raise Violation(f"half-written: {left}")
+        if (self.run / run_lock.NAME).exists():
+            raise Violation("the lock is still there")
+
+
+@contextmanager
+def world(root: Path, segments: int) -> Iterator[World]:
+    """A world on `root`, in which only what is modelled takes time."""
+    with ExitStack() as stack:
+        settings = {"chunk-bytes": 1024, "min-segments": segments, "monitor": False, "block-rows": 64}
+        stack.enter_context(dask.config.set({f"bigkernel.{key}": value for key, value in settings.items()}))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(zarr_arrays, "publish", _publish)
+        patch.setattr(zarr_arrays, "read_group", _read_group)
+        patch.setattr(local_executor, "threadpool_limits", lambda **_: nullcontext())
+        patch.setattr(retry.time, "sleep", lambda seconds: None)
+        patch.setattr(run_lock.Lock, "_beat", lambda self: None)
+        made = World(Disk(root), segments)
+        # every driver has this process's number, and none of those before it lives
+        patch.setattr(run_lock, "_birth", lambda pid: str(made.generation))
+        patch.setattr(Run, "usable", _honest(Run.usable))
+        with made.disk.watched():
+            yield made
+
+
+def _honest(usable: Callable[..., Any]) -> Callable[..., Any]:
+    """`Run.usable`, which must find no receipt that promises more than there is: nobody damages anything here."""
+
+    def watched(self: Run, merges: Sequence[Merge], leaves: Sequence[str]) -> Any:
+        before = {path.stem for path in self.root.glob("receipts/*.json")}
+        found, damaged = usable(self, merges, leaves)
+        above = ancestors_of(list(merges))
+        gone = before - {path.stem for path in self.root.glob("receipts/*.json")}
+        if broken := {node for node in gone if not covered(node, found, above)}:
+            raise Violation(f"the receipts of {sorted(broken)} promised more than there was")
+        return found, damaged
+
+    return watched
+
+
+# ---------------------------------------------------------------- crashes
+
+
+def explore(world: World, *, power: bool, most: int | None = None) -> int:
+    """Resume from every state that a crash at any step of any driver can leave; the number of different states.
+
+    Parameters
+    ----------
+    power : what was not synchronised may be lost as well
+    most : states; None: until there is no new one
+    """
+    first: tuple[Image, frozenset[int]] = ({}, frozenset())
+    queue, seen = deque([first]), {(known({}), frozenset[int]())}
+    done = 0
+    while queue and (most is None or done < most):
+        image, told = queue.popleft()
+        done += 1
+        world.disk.restore(image)
+        world.told = set(told)
+
+        def look(step: str, path: str) -> None:
+            now = frozenset(world.told)
+            images = [world.disk.image(), *(world.disk.after_power_loss() if power else ())]
+            for found in images:
+                key = known(found), now
+                if key not in seen:
+                    seen.add(key)
+                    queue.append((found, now))
+
+        world.disk.hook = look
+        bits = world.drive()
+        world.disk.hook = lambda step, path: None
+        world.require_sound(bits, told)
+        look("", "")
+    return done
+
+
+# ---------------------------------------------------------------- workers that die, and workers that come late
+
+
+@contextmanager
+def mortal_workers(world: World, dies_at: Collection[int]) -> Iterator[list[int]]:
+    """Whoever comes to one of these steps of the tasks dies there, and another one does its task again; the deaths."""
+    steps, dead, deaths = 0, False, list[int]()
+
+    def hook(step: str, path: str) -> None:
+        nonlocal steps, dead
+        if working:
+            steps += not dead
+            if steps in dies_at and not dead:
+                deaths.append(steps)
+                dead = True
+            if dead:
+                raise Ended
+
+    working = 0
+
+    def surviving(task: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            nonlocal working, dead
+            while True:
+                try:
+                    working += 1
+                    return task(*arguments)
+                except Ended:
+                    dead = False
+                finally:
+                    working -= 1
+
+        return run
+
+    world.disk.hook = hook
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_task", "merge"):
+            patch.setattr(local_executor, name, surviving(getattr(local_executor, name)))
+        yield deaths
+    world.disk.hook = lambda step, path: None
+
+
+class Late:
+    """A worker that freezes at one step of its task, and goes on at a later step of another driver or of its own.
+
+    Parameters
+    ----------
+    world : World
+    freezes_at : the step of the tasks
+    wakes_at : the step of all others after that, or the end of the driver
+    dies : its driver ends when it freezes, and another one resumes
+    """
+
+    def __init__(self, world: World, freezes_at: int, wakes_at: int, *, dies: bool) -> None:
+        self._world, self._freezes_at, self._wakes_at, self._dies = world, freezes_at, wakes_at, dies
+        self._frozen, self._go, self._over = threading.Event(), threading.Event(), threading.Event()
+        self._late: threading.Thread | None = None
+        self._steps = self._after = 0
+        self._dead: set[int] = set()  # threads
+
+    def _hook(self, step: str, path: str) -> None:
+        me = threading.get_ident()
+        if me in self._dead:
+            raise Ended
+        if self._late is not None and me == self._late.ident:
+            if not self._frozen.is_set():
+                self._steps += 1
+                if self._steps == self._freezes_at:
+                    self._frozen.set()
+                    self._go.wait(60)
+        elif self._frozen.is_set():
+            self._after += 1
+            if self._after == self._wakes_at:
+                self._wake()
+
+    def _wake(self) -> None:
+        if not self._go.is_set():
+            self._go.set()
+            assert self._late is not None
+            self._late.join(60)
+
+    def _on_a_worker(self, task: Callable[..., Any]) -> Callable[..., Any]:
+        """A task on a worker of its own; on another one, where that freezes."""
+
+        def run(*arguments: Any) -> Any:
+            if self._frozen.is_set():
+                return task(*arguments)
+            result: list[Any] = []
+
+            def work() -> None:
+                try:
+                    result.append(task(*arguments))
+                except BaseException as error:
+                    result.append(error)
+                finally:
+                    self._over.set()
+
+            self._over.clear()
+            self._late = threading.Thread(target=work, daemon=True)
+            self._late.start()
+            while not self._over.wait(0.0002) and not self._frozen.is_set():
+                pass
+            if self._frozen.is_set():
+                if self._dies:
+                    self._dead.add(threading.get_ident())
+                    raise Ended
+                return task(*arguments)
+            self._late.join(60)
+            if isinstance(result[0], BaseException):
+                raise result[0]
+            return result[0]
+
+        return run
+
+    def run(self) -> tuple[str, str]:
+        """The bits of the last driver, and of one more that resumes when all is over; "" where none froze."""
+        world = self._world
+        world.disk.hook = self._hook
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("_task", "merge"):
+                patch.setattr(local_executor, name, self._on_a_worker(getattr(local_executor, name)))
+            try:
+                bits = world.drive()
+            except Ended:
+                self._dead.clear()
+                bits = self._told_or(world.drive)
+            if not self._frozen.is_set():
+                return "", ""
+            self._wake()
+        world.disk.hook = lambda step, path: None
+        return bits, world.drive()
+
+    @staticmethod
+    def _told_or(drive: Callable[[], str]) -> str:
+        with suppress(DataError):
+            return drive()
+        return "a named error"
