@@ -124,7 +124,7 @@ class Directory:
         # a driver takes the lock before its job begins, and gives it back after the job has ended
         after = self._holder()
         holders = [one for one in (before, after) if one]
-        now = time.time()
+        now = max(time.time(), self._latest)  # the clock may have been set back since
         self._alive = now if holders else max(self._alive, self._latest, self._touched())
         for job in self._running():
             if not any(may_hold(one, vars(job)) for one in holders):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distributed import Status
 
+from bigkernel.monitor.clock import steady
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport.plugin import board_of
 
@@ -224,7 +224,7 @@ class Collector:
                     board = find()
                     if board is not None:
                         self._count(key, board)
-                        jobs.extend(board.snapshot(time.time())["jobs"])
+                        jobs.extend(board.snapshot(steady())["jobs"])
                 return list(families(totals_of((self._left, *self._totals.values())), jobs))
         except Exception as error:
             if not self._failed:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from bigkernel.monitor.clock import steady
 from bigkernel.monitor.events import Event, Pulse
 from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport.messages import message_of
@@ -34,7 +34,7 @@ class Journal:
 
     def __call__(self, event: Event) -> None:
         """Append a line."""
-        now = time.time()
+        now = steady()
         if isinstance(event, Pulse):
             if now - self._pulsed.get(event.node, 0.0) < _PULSE_SECONDS:
                 return

@@ -7,13 +7,13 @@ are done, and which were on a worker that is gone. The dashboard page, the JSON,
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from bigkernel.monitor.clock import steady
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport.messages import TOPIC
 
@@ -77,7 +77,7 @@ class Monitor(SchedulerPlugin):
         elif kind == "leave":
             self._drivers.pop(token, None)
         else:
-            self.board.apply(message, time.time())
+            self.board.apply(message, steady())
             if kind in ("running", "pulse"):
                 self._send(token, message)
 
@@ -91,7 +91,7 @@ class Monitor(SchedulerPlugin):
                 return  # it fails because of another
             done = "published" if kind == "segment" else "merged"
             message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
-            self.board.apply(message, time.time())
+            self.board.apply(message, steady())
             if kind == "merge":
                 self._send(token, message)
 
@@ -113,7 +113,7 @@ class Monitor(SchedulerPlugin):
             task = self._scheduler.tasks.get(key)
             given_up = task is not None and task.state == "erred"
             if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
-                self.board.apply({"kind": "released", "sweep": token, "node": node}, time.time())
+                self.board.apply({"kind": "released", "sweep": token, "node": node}, steady())
         self._send_to_all(
             {
                 "kind": "worker_lost",
@@ -127,7 +127,7 @@ class Monitor(SchedulerPlugin):
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """A driver has gone: with its jobs ended, or not."""
         self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
-        self.board.lose(client, time.time())
+        self.board.lose(client, steady())
 
     def _send(self, token: str, message: Mapping[str, Any]) -> None:
         if token in self._drivers:
@@ -176,4 +176,4 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
         for address, worker in dask_scheduler.workers.items()
     }
     starting = plugin.expected_workers if not plugin.board.jobs and len(workers) < plugin.expected_workers else 0
-    return {**plugin.board.snapshot(time.time()), "workers": workers, "starting": starting}
+    return {**plugin.board.snapshot(steady()), "workers": workers, "starting": starting}
