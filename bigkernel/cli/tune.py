@@ -172,7 +172,7 @@ def _write_results(
     """Write the best model, the picture, the table and the record; the figures that are shown."""
     from bigkernel.estimators.persistence import save_model
     from bigkernel.monitor.transport.messages import plain
-    from bigkernel.storage.atomic_write import write_json
+    from bigkernel.storage.atomic_write import clear_orphans, write_json
 
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
     drawn = _draw(search, label, target)
@@ -189,6 +189,7 @@ def _write_results(
         "model": str(target / "best.model"),
         "picture": drawn,
     }
+    clear_orphans(target / "results.json")
     write_json(target / "results.json", plain({**figures, "results": records}))
     return figures
 

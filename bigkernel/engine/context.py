@@ -25,7 +25,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, job
 from bigkernel.monitor.sinks import send_to_scheduler, write_journal
-from bigkernel.storage.atomic_write import write_json
+from bigkernel.storage.atomic_write import clear_orphans, write_json
 from bigkernel.storage.run_directory import make_directory
 from bigkernel.storage.run_lock import locked
 
@@ -103,6 +103,7 @@ def executing(
         if directory is not None:
             make_directory(directory)
             left_by = stack.enter_context(locked(directory)).left_by
+            clear_orphans(Path(directory) / "command.json")
             if command:
                 write_json(Path(directory) / "command.json", {"command": list(command)})
             if wanted.monitor:

@@ -147,6 +147,12 @@ def write_json(path: Path, value: Any) -> None:
     _sync_directory(path.parent)
 
 
+def clear_orphans(path: Path) -> None:
+    """Remove what writers of a JSON file that were killed have left beside it. Nobody else may be writing it."""
+    for orphan in path.parent.glob(f".{path.name}.*.partial"):
+        orphan.unlink(missing_ok=True)
+
+
 def make_directories(directory: str | os.PathLike[str]) -> None:
     """Make a directory and those above it, so that a loss of power takes none of them away again."""
     place = Path(os.path.abspath(directory))

@@ -24,12 +24,15 @@ from typing import Any
 import psutil
 
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.storage.atomic_write import write_json
+from bigkernel.storage.atomic_write import clear_orphans, write_json
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
 STALE_SECONDS = 90.0  # a lock of another host that was not touched for this long is nobody's
 GUARD_SECONDS = 10.0  # most that whoever takes or gives back a lock waits for another who is at it
+
+
+_held: set[str] = set()  # tokens of the locks that this process holds
 
 
 class Lock:
@@ -67,6 +70,7 @@ class Lock:
     def release(self) -> None:
         """Give the lock back, if it is still ours."""
         self._stop.set()
+        _held.discard(self._token)  # whatever becomes of the file, on a disk that cannot be written any more
         if self._thread is not None:
             self._thread.join()
         # a lock that was taken from us is not to be removed between a look at it and its end
@@ -94,7 +98,9 @@ class Lock:
             "namespace": _namespace(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+        clear_orphans(self.path)
         write_json(self.path, content)
+        _held.add(self._token)
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
@@ -129,6 +135,7 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text())
         holder: dict[str, Any] = {"host": str(found["host"]), "pid": int(found["pid"]), "since": str(found["since"])}
+        token = str(found.get("token", ""))
         birth, namespace = str(found["birth"]), str(found.get("namespace", _namespace()))
     except FileNotFoundError:
         return None
@@ -137,7 +144,8 @@ def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
         return {"host": "?", "pid": 0, "since": "?", "alive": _age(path) < STALE_SECONDS}
     if holder["host"] != socket.gethostname() or namespace != _namespace():
         return {**holder, "alive": _age(path) < STALE_SECONDS}
-    return {**holder, "alive": _birth(holder["pid"]) == birth}
+    given_back = holder["pid"] == os.getpid() and token not in _held
+    return {**holder, "alive": _birth(holder["pid"]) == birth and not given_back}
 
 
 @contextmanager

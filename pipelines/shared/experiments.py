@@ -31,7 +31,7 @@ from bigkernel.engine.context import processors
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.storage.run_directory import write_json
+from bigkernel.storage.atomic_write import clear_orphans, write_json
 from pipelines.shared import pictures
 
 Array = NDArray[Any]
@@ -225,6 +225,7 @@ class Report:
         }
         path = self.page.heading("Settings").facts(facts).write(self.out / "report.html")
         results = {"report": str(path), "facts": facts, "seconds": seconds, **self.results, **more}
+        clear_orphans(self.out / "results.json")
         write_json(self.out / "results.json", results)
         self.say(f"\n{seconds:.1f} s in all; report: {path}")
         if self.quiet:

@@ -438,6 +438,15 @@ def test_F29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeyp
         pass
 
 
+def test_F29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch):
+    """On a disk that had turned read-only: this process lives, and is through with the run."""
+    with monkeypatch.context() as patch, locked(tmp_path):
+        patch.setattr(Path, "unlink", lambda *_, **__: os.stat("/nowhere"))
+    assert (tmp_path / "lock.json").exists()
+    with locked(tmp_path), pytest.raises(RunLocked):
+        Lock(tmp_path).acquire()
+
+
 def test_F29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_not_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr("bigkernel.storage.run_lock.GUARD_SECONDS", 0.1)
     with open(tmp_path / ".lock", "a") as guard:
