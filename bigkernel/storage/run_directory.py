@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import seals, zarr_arrays
-from bigkernel.storage.atomic_write import make_directories, write_json
+from bigkernel.storage.atomic_write import clear_orphans, make_directories, write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
@@ -148,6 +148,7 @@ class Run:
             return
         for directory in ("partials", "receipts", "arrays", "starts"):
             make_directory(self.root / directory)
+        clear_orphans(manifest)
         try:
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
         except OSError as error:
