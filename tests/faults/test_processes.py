@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import dask
@@ -36,6 +37,7 @@ from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.storage.run_status import survey
 
 pytestmark = pytest.mark.cluster
+FROZEN_SECONDS = 40  # connections of Dask are given 30
 SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
 
 
@@ -271,6 +273,55 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     report = json.loads(again.out.read_text())
     assert report["resumed_segments"] == before
     assert same_model(tmp_path / "a.model", undisturbed)
+
+
+@pytest.mark.slow
+def test_F6_a_scheduler_that_is_frozen_longer_than_its_connections_last_costs_no_bit(
+    fault_corpus, undisturbed, start, tmp_path
+):
+    here = f"tcp://127.0.0.1:{free_port()}"
+    words = ["--host", "127.0.0.1", "--no-dashboard"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *words, "--port", here.rpartition(":")[2]]
+    scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path)
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", here, *words, "--nthreads", "1"]
+    workers = [
+        subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment, start_new_session=True)
+        for _ in range(2)
+    ]
+    words = [
+        "fit",
+        fault_corpus.path,
+        "a.model",
+        "--landmarks",
+        "300",
+        "--seed",
+        "1",
+        "--cluster",
+        here,
+        "--run",
+        "run",
+    ]
+    try:
+        driver = start(words, **HELD)
+        driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
+        scheduler.send_signal(signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        time.sleep(FROZEN_SECONDS)
+        scheduler.send_signal(signal.SIGCONT)
+        code = driver.wait(200)
+        assert code in (0, 6), driver.errors()
+        if code == 6:  # its connections did not last
+            assert "Stalled" in driver.errors()
+            again = start([*words, "--resume"], **SLOW)
+            assert again.wait() == 0, again.errors()
+    finally:
+        for process in (scheduler, *workers):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if process in workers else process.kill()
+            process.wait()
+    assert same_model(tmp_path / "a.model", undisturbed)
+    assert leftovers(tmp_path / "run") == []
 
 
 @pytest.fixture(scope="module")

@@ -288,6 +288,37 @@ def test_intruders_are_refused_at_once_and_the_running_job_does_not_notice(
     assert sum(receipt.rows for receipt in results[0].receipts) == 300
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_workers_and_nannies_with_other_or_expired_certificates_do_not_join(secured, tls, others, expired, tmp_path):
+    address, *_ = secured
+    keys = {"another authority": (others, others), "the right one trusted": (tls, others), "expired": (tls, expired)}
+    started = {}
+    for name, (authority, own_keys) in keys.items():
+        for nanny in ("--nanny", "--no-nanny"):
+            words = [address, nanny, "--host", "127.0.0.1", "--nthreads", 1, "--no-dashboard", "--death-timeout", 5]
+            words += ["--tls-ca-file", authority / "ca.pem", "--tls-cert", own_keys / "worker.pem"]
+            words += ["--local-directory", tmp_path / f"{name}{nanny}"]
+            log = (tmp_path / f"{name}{nanny}.log").open("w")
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", *map(str, words)]
+            with log:
+                process = subprocess.Popen(command, stderr=log, stdout=log, start_new_session=True)
+            started[name, nanny] = process
+    try:
+        wait_until(
+            lambda: all(re.search("(?i)certificate|ssl", log.read_text()) for log in tmp_path.glob("*.log")),
+            what="what each of them is told",
+        )
+        with connect(address, tls=tls) as client:
+            assert len(client.scheduler_info()["workers"]) == 1
+    finally:
+        for process in started.values():
+            for each in tree(process.pid) if process.poll() is None else []:
+                each.kill()
+            process.wait(30)
+    assert not [log.name for log in tmp_path.glob("*.log") if "Registered to" in log.read_text()]
+
+
 def speak(address, words):
     """Say something that is not TLS, and hear at most an alert."""
     host, port = address.removeprefix("tls://").split(":")

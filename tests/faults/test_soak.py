@@ -1,4 +1,4 @@
-"""F40: two hundred sweeps in one process leave no memory, files or threads behind.
+"""F40: hundreds of sweeps in one process, and a hundred that are killed, leave no memory, files or threads behind.
 
 The process is one of its own: in that of a whole test run, other tests' clusters come and go meanwhile.
 """
@@ -85,3 +85,88 @@ def test_F40_two_hundred_sweeps_leave_nothing_behind(start, tmp_path, where, mos
     # Dask's pool of connections fills by five or so in the first hundred sweeps, and stays there for four hundred
     assert files[-1] <= files[0] + 8
     assert threads[-1] <= threads[0] + 1
+
+
+FITS, KILLS = 1000, 100
+KILLED = """
+import gc, json, os, shutil, signal, tempfile, threading
+from pathlib import Path
+
+import dask
+import numpy as np
+import psutil
+
+from bigkernel import Gaussian, KernelRidge, executing, open_corpus
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
+from bigkernel.storage.run_directory import Run
+
+FITS, KILLS = @FITS, @KILLS
+publish = Run.publish
+
+
+def held():
+    gc.collect()
+    process = psutil.Process()
+    strays = [path for path in Path(tempfile.gettempdir()).rglob("*") if not path.is_relative_to(Path.cwd() / "corpus")]
+    return process.memory_info().rss, process.num_fds(), threading.active_count(), len(strays)
+
+
+def fit(corpus, run=None, resume=False):
+    with executing("serial", run=run, resume=resume):
+        return KernelRidge(Gaussian(2.0), n_landmarks=6, random_state=0).fit(corpus).dual_coef_.tobytes()
+
+
+def killed(corpus, run, at):
+    child = os.fork()
+    if not child:
+        done = []
+
+        def counted(self, *arguments):
+            done.append(0)
+            if len(done) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return publish(self, *arguments)
+
+        Run.publish = counted
+        try:
+            fit(corpus, run)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+dask.config.set({"bigkernel.min-segments": 3, "bigkernel.chunk-bytes": 1024, "bigkernel.monitor": False})
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 8))
+info = CorpusInfo("soak")
+with CorpusWriter("corpus", n_features=8, dtype=X.dtype, columns={"y": X.dtype}, info=info, chunk_rows=20) as writer:
+    writer.append(x=X, y=X[:, 0].copy())
+corpus, marks, run = open_corpus("corpus"), [], Path(tempfile.mkdtemp()) / "run"
+clean = fit(corpus)
+for i in range(FITS):
+    if i % (FITS // KILLS) == 0:
+        killed(corpus, run, 1 + i // (FITS // KILLS) % 5)
+        assert fit(corpus, run, resume=True) == clean
+        assert not [path for path in run.rglob("*") if path.name.endswith((".partial", ".old"))]
+        shutil.rmtree(run)
+    else:
+        assert fit(corpus) == clean
+    if i % 50 == 49:
+        marks.append(held())
+print(json.dumps(marks))
+"""
+
+
+@pytest.mark.slow
+def test_F40_a_thousand_fits_of_which_a_hundred_are_killed_leave_nothing_behind(start, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    code = KILLED.replace("@FITS", str(FITS)).replace("@KILLS", str(KILLS))
+    driver = start(code, TMPDIR=str(tmp_path / "tmp"))
+    assert driver.wait(230) == 0, driver.errors()
+    memory, files, threads, strays = np.array(json.loads(driver.out.read_text())).T
+    half = len(memory) // 2  # caches and pools are full by then
+    slope = np.polyfit(np.arange(len(memory) - half) * 50, memory[half:], 1)[0]
+    assert slope < 20_000, f"{slope / 1e3:.0f} kB a fit; {memory / 1e6} MB"
+    assert max(files[half:]) <= max(files[:half])
+    assert max(threads[half:]) <= max(threads[:half])
+    assert max(strays) <= 1

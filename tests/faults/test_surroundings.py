@@ -1,0 +1,307 @@
+"""What surrounds a job: containers, clocks, disks, accounts, homes, masks of modes, and how processes begin."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import dask
+import pytest
+from drivers import SEGMENTS, D, Driver, N, leftovers, wait_until
+from probes import Hold, Sums
+
+from bigkernel import connect, executing
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import DataError, RunLocked
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.transport import journal
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.run_lock import locked
+from bigkernel.storage.run_status import survey
+
+pytestmark = pytest.mark.usefixtures("fault_segments")
+ROOT = Path(__file__).parents[2]
+
+
+def bits(swept):
+    return zarr_arrays.digest(swept.total)
+
+
+# ---------------------------------------------------------------- containers
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from bigkernel.storage.run_lock import locked
+from bigkernel.errors import RunLocked
+try:
+    with locked("run"):
+        Path(sys.argv[1]).touch()
+        while not Path("go").exists():
+            time.sleep(0.05)
+except RunLocked as error:
+    print(error)
+    sys.exit(9)
+"""
+
+
+@pytest.fixture
+def container(tmp_path):
+    """The words before a command that runs in PID and mount namespaces of its own."""
+    words = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    tried = shutil.which("unshare") and subprocess.run([*words, "true"], capture_output=True, check=False)
+    if not tried or tried.returncode:
+        pytest.skip("namespaces cannot be made here")
+    started = []
+
+    def start(name, *before):
+        code = [sys.executable, "-c", HOLDER, name]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen([*before, *code], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment)
+        started.append(process)
+        return process
+
+    yield words, start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.namespaces
+def test_F29_drivers_in_two_containers_on_one_host_do_not_share_a_run(container, tmp_path):
+    """Neither sees the other's processes; numbers of them are alike in both, and so is the name of the host."""
+    words, start = container
+    (tmp_path / "run").mkdir()
+    first = start("first", *words)
+    wait_until(lambda: (tmp_path / "first").exists(), what="the lock in a container")
+    for before in ([], words):
+        second = start("second", *before)
+        told = second.communicate(timeout=60)[0]
+        assert second.returncode == 9
+        assert "in use by process" in told
+    (tmp_path / "go").touch()
+    assert first.wait(60) == 0
+    with locked(tmp_path / "run"):
+        pass
+
+
+# ---------------------------------------------------------------- clocks
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_F36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, tmp_path, monkeypatch, hours):
+    """Not the sum, the lock, the journal nor the report; and the time left is not wrong by that hour."""
+    true, moved, run = time.time, [], tmp_path / "run"
+    monkeypatch.setattr(time, "time", lambda: true() + 3600 * hours * bool(moved))
+
+    def jump(chunk):
+        if chunk.start >= N // 2 and not moved:
+            moved.append(chunk.start)
+            with pytest.raises(RunLocked), locked(run):
+                pass
+
+    begun = time.monotonic()
+    with executing("serial", run=run):
+        swept = sweep(rows, Sums(D, jump))
+        board = Board()
+        for message, _ in journal.read(run):
+            board.apply(message, message["time"])
+            shown = board.snapshot(message["time"])["jobs"][0]
+            assert 0 <= shown["elapsed_seconds"] < time.monotonic() - begun + 1
+            for one in shown["sweeps"]:
+                left = one["left_seconds"] or {"expected": 0.0}
+                assert 0 <= left["expected"] < 3600 / 2
+    assert moved
+    assert bits(swept) == clean
+    assert leftovers(run) == []
+    (state,) = survey(run)
+    assert (state.state, state.segments_done) == ("finished", state.segments)
+    assert (run / "report.html").stat().st_size > 1000
+    with executing("serial", run=run, resume=True):
+        assert bits(sweep(rows, Sums(D, jump))) == clean
+
+
+# ---------------------------------------------------------------- disks
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("where", ["threads", "local"])
+def test_F13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows, clean, tmp_path, tmpfs, where):
+    disk, gate = tmpfs("60M"), str(tmp_path / "gate")
+    hold = Hold(plan_sweep(rows, Sums(D)).segments[5].start, gate)
+    with ExitStack() as stack:
+        stack.enter_context(
+            dask.config.set({"bigkernel.monitor": False})
+        )  # a journal that is open keeps a disk as it is
+        client = "threads"
+        if where == "local":
+            client = stack.enter_context(connect("local", workers=2, dashboard=0))
+        thread = threading.Thread(target=turn, args=(disk, "ro", hold))
+        thread.start()
+        with pytest.raises(DataError, match=r"(?i)read-only file system"):
+            sweep(rows, Sums(D, hold), client=client, run=disk / "run")
+        thread.join(100)
+        remount(disk, "rw")
+        resumed = sweep(rows, Sums(D, hold), client=client, run=disk / "run", resume=True)
+    assert bits(resumed) == clean
+    assert leftovers(disk / "run") == []
+
+
+def turn(disk, how, hold):
+    """Remount a disk once a task is held, and let that go on."""
+    try:
+        wait_until(hold.holding, what="a task that is held")
+        remount(disk, how)
+    finally:
+        Path(hold.gate).touch()
+
+
+def remount(disk, how):
+    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], capture_output=True, check=True)
+
+
+# ---------------------------------------------------------------- accounts
+
+
+@pytest.fixture(scope="module")
+def by_root(fault_corpus, tmp_path_factory):
+    """The digest of a model that was made as usual."""
+    place = tmp_path_factory.mktemp("usual")
+    driver = Driver(["fit", fault_corpus.path, "a.model", *FIT], place)
+    assert driver.wait() == 0, driver.errors()
+    return digest(place / "a.model")
+
+
+FIT = ["--landmarks", "60", "--seed", "1"]
+LOCAL = ["--cluster", "local", "--workers", "1", "--dashboard-port", "0", "--run", "run"]
+
+
+def digest(path):
+    return zarr_arrays.digest(zarr_arrays.read_group(path, "model")[0])
+
+
+HOMES = {"a home that cannot be written": {"HOME": "/proc"}, "a home that is not there": {"HOME": "/nowhere"}}
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("what", [*HOMES, "no home", "umask 077"])
+def test_F36_a_fit_needs_no_home_and_no_open_modes(fault_corpus, by_root, tmp_path, monkeypatch, start, what):
+    environment = HOMES.get(what, {})
+    if what == "no home":
+        monkeypatch.delenv("HOME", raising=False)
+    if what == "umask 077":
+        before = os.umask(0o077)
+    try:
+        driver = start(["fit", fault_corpus.path, "a.model", *FIT, *LOCAL], **environment)
+    finally:
+        if what == "umask 077":
+            os.umask(before)
+    assert driver.wait() == 0, driver.errors()
+    assert digest(tmp_path / "a.model") == by_root
+    if what == "umask 077":
+        found = {
+            path.stat().st_mode & 0o077
+            for path in (tmp_path / "run", tmp_path / "a.model", tmp_path / "a.model/zarr.json")
+        }
+        assert found == {0}
+
+
+@pytest.fixture
+def nobody():
+    """The account, the words before a command of it, its environment, and a Python that it may run; or a skip."""
+    account = pwd.getpwnam("nobody")
+    words = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+    libraries = os.pathsep.join([str(ROOT), str(Path(dask.__file__).parents[1])])
+    environment = {"PYTHONPATH": libraries, "PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    environment |= {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
+    environment["DASK_BIGKERNEL__MIN_SEGMENTS"] = str(SEGMENTS)
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}") if shutil.which("setpriv") else ():
+        command = [*words, "sh", "-c", f"exec {python} -B -c 'import bigkernel.engine.sweep'"]
+        if not subprocess.run(command, env=environment, cwd="/", capture_output=True, check=False).returncode:
+            return account, words, environment, python
+    pytest.skip("nobody cannot run this Python with these libraries here")
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_F36_another_account_fits_what_it_may_read_and_is_told_what_it_may_not(fault_corpus, by_root, nobody):
+    """As `nobody`, without a home: a corpus of root, a directory of its own, and one of root."""
+    account, words, environment, python = nobody
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(fault_corpus.path, Path(place) / "train.corpus")
+        Path(place).chmod(0o755)
+        own = Path(place, "own")
+        own.mkdir()
+        os.chown(own, account.pw_uid, account.pw_gid)
+        code = "from bigkernel.cli import main; main()"
+
+        def fit(target, *more):
+            command = [*words, python, "-B", "-c", code, "fit", f"{place}/train.corpus", target, *FIT, *more]
+            return subprocess.run(
+                command, cwd=own, env=environment, capture_output=True, text=True, timeout=120, check=False
+            )
+
+        done = fit("a.model", *LOCAL)
+        assert done.returncode == 0, done.stderr
+        assert digest(own / "a.model") == by_root
+        for more, said in (
+            ([f"{place}/b.model"], f"b.model: {place} cannot be written"),
+            (["b.model", "--run", f"{place}/run"], "run directory cannot be written: Permission denied"),
+        ):
+            refused = fit(*more)
+            assert refused.returncode == 3
+            assert said in " ".join(refused.stderr.split())
+
+
+# ---------------------------------------------------------------- how processes begin
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_that_begin_by_any_method_give_the_same_bits(rows, clean, method):
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": method}),
+        connect("local", workers=1, dashboard=0) as client,
+    ):
+        assert bits(sweep(rows, Sums(D), client=client)) == clean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_has_swept_may_fork(start, fault_corpus, clean, method):
+    """zarr's event loop and thread pools do not live on in a fork."""
+    code = f"""
+import multiprocessing, sys
+import dask
+from probes import Sums
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.corpus import open_corpus
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
+
+def bits(place):
+    wanted = {{"bigkernel.min-segments": {SEGMENTS}, "bigkernel.chunk-bytes": {N // (2 * SEGMENTS) * D * 4}}}
+    with dask.config.set(wanted):
+        return zarr_arrays.digest(sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}), client=place).total)
+
+if __name__ == "__main__":
+    print(bits("threads"))
+    with multiprocessing.get_context({method!r}).Pool(1) as pool:
+        print(pool.apply_async(bits, ("threads",)).get(100) if {method!r} == "fork" else bits("serial"))
+    print(bits("threads"))
+"""
+    driver = start(code)
+    assert driver.wait(110) == 0, driver.errors()
+    assert driver.out.read_text().split() == [clean] * 3

@@ -1,0 +1,191 @@
+"""Commands that are killed at publishes and gone on with: `python killed_commands.py DIRECTORY ingest=99 tune=6 …`.
+
+Every attempt is a fork of this process, which has imported all that a command needs and done nothing: it takes a tenth
+of a start. A publish is a rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it. Prints of
+every job the publishes of an undisturbed command, those that were tried, at most as many as were asked for, and those
+that led to another result, with what was said.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+
+import pipelines.corpus.command
+from bigkernel import Gaussian, KernelRidge, cli, save_model
+from bigkernel.cli import ingest, models, tune
+from bigkernel.estimators import persistence
+from bigkernel.search import sweep_search
+from bigkernel.storage import atomic_write, run_directory, zarr_arrays
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
+from pipelines.__main__ import main as pipelines_main
+
+IMPORTED = (ingest, models, tune, persistence, sweep_search, pipelines.corpus.command)
+PUBLISHERS = {atomic_write.__name__, run_directory.__name__}
+SETTINGS = {"bigkernel.min-segments": 4, "bigkernel.chunk-bytes": 1024, "bigkernel.block-rows": 64}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command in a directory of its own, where `make` puts what it needs.
+
+    Attributes
+    ----------
+    words : of the command; a second attempt adds --resume
+    result : what must not depend on what happened
+    over : of a refusal that says that it had been done before it was killed
+    """
+
+    words: tuple[str, ...]
+    make: Callable[[Path], None]
+    result: Callable[[Path], Any]
+    over: str = ""
+    main: Callable[..., Any] = cli.main
+
+
+def _rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(12)
+    X = rng.normal(size=(240, 4))
+    return X, rng.integers(0, 3, 240)
+
+
+def _table(place: Path) -> None:
+    X, y = _rows()
+    with open(place / "table.csv", "w", newline="") as file:
+        csv.writer(file).writerows([*map(float, row), int(label)] for row, label in zip(X, y, strict=True))
+
+
+def _corpus(place: Path) -> None:
+    X, y = _rows()
+    info = CorpusInfo("train", classes=(0, 1, 2))
+    with CorpusWriter(
+        place / "train", n_features=4, dtype=X.dtype, columns={"y": y.dtype}, info=info, chunk_rows=30
+    ) as to:
+        to.append(x=X, y=y)
+
+
+def _corpus_and_model(place: Path) -> None:
+    X, _ = _rows()
+    _corpus(place)
+    save_model(KernelRidge(Gaussian(2.0), n_landmarks=9, random_state=0).fit(X, X[:, 0]), place / "m.model")
+
+
+def _files(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def _arrays(path: Path) -> str:
+    return zarr_arrays.digest(zarr_arrays.read_group(path, "model")[0])
+
+
+def _told(place: Path) -> dict[str, Any]:
+    told = json.loads((place / "out").read_text())
+    return {key: value for key, value in told.items() if isinstance(value, float) and "second" not in key}
+
+
+JOBS = {
+    "ingest": Job(
+        ("ingest", "table.csv", "made", "--chunk-rows", "30", "--run", "run"),
+        _table,
+        lambda place: _files(place / "made"),
+        "already exists",
+    ),
+    "tune": Job(
+        ("tune", "train", "--landmarks", "8", "--sigma", "1,2", "--alpha", "0.1,1", "--folds", "2", "--seed", "1")
+        + ("--out", "found"),
+        _corpus,
+        lambda place: ((place / "found/results.csv").read_text(), _arrays(place / "found/best.model")),
+        "holds the results of a search already",
+    ),
+    "score": Job(("score", "m.model", "train", "--run", "run", "--json"), _corpus_and_model, _told),
+    "corpus": Job(
+        ("corpus", "--rows", "2400", "--landmarks", "20", "--run", "run"),
+        lambda place: None,
+        lambda place: (_arrays(place / "run/model"), (place / "run/results/errors.csv").read_text()),
+        main=pipelines_main,
+    ),
+}
+
+
+def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, int]:
+    """Run the command in a fork; its exit code or minus its signal, and the publishes that it came to."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.chdir(place)
+        for name, descriptor in (("out", 1), ("err", 2)):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        done, replace = 0, os.replace
+
+        def counted(source: Any, target: Any, **options: Any) -> None:
+            nonlocal done
+            if sys._getframe(1).f_globals["__name__"] in PUBLISHERS:
+                done += 1
+                os.write(writer, b".")
+                if done == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            replace(source, target, **options)
+
+        os.replace = counted
+        code = 1
+        try:
+            with dask.config.set(SETTINGS):
+                job.main([*job.words, *more])
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        published = len(pipe.read())
+    status = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(status), published
+
+
+def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
+    """What is wrong with a command that was killed at a publish and then gone on with; empty: nothing."""
+    place.mkdir()
+    job.make(place)
+    code, _ = attempt(job, place, kill_at=kill_at)
+    if code != -signal.SIGKILL:
+        return f"it was not killed: {code}: {(place / 'err').read_text()[-300:]}"
+    code, _ = attempt(job, place, "--resume")
+    said = " ".join((place / "err").read_text().split())
+    if code and not (job.over and job.over in said):
+        return f"exit code {code}: {said[-300:]}"
+    left = [str(path) for path in place.rglob("*") if path.name.endswith((".partial", ".old"))]
+    if left:
+        return f"left: {left}"
+    return "" if job.result(place) == wanted else "another result"
+
+
+def main(place: Path, name: str, most: int) -> dict[str, Any]:
+    """Kill a job at each of its publishes, or at so many of them that are spread evenly."""
+    job, clean = JOBS[name], place / "clean"
+    clean.mkdir(parents=True)
+    job.make(clean)
+    code, publishes = attempt(job, clean)
+    if code:
+        return {"publishes": 0, "tried": 0, "wrong": {"0": (clean / "err").read_text()[-2000:]}}
+    wanted = job.result(clean)
+    moments = sorted({1 + round(i * (publishes - 1) / max(1, most - 1)) for i in range(min(most, publishes))})
+    wrong = {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
+    return {"publishes": publishes, "tried": len(moments), "wrong": wrong}
+
+
+if __name__ == "__main__":
+    asked = dict(word.split("=") for word in sys.argv[2:])
+    print(json.dumps({name: main(Path(sys.argv[1], name), name, int(most)) for name, most in asked.items()}))
