@@ -174,6 +174,7 @@ def _write_results(
     from bigkernel.monitor.transport.messages import plain
     from bigkernel.storage.atomic_write import clear_orphans, write_json
 
+    clear_orphans(target / "best.model")
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
     drawn = _draw(search, label, target)
     _write_csv(target / "results.csv", records)

@@ -148,9 +148,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def clear_orphans(path: Path) -> None:
-    """Remove what writers of a JSON file that were killed have left beside it. Nobody else may be writing it."""
+    """Remove what writers of a file or store that were killed have left beside it. Nobody else may be writing it."""
     for orphan in path.parent.glob(f".{path.name}.*.partial"):
-        orphan.unlink(missing_ok=True)
+        shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
 
 def make_directories(directory: str | os.PathLike[str]) -> None:
