@@ -211,10 +211,10 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_search_finds(place, monkeypatch, mutant):
+def test_the_search_finds(place, mutant):
     change, power = MUTANTS[mutant]
-    with world(place, 2) as machine:
-        change(monkeypatch)
+    with world(place, 2) as machine, pytest.MonkeyPatch.context() as patch:  # undone before the world is
+        change(patch)
         with pytest.raises((Violation, BigKernelError)):
             explore(machine, power=power, most=400)
 
