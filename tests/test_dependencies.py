@@ -60,3 +60,12 @@ def undeclared(path: Path) -> Iterator[str]:
 def test_what_is_imported_is_declared_and_needed_everywhere_only_if_it_is_no_extra():
     found = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
     assert found == []
+
+
+def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed():
+    """`tests/support/oldest.sh` installs them and runs the tests of what a job needs."""
+    pinned = dict(line.split("==") for line in (ROOT / "tests/support/oldest.txt").read_text().splitlines()[1:])
+    bounds = {spelt(re.split(r"[\[>]", each)[0]): re.search(r">=([\d.]+)", each)[1] for each in PROJECT["dependencies"]}
+    assert set(map(spelt, pinned)) == set(bounds)
+    for name, version in pinned.items():
+        assert re.fullmatch(rf"{re.escape(bounds[spelt(name)])}(\.0)*", version), (name, version)
