@@ -406,7 +406,7 @@ MUTANTS = [
     ),
     Mutant(
         "runs: a JSON file is not synchronised",
-        "storage/run_directory.py",
+        "storage/atomic_write.py",
         "            os.fsync(file.fileno())\n",
         "",
         "storage/test_run_directory.py::test_a_json_file_is_on_the_disk_before_it_has_its_name",
@@ -442,9 +442,16 @@ MUTANTS = [
     Mutant(
         "locks: the host is not looked at",
         "storage/run_lock.py",
-        '    if holder["host"] != socket.gethostname():',
-        '    if holder["host"] is None:',
+        '    if holder["host"] != socket.gethostname() or namespace',
+        "    if namespace",
         "faults/test_processes.py::test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age",
+    ),
+    Mutant(
+        "locks: a container is not told apart",
+        "storage/run_lock.py",
+        " or namespace != _namespace():",
+        ":",
+        "faults/test_processes.py::test_F29_process_numbers_of_another_namespace_mean_nothing",
     ),
     Mutant(
         "locks: a driver that lost its lock goes on",
