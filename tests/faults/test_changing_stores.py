@@ -171,7 +171,7 @@ def test_F41_a_model_that_is_exchanged_while_it_is_read_is_refused(tmp_path, mon
     assert zarr_arrays.read_group(tmp_path / "a", "model")[1]["value"] == 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.cluster
 @pytest.mark.parametrize("where", ["threads", "processes"])
 def test_F41_at_50_moments_no_fit_gives_a_wrong_model(tmp_path, request, where):

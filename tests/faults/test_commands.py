@@ -149,7 +149,7 @@ def test_a_run_can_be_listed_and_checked_while_it_is_at_work(fault_corpus, start
     run("check", tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_F8_commands_that_are_killed_at_their_publishes_are_gone_on_with_to_the_same_results(start, tmp_path):
     """`ingest`, `score`, `tune`, the pipeline of a corpus; `tests/support/killed_commands.py` can kill at all."""
     asked = {"ingest": 5, "score": 4, "tune": 4, "corpus": 2}

@@ -275,7 +275,7 @@ def test_F6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
     assert same_model(tmp_path / "a.model", undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_F6_a_scheduler_that_is_frozen_longer_than_its_connections_last_costs_no_bit(
     fault_corpus, undisturbed, start, tmp_path
 ):

@@ -157,7 +157,7 @@ print(json.dumps(marks))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(600)
 def test_F40_a_thousand_fits_of_which_a_hundred_are_killed_leave_nothing_behind(start, tmp_path):
     (tmp_path / "tmp").mkdir()
