@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bigkernel.engine.rows import Rows
     from bigkernel.images.elastic import Deformation
     from bigkernel.images.restyle import Restyling
+    from bigkernel.storage.corpus import Corpus
 
 
 _TIMED_ROWS = 8192
@@ -91,7 +92,6 @@ def deform(
     """
     from bigkernel.cli.contact_sheet import contact_sheet
     from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
-    from bigkernel.images.image_sources import DeformedSource
     from bigkernel.storage.atomic_write import free_bytes, require_free
     from bigkernel.storage.corpus import open_corpus
 
@@ -100,26 +100,15 @@ def deform(
         corpus, recipe=recipe, seed=seed, strength=strength, smoothness=smoothness, shift=shift
     )
     rows = deformed_rows(corpus, n_rows, deformation, chunk_rows=chunk_rows)
-    assert isinstance(rows.x, DeformedSource)
-    row_bytes = corpus.n_features * rows.dtype.itemsize + sum(column.dtype.itemsize for column in rows.columns.values())
-    figures: dict[str, Any] = {
-        "rows": n_rows,
-        "originals": corpus.n_rows,
-        "copies_of_each": round(max(0, n_rows - corpus.n_rows) / corpus.n_rows, 2),
-        "features": corpus.n_features,
-        "recipe": recipe,
-        **_options(deformation),
-        "chunk_rows": rows.x.chunk_rows,
-        "chunks": -(-n_rows // rows.x.chunk_rows),
-        "raw_bytes": n_rows * row_bytes,
-    }
+    figures = _planned(corpus, rows, recipe, deformation)
     if not resume:  # then some of them are there
-        require_free(target, n_rows * row_bytes, "the corpus")
+        require_free(target, figures["raw_bytes"], "the corpus")
     if picture is not None:
         _write(Path(picture), contact_sheet(corpus, deformation))
         figures["picture"] = picture
     if dry_run:
-        show({**figures, **_estimate(rows, row_bytes), "free_bytes": free_bytes(target)}, as_json=as_json, title=target)
+        expected = _estimate(rows, figures["raw_bytes"])
+        show({**figures, **expected, "free_bytes": free_bytes(target)}, as_json=as_json, title=target)
         return
     with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
@@ -137,14 +126,40 @@ def deform(
             overwrite=overwrite,
         )
         seconds = time.perf_counter() - start
+    show({**figures, **_done(made, figures["raw_bytes"], seconds, resume)}, as_json=as_json, title=target)
+
+
+def _planned(corpus: Corpus, rows: Rows, recipe: str, deformation: Deformation | Restyling) -> dict[str, Any]:
+    """What is known of the rows before any is made."""
+    from bigkernel.images.image_sources import DeformedSource
+
+    assert isinstance(rows.x, DeformedSource)
+    n_rows, chunk_rows = len(rows), rows.x.chunk_rows
+    row_bytes = corpus.n_features * rows.dtype.itemsize + sum(column.dtype.itemsize for column in rows.columns.values())
+    return {
+        "rows": n_rows,
+        "originals": corpus.n_rows,
+        "copies_of_each": round(max(0, n_rows - corpus.n_rows) / corpus.n_rows, 2),
+        "features": corpus.n_features,
+        "recipe": recipe,
+        **_options(deformation),
+        "chunk_rows": chunk_rows,
+        "chunks": -(-n_rows // chunk_rows),
+        "raw_bytes": n_rows * row_bytes,
+    }
+
+
+def _done(made: Corpus, raw_bytes: int, seconds: float, resume: bool) -> dict[str, Any]:
+    """What the corpus takes on the disk, and the rates, unless some of it was there already."""
     stored = sum(file.stat().st_size for file in Path(made.path).rglob("*") if file.is_file())
-    figures |= {"stored_bytes": stored, "stored_of_raw": stored / (n_rows * row_bytes), "seconds": seconds}
-    if not resume:
-        figures |= {
-            "rows_per_second": round(n_rows / seconds),
-            "raw_bytes_per_second": round(n_rows * row_bytes / seconds),
-        }
-    show(figures, as_json=as_json, title=target)
+    figures = {"stored_bytes": stored, "stored_of_raw": stored / raw_bytes, "seconds": seconds}
+    if resume:
+        return figures
+    rates = {
+        "rows_per_second": round(made.n_rows / seconds),
+        "raw_bytes_per_second": round(raw_bytes / seconds),
+    }
+    return {**figures, **rates}
 
 
 def _options(deformation: Deformation | Restyling) -> dict[str, Any]:
@@ -159,7 +174,7 @@ def _options(deformation: Deformation | Restyling) -> dict[str, Any]:
     }
 
 
-def _estimate(rows: Rows, row_bytes: int) -> dict[str, Any]:
+def _estimate(rows: Rows, raw_bytes: int) -> dict[str, Any]:
     """Make and compress some rows in memory: what all of them would take on one processor."""
     import zarr
     from zarr.storage import MemoryStore
@@ -179,7 +194,7 @@ def _estimate(rows: Rows, row_bytes: int) -> dict[str, Any]:
     seconds = max(time.process_time() - start, 1e-9)
     share = array.nbytes_stored() / (count * rows.shape[1] * rows.dtype.itemsize)
     return {
-        "stored_bytes_expected": round(share * n_rows * row_bytes),
+        "stored_bytes_expected": round(share * raw_bytes),
         "rows_per_second_of_a_processor": round(count / seconds),
         "seconds_on_one_processor": seconds * n_rows / count,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import click
@@ -32,12 +33,12 @@ Examples:
 @click.command(epilog=_EPILOG)
 @click.argument("sources", type=click.Path(), nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("corpus", type=click.Path())
-@click.option("--format", "format_", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
+@click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
 @click.option(
     "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one a source; or none [found beside]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
-@click.option("--group-column", help="csv, parquet: column of the groups, rows that belong together.")
+@click.option("--group-column", "group", help="csv, parquet: column of the groups, rows that belong together.")
 @click.option("--delimiter", help="csv: , ; tab or blank [found out].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
@@ -73,17 +74,7 @@ Examples:
 def ingest(
     sources: tuple[str, ...],
     corpus: str,
-    format_: str,
     labels: tuple[str, ...],
-    target: str | None,
-    group_column: str | None,
-    delimiter: str | None,
-    x: str | None,
-    y: str | None,
-    features: int | None,
-    zero_based: bool,
-    grey: bool,
-    dtype: str | None,
     labels_are: str,
     label_map: str | None,
     split: tuple[str, ...],
@@ -95,6 +86,7 @@ def ingest(
     resume: bool,
     overwrite: bool,
     as_json: bool,
+    **reading: Any,
 ) -> None:
     """Read each SOURCE (file, folder or URL) into one chunked corpus at CORPUS.
 
@@ -104,11 +96,8 @@ def ingest(
     them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
     from bigkernel.ingest.convert import ingest as ingest_sources
-    from bigkernel.ingest.labels import label_map as read_label_map
-    from bigkernel.ingest.labels import relabelled
-    from bigkernel.ingest.split import Split, split_path
+    from bigkernel.ingest.split import Split
     from bigkernel.monitor.terminal.bar import bar
-    from bigkernel.storage.corpus import open_corpus
 
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
@@ -118,25 +107,7 @@ def ingest(
         raise click.UsageError("--split-by needs --split NAME=SHARE")
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
-    mapping = read_label_map(label_map) if label_map else None
-    each_labels = labels if len(labels) == len(sources) else (labels * len(sources) or (None,) * len(sources))
-    opened: list[Source] = []
-    for path, label_file in zip(sources, each_labels, strict=True):
-        source = open_source(
-            path,
-            format=format_,
-            labels=label_file,
-            target=target,
-            group=group_column,
-            delimiter=delimiter,
-            x=x,
-            y=y,
-            features=features,
-            zero_based=zero_based,
-            grey=grey,
-            dtype=dtype,
-        )
-        opened.append(source if mapping is None else relabelled(source, mapping))
+    opened = _opened(sources, labels, label_map, reading)
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
@@ -152,10 +123,33 @@ def ingest(
             resume=resume,
         )
     figures: dict[str, Any] = {"format": ", ".join(dict.fromkeys(source.format for source in opened)), **describe(made)}
-    for share in shares.shares if shares else ():
-        place = split_path(corpus, share)
-        figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
+    figures |= _rows_of_shares(corpus, list(shares.shares) if shares else [])
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
+
+
+def _opened(
+    paths: Sequence[str], labels: tuple[str, ...], label_map: str | None, reading: dict[str, Any]
+) -> list[Source]:
+    """Every source with its own file of labels, or the one word for all; labels renamed; `reading`: for all alike."""
+    from bigkernel.ingest.labels import label_map as read_label_map
+    from bigkernel.ingest.labels import relabelled
+
+    mapping = read_label_map(label_map) if label_map else None
+    each_labels = labels if len(labels) == len(paths) else (labels * len(paths) or (None,) * len(paths))
+    opened = []
+    for path, label_file in zip(paths, each_labels, strict=True):
+        source = open_source(path, labels=label_file, **reading)
+        opened.append(source if mapping is None else relabelled(source, mapping))
+    return opened
+
+
+def _rows_of_shares(corpus: str, shares: Sequence[str]) -> dict[str, str]:
+    """How many rows went into each share of a split, and where it is."""
+    from bigkernel.ingest.split import split_path
+    from bigkernel.storage.corpus import open_corpus
+
+    places = {share: split_path(corpus, share) for share in shares}
+    return {f"share {share}": f"{open_corpus(place).n_rows:,} rows in {place}" for share, place in places.items()}
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:

@@ -32,6 +32,9 @@ PROJECTIONS = {
 }
 
 
+_Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
 class Penalty(click.ParamType):
     """A penalty: a number, or "gcv"."""
 
@@ -64,113 +67,137 @@ _SOLVER = (
         help="Of --solver cg: how far the objective may end above its least value, as a share of it.",
     ),
 )
+_PROJECTION = (
+    click.option(
+        "--project",
+        type=click.Choice(list(PROJECTIONS)),
+        help="Before the method, a projection that brings the corpus's domains together, on as many landmarks: "
+        + "; ".join(f"{name}: {text}" for name, text in PROJECTIONS.items())
+        + ".",
+    ),
+    click.option(
+        "--project-components",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        help="How many features --project gives.",
+    ),
+    click.option(
+        "--rounds",
+        type=click.IntRange(0),
+        default=10,
+        show_default=True,
+        help="Most rounds of pseudo-labels, of artl and jda.",
+    ),
+)
+_OF_THE_ROWS = (
+    click.option(
+        "--transform",
+        "transforms",
+        multiple=True,
+        type=click.Choice(["scale", "unit-norm", "standardize", "moments", "orientations"]),
+        help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
+        "corpus's own scale; of images, moments brings them to one pose, orientations describes their strokes "
+        "by 512 features.",
+    ),
+    click.option(
+        "--task",
+        type=click.Choice(["auto", "classify", "regress"]),
+        default="auto",
+        show_default=True,
+        help="auto: classify where the corpus has classes.",
+    ),
+    click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
+)
+
+
+def _method_options(*, grid: bool) -> tuple[_Option, ...]:
+    """What is fitted, and on which landmarks."""
+    methods = {name: text for name, text in _METHODS.items() if not grid or name not in _NOT_TUNED}
+    return (
+        click.option(
+            "--method",
+            type=click.Choice(list(methods)),
+            default="krr",
+            show_default=True,
+            help="; ".join(f"{name}: {text}" for name, text in methods.items()) + ".",
+        ),
+        click.option(
+            "--landmarks",
+            type=click.IntRange(1),
+            help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+        ),
+        click.option(
+            "--landmark-choice",
+            type=click.Choice([*LANDMARKS, *FOURIER]),
+            metavar="CHOICE",
+            default="uniform",
+            show_default=True,
+            help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
+            "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
+            "in their place: fourier, orthogonal-fourier.",
+        ),
+    )
+
+
+def _kernel_options(*, grid: bool) -> tuple[_Option, ...]:
+    """The kernel and its parameters."""
+    number: Any = Numbers() if grid else float
+    return (
+        click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
+        click.option("--sigma", type=number, help="Bandwidth of gaussian, length of matern  [from the data]."),
+        click.option("--gamma", type=number, help="Of laplacian, polynomial, sigmoid  [from the data]."),
+        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
+        click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
+        click.option(
+            "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
+        ),
+    )
+
+
+def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
+    """Penalty and components, of which a grid takes several values."""
+    return (
+        click.option(
+            "--alpha",
+            type=Numbers() if grid else Penalty(),
+            default="1e-6:1e2:20" if grid else None,
+            show_default=grid,
+            help="Ridge penalty."
+            if grid
+            else "Ridge penalty, or gcv: chosen from the statistics of the fit (krr, ridge, sssl)  [krr, ridge: 1; "
+            "sssl: 0.4; xnv: 0.001; artl: 0.1].",
+        ),
+        click.option(
+            "--components",
+            type=Numbers(whole=True) if grid else click.IntRange(1),
+            default="120" if grid else 120,
+            show_default=True,
+            help="s, of sssl.",
+        ),
+        click.option(
+            "--eigenfunctions",
+            type=click.Choice(["all", "landmarks"] if grid else ["all", "landmarks", "aligned"]),
+            default="all",
+            show_default=True,
+            help="Of sssl: of all rows, or of the landmarks alone"
+            + ("." if grid else "; aligned: those on which labelled and unlabelled rows agree in the mean."),
+        ),
+    )
 
 
 def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callable[..., Any]:
     """Options of a fit: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
-    number: Any = Numbers() if grid else float
-    methods = {name: text for name, text in _METHODS.items() if not grid or name not in _NOT_TUNED}
-    for option in reversed(
-        (
-            click.option(
-                "--method",
-                type=click.Choice(list(methods)),
-                default="krr",
-                show_default=True,
-                help="; ".join(f"{name}: {text}" for name, text in methods.items()) + ".",
-            ),
-            click.option(
-                "--landmarks",
-                type=click.IntRange(1),
-                help="m, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
-            ),
-            click.option(
-                "--landmark-choice",
-                type=click.Choice([*LANDMARKS, *FOURIER]),
-                metavar="CHOICE",
-                default="uniform",
-                show_default=True,
-                help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
-                "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
-                "in their place: fourier, orthogonal-fourier.",
-            ),
-            click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
-            click.option("--sigma", type=number, help="Bandwidth of gaussian, length of matern  [from the data]."),
-            click.option("--gamma", type=number, help="Of laplacian, polynomial, sigmoid  [from the data]."),
-            click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
-            click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
-            click.option(
-                "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", show_default=True, help="Of matern."
-            ),
-            click.option(
-                "--alpha",
-                type=Numbers() if grid else Penalty(),
-                default="1e-6:1e2:20" if grid else None,
-                show_default=grid,
-                help="Ridge penalty."
-                if grid
-                else "Ridge penalty, or gcv: chosen from the statistics of the fit (krr, ridge, sssl)  [krr, ridge: 1; "
-                "sssl: 0.4; xnv: 0.001; artl: 0.1].",
-            ),
-            click.option(
-                "--components",
-                type=Numbers(whole=True) if grid else click.IntRange(1),
-                default="120" if grid else 120,
-                show_default=True,
-                help="s, of sssl.",
-            ),
-            click.option(
-                "--eigenfunctions",
-                type=click.Choice(["all", "landmarks"] if grid else ["all", "landmarks", "aligned"]),
-                default="all",
-                show_default=True,
-                help="Of sssl: of all rows, or of the landmarks alone"
-                + ("." if grid else "; aligned: those on which labelled and unlabelled rows agree in the mean."),
-            ),
-            click.option(
-                "--project",
-                type=click.Choice(list(PROJECTIONS)),
-                help="Before the method, a projection that brings the corpus's domains together, on as many landmarks: "
-                + "; ".join(f"{name}: {text}" for name, text in PROJECTIONS.items())
-                + ".",
-            ),
-            click.option(
-                "--project-components",
-                type=click.IntRange(1),
-                default=100,
-                show_default=True,
-                help="How many features --project gives.",
-            ),
-            click.option(
-                "--rounds",
-                type=click.IntRange(0),
-                default=10,
-                show_default=True,
-                help="Most rounds of pseudo-labels, of artl and jda.",
-            ),
-            *(() if grid else _SOLVER),
-            click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
-            click.option(
-                "--transform",
-                "transforms",
-                multiple=True,
-                type=click.Choice(["scale", "unit-norm", "standardize", "moments", "orientations"]),
-                help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-                "corpus's own scale; of images, moments brings them to one pose, orientations describes their strokes "
-                "by 512 features.",
-            ),
-            click.option(
-                "--task",
-                type=click.Choice(["auto", "classify", "regress"]),
-                default="auto",
-                show_default=True,
-                help="auto: classify where the corpus has classes.",
-            ),
-            click.option(
-                "--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True
-            ),
-            click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of landmarks."),
-        )
-    ):
+    options = (
+        *_method_options(grid=grid),
+        *_kernel_options(grid=grid),
+        *_penalty_options(grid=grid),
+        *_PROJECTION,
+        *(() if grid else _SOLVER),
+        click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
+        *_OF_THE_ROWS,
+    )
+    for option in reversed(options):
         function = option(function)
     return function

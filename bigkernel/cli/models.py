@@ -24,7 +24,9 @@ from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
     from bigkernel.engine.rows import Rows
+    from bigkernel.forecast.calibration import Calibration
     from bigkernel.storage.corpus import Corpus
+    from bigkernel.streaming.plan import Plan
 
 
 @click.command()
@@ -62,10 +64,8 @@ def plan(
     them, that of the sweep at the rate of the matrix product, measured now for half a second.
     """
     from bigkernel.cli.describe import build, chosen_rows
-    from bigkernel.config import settings
     from bigkernel.engine.context import processors
     from bigkernel.forecast import calibration, fit_plan, measuring
-    from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
     from bigkernel.monitor.terminal.bar import progress
     from bigkernel.storage.corpus import open_corpus
 
@@ -86,20 +86,8 @@ def plan(
             fit_plan.echo_origin(measured)
         return
     found, why = calibration.look()
-    count, base = workers or processors(), settings().worker_base_bytes
-    rate = gemm_flops_per_second() if found is None else found.rates.stages["float32"].block.rates[-1]
-    seconds = steps.seconds(rate * count)
-    figures = {
-        **steps.summary(),
-        **solver,
-        "worker_bytes": steps.worker_bytes(base),
-        "of_it_process_bytes": base,
-        "workers": count,
-        "gemm_gflops_per_second_each": rate / 1e9,
-        "sweep_seconds": seconds,
-        "sweep_hours": seconds / 3600,
-        "calibration": None,
-    }
+    count = workers or processors()
+    figures = {**_sweep_figures(steps, solver, count, found), "calibration": None}
     iterative = solver.get("solver") == "cg"
     if found is not None and not iterative:
         forecast = found.forecast(steps, fit_plan.work_of(model, steps, opened), workers=count, run=with_run)
@@ -108,10 +96,7 @@ def plan(
     if as_json:
         show(figures, as_json=True)
         return
-    stages = figures.pop("stage_seconds", {})
-    hidden = {"calibration"} | ({"sweep_hours"} if (figures["sweep_seconds"] or 0) < 3600 else set())
-    shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
-    show(shown, as_json=False, title=title)
+    stages = _show_in_words(figures, title)
     if iterative:
         fit_plan.echo("time of the expected sweeps by the matrix product alone: the preconditioner is not forecast")
         return
@@ -121,6 +106,35 @@ def plan(
     if figures["sweep_seconds"] is not None:
         fit_plan.echo_stages(stages)
     fit_plan.echo_origin(found)
+
+
+def _sweep_figures(steps: Plan, solver: dict[str, Any], workers: int, found: Calibration | None) -> dict[str, Any]:
+    """What a sweep costs, its time at the rate of the matrix product alone: as calibrated, or measured now."""
+    from bigkernel.config import settings
+    from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
+
+    base = settings().worker_base_bytes
+    rate = gemm_flops_per_second() if found is None else found.rates.stages["float32"].block.rates[-1]
+    seconds = steps.seconds(rate * workers)
+    return {
+        **steps.summary(),
+        **solver,
+        "worker_bytes": steps.worker_bytes(base),
+        "of_it_process_bytes": base,
+        "workers": workers,
+        "gemm_gflops_per_second_each": rate / 1e9,
+        "sweep_seconds": seconds,
+        "sweep_hours": seconds / 3600,
+    }
+
+
+def _show_in_words(figures: dict[str, Any], title: str) -> dict[str, float]:
+    """Print the figures of a plan that people read, and return the seconds of its stages, a table of their own."""
+    hidden = {"calibration", "stage_seconds"} | ({"sweep_hours"} if (figures["sweep_seconds"] or 0) < 3600 else set())
+    shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
+    show(shown, as_json=False, title=title)
+    stages: dict[str, float] = figures.get("stage_seconds", {})
+    return stages
 
 
 INCIDENTS = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")  # where there were any
@@ -198,6 +212,14 @@ def fit(
             verdict = _of_training(estimator, opened, rows)
         if verdict:
             emit(Figures("score", told(verdict)))
+    figures = _fit_figures(report, verdict)
+    if not as_json and "rounds" in figures:
+        figures["rounds"] = rounds_in_words(figures["rounds"])
+    show(figures, as_json=as_json, title=model)
+
+
+def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
+    """What a fit shows: its report, the judgement of its model, and of its sweep the figures that people ask for."""
     swept = report.pop("sweep", {})
     stages = swept.pop("stage_seconds", {})
     chosen = ("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments")
@@ -210,10 +232,7 @@ def fit(
         **{name: swept[name] for name in INCIDENTS if swept.get(name)},
         "stage_seconds": stages,
     }
-    figures = {name: value for name, value in figures.items() if value is not None}
-    if not as_json and "rounds" in figures:
-        figures["rounds"] = rounds_in_words(figures["rounds"])
-    show(figures, as_json=as_json, title=model)
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 _VERDICT = ("rows", "error_percent", "mse", "r2")

@@ -105,37 +105,40 @@ def worker_check(
         wait_for_workers(client, len(getattr(client.cluster, "worker_spec", ())) or 1, settings().stall_seconds)
         answers = ask(client, rows, store, settings())
         limits = {address: worker["memory_limit"] for address, worker in _workers(client).items()}
-    mine, wrong = versions(), []
     prints = [source.fingerprint() for source in rows.stored] if rows is not None else []
-    checked: list[dict[str, Any]] = []
-    for address, answer in sorted(answers.items()):
-        found = list(answer["wrong"])
-        found += [
-            f"{name} {version}, the driver has {mine[name]}"
-            for name, version in answer["versions"].items()
-            if version != mine[name]
-        ]
-        if not found and answer["fingerprints"] != prints:
-            found.append(f"{corpus} holds other data there than here; copy or mount it again")
-        wrong += [f"worker {address}: {problem}" for problem in found]
-        checked.append(
-            {
-                "worker": address,
-                "fit": not found,
-                "problems": found,
-                "memory_bytes": limits.get(address),
-                "free_bytes": answer["free"],
-                "processor": answer["processor"],
-            }
-        )
+    checked = [
+        {
+            "worker": address,
+            "fit": not (problems := _problems(answer, versions(), prints, corpus)),
+            "problems": problems,
+            "memory_bytes": limits.get(address),
+            "free_bytes": answer["free"],
+            "processor": answer["processor"],
+        }
+        for address, answer in sorted(answers.items())
+    ]
+    wrong = [f"worker {one['worker']}: {problem}" for one in checked for problem in one["problems"]]
     if as_json:
-        show({"workers": checked, "versions": mine}, as_json=True)
+        show({"workers": checked, "versions": versions()}, as_json=True)
     else:
         for one in checked:
             name = one.pop("worker")
             show({key: value for key, value in one.items() if value not in (None, [])}, as_json=False, title=name)
     if wrong:
         raise ConfigError(f"{len(wrong)} problems on {len(checked)} workers; the first: {wrong[0]}")
+
+
+def _problems(answer: dict[str, Any], mine: dict[str, str], prints: list[str], corpus: str | None) -> list[str]:
+    """What is wrong with a worker: by its own words, by its versions, and by the data that it sees."""
+    found = list(answer["wrong"])
+    found += [
+        f"{name} {version}, the driver has {mine[name]}"
+        for name, version in answer["versions"].items()
+        if version != mine[name]
+    ]
+    if not found and answer["fingerprints"] != prints:
+        found.append(f"{corpus} holds other data there than here; copy or mount it again")
+    return found
 
 
 def _workers(client: Any) -> dict[str, Any]:

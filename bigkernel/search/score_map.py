@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
@@ -53,15 +54,7 @@ def score_map(
         ax = figure.subplots()
         low = float(np.percentile(mean, 10))
         shown = ax.imshow(mean, cmap="cividis", vmin=low, vmax=float(mean.max()), aspect="auto")
-        for i, j in np.argwhere(near):
-            for there, x, y in (
-                (i == 0 or not near[i - 1, j], (j - 0.5, j + 0.5), (i - 0.5, i - 0.5)),
-                (i == w - 1 or not near[i + 1, j], (j - 0.5, j + 0.5), (i + 0.5, i + 0.5)),
-                (j == 0 or not near[i, j - 1], (j - 0.5, j - 0.5), (i - 0.5, i + 0.5)),
-                (j == a - 1 or not near[i, j + 1], (j + 0.5, j + 0.5), (i - 0.5, i + 0.5)),
-            ):
-                if there:
-                    ax.plot(x, y, color=MARK, linewidth=2.2, solid_capstyle="round", clip_on=False)
+        _outline(ax, near)
         ax.plot(best[1], best[0], marker="*", markersize=13, color=MARK, markeredgecolor="#ffffff")
         doubtful = np.argwhere(np.zeros_like(near) if inexact is None else inexact)
         for i, j in doubtful:
@@ -85,3 +78,17 @@ def score_map(
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def _outline(ax: Axes, near: Array) -> None:
+    """Draw a line where a cell of `near` (w, a) has a neighbour that is not of them, or none."""
+    w, a = near.shape
+    for i, j in np.argwhere(near):
+        for there, x, y in (
+            (i == 0 or not near[i - 1, j], (j - 0.5, j + 0.5), (i - 0.5, i - 0.5)),
+            (i == w - 1 or not near[i + 1, j], (j - 0.5, j + 0.5), (i + 0.5, i + 0.5)),
+            (j == 0 or not near[i, j - 1], (j - 0.5, j - 0.5), (i - 0.5, i + 0.5)),
+            (j == a - 1 or not near[i, j + 1], (j + 0.5, j + 0.5), (i - 0.5, i + 0.5)),
+        ):
+            if there:
+                ax.plot(x, y, color=MARK, linewidth=2.2, solid_capstyle="round", clip_on=False)
