@@ -1,7 +1,5 @@
 """KernelRidge and its classifier: the dense oracles, scikit-learn's own, settings refused by name, and more rows."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import dask.array as da
@@ -72,28 +70,19 @@ def negative_part(kernel):
 
 
 @every_kernel
-def test_exact_form_solves_the_dense_system(kernel, oracle):
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_exact_form_solves_the_dense_system_bordered_for_an_intercept(kernel, oracle, fit_intercept):
     with negative_part(kernel):
-        model = KernelRidge(kernel, alpha=0.5).fit(X, Y)
+        model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept).fit(X, Y + 7)
     K = oracle(X, X)
-    if kernel.positive:
-        dual = reference.krr_exact(K, Y, 0.5)
-        # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-        assert_allclose(model.dual_coef_, dual, atol=1e-7)
-    else:  # its positive part: every row is a landmark
-        dual, _ = reference.nystrom_krr(K, K, Y, 0.5)
-    assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual, atol=1e-7)
-
-
-@every_kernel
-def test_exact_form_with_an_intercept_solves_the_bordered_system(kernel, oracle):
-    with negative_part(kernel):
-        model = KernelRidge(kernel, alpha=0.5, fit_intercept=True).fit(X, Y + 7)
-    K = oracle(X, X)
-    if kernel.positive:
+    if not kernel.positive:  # its positive part: every row is a landmark
+        dual, intercept = reference.nystrom_krr(K, K, Y + 7, 0.5, fit_intercept)
+    elif fit_intercept:
         dual, intercept = reference.krr_exact_intercept(K, Y + 7, 0.5)
     else:
-        dual, intercept = reference.nystrom_krr(K, K, Y + 7, 0.5, fit_intercept=True)
+        dual, intercept = reference.krr_exact(K, Y + 7, 0.5), 0
+        # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+        assert_allclose(model.dual_coef_, dual, atol=1e-7)
     assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual + intercept, atol=1e-7)
     assert_allclose(model.intercept_, intercept, atol=1e-7)
 
@@ -107,14 +96,6 @@ def test_exact_form_agrees_with_scikit_learn(name, target, weight):
     theirs = sklearn.kernel_ridge.KernelRidge(**params).fit(X, target, sample_weight=weight)
     assert_allclose(ours.predict(NEW), theirs.predict(NEW), atol=1e-9)
     assert_allclose(ours.dual_coef_, theirs.dual_coef_, atol=1e-8)
-
-
-def test_weights_of_the_exact_form_with_an_intercept_count_rows():
-    count = rng.integers(1, 4, N)
-    model = KernelRidge(Gaussian(1.4), alpha=0.5, fit_intercept=True).fit(X, Y, sample_weight=count)
-    repeated = np.repeat(np.arange(N), count)
-    dual, intercept = reference.krr_exact_intercept(reference.gaussian(X[repeated], X[repeated], 1.4), Y[repeated], 0.5)
-    assert_allclose(model.predict(NEW), reference.gaussian(NEW, X[repeated], 1.4) @ dual + intercept, atol=1e-8)
 
 
 def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
@@ -145,14 +126,6 @@ def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_s
     assert_allclose(model.intercept_, intercept, atol=1e-8)
     residual = B @ coef + intercept - Y - 3
     assert_allclose(model.training_mse_, np.average(residual**2, axis=0, weights=weight), atol=1e-8)
-
-
-@legitimate
-@every_kernel
-def test_every_row_a_landmark_is_the_exact_form(kernel, oracle):
-    few = X[:40]
-    landmark_form = KernelRidge(kernel, alpha=0.5, landmarks=few).fit(few, Y[:40])
-    assert_allclose(landmark_form.predict(NEW), KernelRidge(kernel, alpha=0.5).fit(few, Y[:40]).predict(NEW), atol=1e-7)
 
 
 @legitimate
@@ -196,14 +169,6 @@ def test_the_exact_form_drops_the_negative_part_of_a_sigmoid_and_says_how_much(f
     dual, intercept = reference.nystrom_krr(K, K, Y + 3, 0.5, fit_intercept, weight)
     assert_allclose(model.predict(NEW), reference.sigmoid(NEW, X, 1.0, -0.5) @ dual + intercept, atol=1e-7)
     assert_allclose(model.intercept_, intercept, atol=1e-7)
-
-
-def test_the_exact_classifier_drops_the_negative_part_too():
-    kernel, K = Sigmoid(1.0, -0.5), reference.sigmoid(X, X, 1.0, -0.5)
-    with pytest.warns(RankDeficient, match="negative part"):
-        model = KernelRidgeClassifier(kernel, alpha=0.5).fit(X, LABELS)
-    dual, _ = reference.nystrom_krr(K, K, (LABELS[:, None] == np.arange(3)) * 1.0, 0.5)
-    assert_allclose(model.decision_function(NEW), reference.sigmoid(NEW, X, 1.0, -0.5) @ dual, atol=1e-7)
 
 
 def test_a_sigmoid_that_is_positive_on_the_rows_is_solved_without_a_warning():
@@ -268,19 +233,6 @@ def test_an_intercept_absorbs_the_level_of_the_targets(dtype, tolerance, offset)
     settings = {"kernel": Gaussian(1.4), "alpha": 0.1, "landmarks": Z, "fit_intercept": True, "dtype": dtype}
     level = KernelRidge(**settings).fit(X, y + offset).predict(NEW) - offset
     assert_allclose(level, KernelRidge(**settings).fit(X, y).predict(NEW), atol=tolerance)
-
-
-@pytest.mark.parametrize("n_landmarks", [None, M])
-def test_no_penalty_gives_the_least_norm_solution_of_repeated_rows(n_landmarks):
-    twice = np.repeat(X[:30], 2, axis=0)
-    settings = {"landmarks": twice[:20]} if n_landmarks else {}
-    kernel = Linear()
-    if n_landmarks:
-        with pytest.warns(RankDeficient, match="rank 4"):
-            model = KernelRidge(kernel, alpha=0, **settings).fit(twice, twice @ np.ones(D))
-    else:
-        model = KernelRidge(kernel, alpha=0).fit(twice, twice @ np.ones(D))
-    assert_allclose(model.predict(NEW), NEW @ np.ones(D), atol=1e-8)
 
 
 FORMS_WITHOUT_A_PENALTY = {
@@ -359,20 +311,6 @@ def test_classifier_is_ridge_on_one_hot_targets(labels, n_landmarks):
     assert_allclose(model.decision_function(NEW), decision, atol=1e-8)
 
 
-@pytest.mark.parametrize("n_landmarks", [None, M])
-def test_a_class_seen_once_is_a_class(n_landmarks):
-    settings = {"landmarks": Z} if n_landmarks else {}
-    labels = np.where(np.arange(N) == 17, 9, LABELS % 2)
-    model = KernelRidgeClassifier(Gaussian(1.4), alpha=1e-3, **settings).fit(X, labels)
-    hot = (labels[:, None] == [0, 1, 9]) * 1.0
-    points = Z if n_landmarks else X
-    coef, _ = reference.nystrom_krr(
-        reference.gaussian(X, points, 1.4), reference.gaussian(points, points, 1.4), hot, 1e-3
-    )
-    assert_array_equal(model.classes_, [0, 1, 9])
-    assert_allclose(model.decision_function(NEW), reference.gaussian(NEW, points, 1.4) @ coef, atol=1e-6)
-
-
 @pytest.mark.parametrize("n_landmarks", [None, 5])
 def test_a_class_of_a_corpus_that_no_row_has_has_the_value_0(make_corpus, n_landmarks):
     corpus = make_corpus(X, y=LABELS % 2, classes=(0, 1, 2))
@@ -387,7 +325,7 @@ def test_a_class_of_a_corpus_that_no_row_has_has_the_value_0(make_corpus, n_land
 # ---------------------------------------------------------------- refusals
 
 
-def _fit(n_landmarks=5, *, X=X, y=y, weight=None, classifier=False, **params):
+def _fit(n_landmarks, *, X=X, y=y, weight=None, classifier=False, **params):
     kind = KernelRidgeClassifier if classifier else KernelRidge
     return kind(n_landmarks=n_landmarks, **params).fit(X, y, sample_weight=weight)
 
@@ -401,19 +339,12 @@ def _with(value, at, values=X):
 REFUSED = {
     "more landmarks than rows": (DataError, "n_landmarks=121.*120", {"n_landmarks": 121}),
     "alpha below 0": (ConfigError, "alpha.*-1", {"alpha": -1}),
-    "alpha below 0, exact": (ConfigError, "alpha.*-1", {"alpha": -1, "n_landmarks": None}),
     "alpha NaN": (ConfigError, "alpha.*nan", {"alpha": float("nan")}),
     "alpha infinite": (ConfigError, "alpha.*inf", {"alpha": float("inf")}),
     "sigma 0": (ConfigError, "sigma above 0", {"kernel": Gaussian(0.0)}),
     "sigma below 0": (ConfigError, "sigma above 0", {"kernel": Gaussian(-1.0)}),
     "sigma NaN": (ConfigError, "sigma", {"kernel": Gaussian(float("nan"))}),
-    "sigma below 0, exact": (ConfigError, "sigma", {"kernel": Gaussian(-1.0), "n_landmarks": None}),
     "one sigma 0 of four": (ConfigError, "sigma above 0", {"kernel": Gaussian(np.array([1.0, 0.0, 1.0, 1.0]))}),
-    "one sigma 0 of four, exact": (
-        ConfigError,
-        "sigma above 0",
-        {"kernel": Gaussian(np.array([1.0, 0.0, 1.0, 1.0])), "n_landmarks": None},
-    ),
     "one sigma NaN of four": (ConfigError, "sigma above 0", {"kernel": Gaussian(np.array([1.0, np.nan, 1.0, 1.0]))}),
     "sigma too small by far": (ConfigError, "sigma above 0", {"kernel": Gaussian(1e-200)}),
     "length of Matern 0": (ConfigError, "length_scale above 0", {"kernel": Matern(0.0)}),
@@ -423,48 +354,21 @@ REFUSED = {
     "landmarks with NaN": (DataError, "landmarks: row 0", {"landmarks": np.full((5, 4), np.nan)}),
     "landmarks not as many": (DataError, "5 landmarks", {"landmarks": Z[:5], "n_landmarks": 6}),
     "NaN rows, NumPy": (DataError, "7", {"X": _with(np.nan, (7, 1))}),
-    "NaN rows, NumPy, exact": (DataError, "7", {"X": _with(np.nan, (7, 1)), "n_landmarks": None}),
     "NaN rows, Dask": (DataError, "7", {"X": da.from_array(_with(np.nan, (7, 1)), chunks=50)}),
     "infinite rows, Dask": (DataError, "7", {"X": da.from_array(_with(-np.inf, (7, 1)), chunks=50)}),
-    "NaN rows, Dask, exact": (
-        DataError,
-        "7",
-        {"X": da.from_array(_with(np.nan, (7, 1)), chunks=50), "n_landmarks": None},
-    ),
     "infinite target, Dask": (DataError, "y.*7", {"X": da.from_array(X), "y": _with(np.inf, 7, y)}),
-    "infinite target, Dask, exact": (
-        DataError,
-        "y.*7",
-        {"X": da.from_array(X), "y": _with(np.inf, 7, y), "n_landmarks": None},
-    ),
     "negative weight, Dask": (DataError, "weight.*7", {"X": da.from_array(X), "weight": _with(-1, 7, WEIGHT)}),
     "NaN weight, Dask": (DataError, "weight.*7", {"X": da.from_array(X), "weight": _with(np.nan, 7, WEIGHT)}),
-    "negative weight, Dask, exact": (
-        DataError,
-        "weight.*7",
-        {"X": da.from_array(X), "weight": _with(-1, 7, WEIGHT), "n_landmarks": None},
-    ),
     "no weight above 0": (DataError, "(?i)weight", {"weight": np.zeros(N)}),
-    "no weight above 0, exact": (DataError, "(?i)weight", {"weight": np.zeros(N), "n_landmarks": None}),
     "no weight above 0, Dask": (DataError, "weight above zero", {"X": da.from_array(X), "weight": np.zeros(N)}),
-    "no weight above 0, Dask, exact": (
+    "no weight above 0, Dask, intercept": (
         DataError,
         "weight above zero",
-        {"X": da.from_array(X), "weight": np.zeros(N), "n_landmarks": None},
-    ),
-    "no weight above 0, Dask, exact, intercept": (
-        DataError,
-        "weight above zero",
-        {"X": da.from_array(X), "weight": np.zeros(N), "n_landmarks": None, "fit_intercept": True},
+        {"X": da.from_array(X), "weight": np.zeros(N), "fit_intercept": True},
     ),
     "negative weight": (DataError, "(?i)negative", {"weight": _with(-1, 7, WEIGHT)}),
     "no target": (DataError, "NaN", {"y": np.full(N, np.nan)}),
     "no target, Dask": (DataError, "labelled", {"X": da.from_array(X), "y": np.full(N, np.nan)}),
-    "no target, Dask, exact": (
-        DataError,
-        "labelled",
-        {"X": da.from_array(X), "y": np.full(N, np.nan), "n_landmarks": None},
-    ),
     "three dimensions, Dask": (DataError, "matrix", {"X": da.zeros((N, 2, 2))}),
     "complex, Dask": (DataError, "complex", {"X": da.from_array(X + 1j)}),
     "y too short, Dask": (DataError, "y: expected 120", {"X": da.from_array(X), "y": y[:5]}),
@@ -474,10 +378,11 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("n_landmarks", [5, None], ids=["landmarks", "exact"])
 @pytest.mark.parametrize("kind, message, arguments", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments):
+def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments, n_landmarks):
     with pytest.raises(kind, match=message) as caught:
-        _fit(**arguments)
+        _fit(**{"n_landmarks": n_landmarks, **arguments})
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, BigKernelError)
 
@@ -554,11 +459,6 @@ def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targe
     assert_allclose(model.training_mse_, fresh.training_mse_, rtol=1e-5)
 
 
-def test_refit_of_the_exact_form_says_that_it_keeps_nothing():
-    with pytest.raises(ConfigError, match="fit again"):
-        KernelRidge().fit(X, y).refit()
-
-
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_three_parts_with_given_landmarks_equal_one_fit(fit_intercept, weight):
@@ -587,10 +487,14 @@ def test_fit_after_partial_fit_begins_again():
     assert_array_equal(model.fit(X, y).predict(NEW), KernelRidge(**FAST, n_landmarks=M).fit(X, y).predict(NEW))
 
 
-def test_the_exact_form_has_no_partial_fit():
+def test_the_exact_form_keeps_no_statistics_and_has_no_plan():
     assert not hasattr(KernelRidge(), "partial_fit")
     assert not hasattr(KernelRidgeClassifier(), "partial_fit")
     assert hasattr(KernelRidge(n_landmarks=3), "partial_fit")
+    with pytest.raises(ConfigError, match="fit again"):
+        KernelRidge().fit(X, y).refit()
+    with pytest.raises(ConfigError, match="n_landmarks"):
+        KernelRidge().plan(X, y)
 
 
 def test_classes_name_the_labels_that_the_first_rows_lack():
@@ -669,11 +573,6 @@ def test_plan_announces_the_memory_of_the_dtype_that_the_fit_takes(make_corpus):
     model.fit(corpus)
     assert model.dtype_ == "float64"  # single precision cannot resolve this bandwidth
     assert planned.task_bytes >= model.sweep_["task_bytes"]
-
-
-def test_the_exact_form_has_no_plan():
-    with pytest.raises(ConfigError, match="n_landmarks"):
-        KernelRidge().plan(X, y)
 
 
 def test_the_report_says_what_the_fit_was():
