@@ -1,7 +1,5 @@
 """Rows: the same chunks from NumPy, Dask, zarr and a corpus, taken by index, mapped in order, read ahead."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import threading
@@ -190,28 +188,14 @@ def test_a_column_of_another_length_is_refused(column, kind):
         as_rows(X, **{column: values})
     with pytest.raises(DataError, match=f"{column}: expected {N} values"):
         as_rows(X, **{column: np.float64(3)})
-
-
-@pytest.mark.parametrize("column", ["weight", "domain", "group"])
-def test_a_column_that_is_a_matrix_is_refused(column):
-    with pytest.raises(DataError, match=column):
-        as_rows(X, Y, **{column: np.ones((N, 1))})
+    if column != "y":
+        with pytest.raises(DataError, match=column):
+            as_rows(X, Y, **{column: np.ones((N, 1))})
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        X.astype(object),
-        X.astype(complex),
-        X.astype(str),
-        X.astype("M8[s]"),
-        X[:, 0],
-        X[None],
-        3.0,
-        "text",
-        None,
-        [["a"]],
-    ],
+    [*(X.astype(kind) for kind in (object, complex, str, "M8[s]")), X[:, 0], X[None], 3.0, "text", None, [["a"]]],
     ids=["object", "complex", "text", "dates", "vector", "cube", "number", "word", "None", "letters"],
 )
 def test_what_is_no_matrix_of_numbers_is_refused(wrong):
