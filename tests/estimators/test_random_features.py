@@ -1,7 +1,5 @@
 """Random Fourier and Nyström features as transformers and inside the estimators, against dense forms of their own."""
 
-from __future__ import annotations
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -105,26 +103,27 @@ def test_nystroem_features_have_the_products_of_scikit_learns():
     assert_allclose(core @ core.T, Gaussian(1.4)(ours.landmarks_), atol=1e-8)
 
 
-@pytest.mark.parametrize("landmarks", ["uniform", "k-means", "rpcholesky"])
-def test_ridge_on_nystroem_features_is_kernel_ridge(landmarks):
-    steps = make_pipeline(Nystroem(KERNEL, P, landmarks=landmarks, random_state=4), Ridge(0.1)).fit(X, Y)
-    wanted = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks=landmarks, random_state=4, fit_intercept=True)
-    assert_allclose(steps.predict(NEW), wanted.fit(X, Y).predict(NEW), atol=1e-8)
-
-
 @pytest.mark.parametrize("width", [P, 7])
-def test_ridge_on_random_features_is_kernel_ridge_with_them(width):
-    steps = make_pipeline(RandomFourier(KERNEL, width, random_state=4), Ridge(0.1)).fit(X, Y)
-    wanted = KernelRidge(KERNEL, 0.1, n_landmarks=width, landmarks="fourier", random_state=4, fit_intercept=True)
+@pytest.mark.parametrize("landmarks", ["uniform", "k-means", "rpcholesky", "fourier"])
+def test_ridge_on_features_is_kernel_ridge(landmarks, width):
+    made = RandomFourier(KERNEL, width) if landmarks == "fourier" else Nystroem(KERNEL, width, landmarks=landmarks)
+    steps = make_pipeline(made.set_params(random_state=4), Ridge(0.1)).fit(X, Y)
+    wanted = KernelRidge(KERNEL, 0.1, n_landmarks=width, landmarks=landmarks, random_state=4, fit_intercept=True)
     assert_allclose(steps.predict(NEW), wanted.fit(X, Y).predict(NEW), atol=1e-8)
+
+
+MODELS = [
+    make_pipeline(RandomFourier(KERNEL, P, random_state=4), Ridge(0.1)),
+    KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks="fourier", random_state=1),
+]
 
 
 @every_kind
-def test_pipelines_take_every_kind_of_input(build, kind):
-    steps = make_pipeline(RandomFourier(KERNEL, P, random_state=4), Ridge(0.1))
+@pytest.mark.parametrize("model", MODELS, ids=["pipeline", "estimator"])
+def test_models_of_every_kind_of_input_are_those_of_numpy(build, model, kind):
+    wanted = model.fit(X, Y[:, 0]).predict(X)
     given = build(kind, y=Y[:, 0]) if kind in ("corpus", "rows") else build(kind)
-    wanted = make_pipeline(RandomFourier(KERNEL, P, random_state=4), Ridge(0.1)).fit(X, Y[:, 0]).predict(X)
-    assert_allclose(plain(steps.fit(given, Y[:, 0]).predict(given)), wanted, atol=1e-8)
+    assert_allclose(plain(model.fit(given, Y[:, 0]).predict(given)), wanted, atol=1e-8)
 
 
 @every_transformer
@@ -209,14 +208,6 @@ def test_every_executor_gives_the_same_bits(choice, client, build):
         assert_array_equal(model.dual_coef_, models[0].dual_coef_)
         for name, values in model.statistics_.items():
             assert_array_equal(values, models[0].statistics_[name])
-
-
-@every_kind
-def test_every_kind_of_input_gives_the_model_of_numpy(build, kind):
-    model = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks="fourier", random_state=1)
-    wanted = model.fit(X, Y[:, 0]).predict(X)
-    given = build(kind, y=Y[:, 0]) if kind in ("corpus", "rows") else build(kind)
-    assert_allclose(plain(model.fit(given, Y[:, 0]).predict(given)), wanted, atol=1e-9)
 
 
 def test_float32_sums_keep_the_digits_of_a_wide_kernel():

@@ -21,13 +21,7 @@ from numpy.testing import assert_array_equal
 from bigkernel import KernelRidgeClassifier, executing
 from bigkernel.engine.sources import NumpySource
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.deform_corpus import (
-    deform_corpus,
-    deformation_of,
-    deformed_at,
-    deformed_rows,
-    source_text,
-)
+from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows, source_text
 from bigkernel.images.elastic import Deformation
 from bigkernel.images.image_sources import Chosen, Repeated, RowNumbers
 from bigkernel.images.restyle import Restyling
