@@ -1,7 +1,5 @@
 """`bigkernel watch`: a job by its scheduler or its run directory: running, ended, lost."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -161,9 +159,7 @@ def test_a_run_is_watched_while_its_driver_is_at_work(half):
 
 
 def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
-    lock = run_lock.Lock(half)
-    lock.acquire()
-    try:
+    with run_lock.locked(half):
         result = follow(half)
         time.sleep(0.3)
         done = [pair for pair in simulated.messages(40, 3, finished=True) if pair[0]["kind"] == "segment"]
@@ -171,8 +167,6 @@ def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
         time.sleep(0.3)
         note = {"kind": "note", "job": "simulated", "sweep": "", "text": "[bold]the solve[/bold]"}
         write(half, [(note, time.time()), *ended()])
-    finally:
-        lock.release()
     lines = result().stdout.splitlines()
     assert result().exit_code == 0
     assert [line for line in lines if line.startswith("moments: 20 of 40 segments, ")]
@@ -239,14 +233,10 @@ def test_what_a_lost_job_was_at_does_not_run_on(half):
 
 def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left, follow):
     write(left, [(STARTED, 1.0)])
-    lock = run_lock.Lock(left)
-    lock.acquire()
-    try:
+    with run_lock.locked(left):
         result = follow(left)
         time.sleep(0.3)
         write(left, ended("later"))
-    finally:
-        lock.release()
     assert result().exit_code == 0
     assert "fit simulated: its driver died" in result().stdout
     assert result().stdout.splitlines()[-1].endswith("fit later")
@@ -286,13 +276,9 @@ def test_what_a_driver_without_a_journal_has_finished_is_finished(left, small_st
 
 
 def test_a_driver_without_a_journal_is_followed_to_its_end(left, follow, small_steps):
-    lock = run_lock.Lock(left)
-    lock.acquire()
-    try:
+    with run_lock.locked(left):
         result = follow(left)
         time.sleep(0.3)
-    finally:
-        lock.release()
     assert result().exit_code == 6, "nothing was finished"
     unjournalled(left)
     with run_lock.locked(left):
@@ -407,14 +393,21 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
 
 
 @pytest.mark.parametrize(
-    "what, found", [("nothing", "found nothing"), ("file", "found a file"), ("empty", "no run is there")]
+    "what, options, code, found",
+    [
+        ("nothing", (), 3, "found nothing"),
+        ("file", (), 3, "found a file"),
+        ("empty", (), 3, "no run is there"),
+        ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
+        ("tcp://127.0.0.1:9", (), 6, "is it running?"),
+    ],
 )
-def test_a_directory_without_a_run_is_refused(tmp_path, what, found):
-    if what == "file":
-        (tmp_path / what).write_text("x")
-    elif what == "empty":
-        (tmp_path / what).mkdir()
-    assert found in invoke(tmp_path / what, code=3).stderr
+def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options, code, found):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    with dask.config.set({"bigkernel.stall-seconds": 1}):
+        assert found in invoke(what, *options, code=code).stderr
 
 
 def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_path, follow):
@@ -483,11 +476,6 @@ def test_a_scheduler_without_books_is_refused_with_what_to_do():
         watching.Scheduler(Client(None), "tcp://a:1").look()
 
 
-def test_an_address_that_does_not_answer_is_refused():
-    with dask.config.set({"bigkernel.stall-seconds": 1}):
-        assert "is it running?" in invoke("tcp://127.0.0.1:9", code=6).stderr
-
-
 def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refused(tmp_path, cluster, client):
     assert install_monitor(client)
     file = tmp_path / "c.yaml"
@@ -500,10 +488,6 @@ def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refuse
     client.sync(_apply, board, ended("by-file")[0][0])
     file.write_text("bigkernel: {cluster: {kind: local, workers: 1}}")
     assert "give the address that the job printed" in invoke(file, code=8).stderr
-
-
-def test_certificates_belong_to_an_address(half, tmp_path):
-    assert "--tls belongs to an address" in invoke(half, "--tls", tmp_path, code=2).stderr
 
 
 class Client:
@@ -563,14 +547,10 @@ class _Connected:
 
 
 def test_json_is_one_object_a_line(half, follow):
-    lock = run_lock.Lock(half)
-    lock.acquire()
-    try:
+    with run_lock.locked(half):
         result = follow(half, "--json")
         time.sleep(0.4)
         write(half, ended())
-    finally:
-        lock.release()
     states = [json.loads(line)["jobs"][0]["state"] for line in result().stdout.splitlines()]
     assert states == sorted(states, reverse=True), "running, then finished"
     assert set(states) == {"running", "finished"}

@@ -1,7 +1,5 @@
 """Several files in one corpus, label maps, groups and splits by hash."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -174,7 +172,7 @@ def test_a_map_that_is_none_is_refused(text, expected):
         label_map(text)
 
 
-def test_a_map_of_the_wrong_width_names_its_line(tmp_path, archive):
+def test_a_map_that_does_not_fit_is_refused_with_its_line_or_labels(tmp_path, archive):
     (tmp_path / "map.csv").write_text("a,0\nb,1,2\n")
     with pytest.raises(ConfigError, match=r"map.csv: pair 2: .* found 'b,1,2'"):
         label_map(str(tmp_path / "map.csv"))
@@ -183,6 +181,8 @@ def test_a_map_of_the_wrong_width_names_its_line(tmp_path, archive):
         label_map(str(tmp_path / "map.csv"))
     with pytest.raises(DataError, match="a label map, but the rows carry no labels"):
         relabelled(archive("a", y=None), {"a": "0"})
+    with pytest.raises(ConfigError, match=r"of 3, 3\.0, 4 some are the same number"):
+        relabelled(archive("a", X[:2], np.array([3, 4])), label_map("3:0,3.0:1,4:2"))
 
 
 # ---- groups
@@ -364,14 +364,15 @@ def test_damage_leaves_neither_side_of_a_split(archive, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz"]
 
 
-def test_a_share_whose_place_is_taken_or_that_stays_empty_is_refused(archive, tmp_path):
+def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_empty_are_refused(archive, tmp_path):
     (tmp_path / "c-test").mkdir()
     with pytest.raises(DataError, match="c-test: already exists"):
         ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}))
     with pytest.raises(DataError, match=r"d-test: none of 5 rows falls into it \(test=0.001 by row, seed 0\)"):
         ingest(archive("a", X[:5], Y[:5]), tmp_path / "d", split=Split({"test": 0.001}))
-    assert not (tmp_path / "c").exists()
-    assert not (tmp_path / "d").exists()
+    with pytest.raises(DataError, match="a split by group, but the rows have no groups"):
+        ingest(archive("a"), tmp_path / "e", split=Split({"test": 0.3}, by="group"))
+    assert not [name for name in "cde" if (tmp_path / name).exists()]
 
 
 @pytest.mark.parametrize(
@@ -388,13 +389,3 @@ def test_a_share_whose_place_is_taken_or_that_stays_empty_is_refused(archive, tm
 def test_impossible_splits_are_refused(shares, options, expected):
     with pytest.raises(ConfigError, match=expected):
         Split(shares, **options)
-
-
-def test_a_split_by_group_needs_groups(archive, tmp_path):
-    with pytest.raises(DataError, match="a split by group, but the rows have no groups"):
-        ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}, by="group"))
-
-
-def test_a_number_that_a_map_gives_twice_is_refused(archive):
-    with pytest.raises(ConfigError, match=r"of 3, 3\.0, 4 some are the same number"):
-        relabelled(archive("a", X[:2], np.array([3, 4])), label_map("3:0,3.0:1,4:2"))

@@ -1,8 +1,6 @@
 """What Prometheus reads: figures of the boards, counters that never fall, labels that stay few; the table and the board
 of Grafana name what there is."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import json
@@ -76,6 +74,12 @@ def collected(*schedulers):
     return collector
 
 
+def scraped(board):
+    """What a scrape gives of one scheduler, which lives as long as that."""
+    scheduler = Scheduler(board)
+    return scrape(collected(scheduler))
+
+
 def value(found, name, **labels):
     return found[name, tuple(sorted(labels.items()))]
 
@@ -85,8 +89,7 @@ OF_SWEEP = {"job_id": "simulated", "sweep": "moments"}
 
 def test_the_figures_are_those_of_the_board():
     board = fed()
-    scheduler = Scheduler(board)
-    found = scrape(collected(scheduler))
+    found = scraped(board)
     sweep = board.snapshot(simulated.START)["jobs"][0]["sweeps"][0]
     assert value(found, "bigkernel_running_jobs") == 1
     assert value(found, "bigkernel_sweep_rows", **OF_SWEEP) == sweep["rows"] == 40 * 65_536
@@ -125,8 +128,7 @@ def test_counters_are_there_before_anything_has_happened():
 
 
 def test_a_job_that_has_ended_leaves_counters_and_no_series_of_its_own():
-    scheduler = Scheduler(fed(finished=True))
-    found = scrape(collected(scheduler))
+    found = scraped(fed(finished=True))
     assert value(found, "bigkernel_jobs_total", state="finished") == 1
     assert value(found, "bigkernel_sweeps_total", state="finished") == 1
     assert not [labels for _, labels in found if dict(labels).get("job_id")]
@@ -137,8 +139,7 @@ def test_what_the_driver_does_between_sweeps_is_counted_in_pieces():
     board = fed()
     step = {"kind": "step", "job": "simulated", "sweep": "", "what": "solves", "done": 3, "total": 12}
     board.apply(step, simulated.START + 500)
-    scheduler = Scheduler(board)
-    found = scrape(collected(scheduler))
+    found = scraped(board)
     assert value(found, "bigkernel_step_done", job_id="simulated", step="solves") == 3
     assert value(found, "bigkernel_step_pieces", job_id="simulated", step="solves") == 12
 
@@ -223,8 +224,7 @@ def test_series_stay_few_however_many_workers_jobs_and_names_there_are():
     for i in range(100):
         spent = {"kind": "spent", "job": "job-0", "sweep": "", "stage": f"stage-{i}", "seconds": 1.0}
         board.apply(spent, now)
-    scheduler = Scheduler(board)
-    found = scrape(collected(scheduler))
+    found = scraped(board)
     workers = [labels for name, labels in found if name == "bigkernel_worker_peak_bytes"]
     assert len(workers) == metrics.MOST_WORKERS
     stages = {
@@ -240,8 +240,7 @@ def test_two_running_sweeps_of_one_name_are_one_series():
     board = fed()
     start = next(message for message, _ in simulated.messages(40, 3) if message["kind"] == "sweep_started")
     board.apply({**start, "sweep": "later"}, simulated.START + 100)
-    scheduler = Scheduler(board)
-    found = scrape(collected(scheduler))
+    found = scraped(board)
     assert value(found, "bigkernel_sweep_done_rows", **OF_SWEEP) == 0, "the latest"
 
 
@@ -249,8 +248,7 @@ def test_text_from_outside_is_escaped():
     board = fed()
     evil = 'a"b\nbigkernel_running_jobs 7\n\\'
     board.jobs["simulated"].title = evil
-    scheduler = Scheduler(board)
-    found = scrape(collected(scheduler))
+    found = scraped(board)
     assert value(found, "bigkernel_running_jobs") == 1
     assert evil in [dict(labels).get("title") for _, labels in found]
 

@@ -1,7 +1,5 @@
 """Errors that may pass are tried again so often and no oftener; all others are raised as they are."""
 
-from __future__ import annotations
-
 import pytest
 
 from bigkernel.storage import retry as module

@@ -1,9 +1,8 @@
 """Runs: a job that dies anywhere goes on to the same last bit; another job is refused; damage is done again."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import dask
@@ -113,10 +112,7 @@ def test_a_finished_run_is_read_and_not_computed_again(tmp_path, touch, clean):
     assert not any(receipt.resumed for receipt in first.receipts)
     assert all(receipt.resumed for receipt in again.receipts)
     assert again.report()["resumed_segments"] == 5
-
-
-def test_a_finished_run_keeps_one_partial_and_a_receipt_for_every_node(tmp_path):
-    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+    # one partial result is left, and a receipt for every node
     assert [path.name for path in (tmp_path / "run" / "partials").iterdir()] == ["3-0"]
     nodes = {f"0-{i}" for i in range(5)} | {node for node, _, _ in merge_tree(5)}
     assert {path.stem for path in (tmp_path / "run" / "receipts").iterdir()} == nodes
@@ -139,24 +135,18 @@ def chunk_of(node):
     return next(file for file in sorted((node / "sum").rglob("*")) if file.is_file() and file.name != "zarr.json")
 
 
-DAMAGE = {
-    "bit of a chunk": lambda root: flip(chunk_of(root / "partials" / "0-2")),
-    "truncated chunk": lambda root: chunk_of(root / "partials" / "0-2").write_bytes(b"\0" * 7),
-    "zeroed chunk": lambda root: chunk_of(root / "partials" / "0-2").write_bytes(
-        bytes(chunk_of(root / "partials" / "0-2").stat().st_size)
-    ),
-    "deleted chunk": lambda root: chunk_of(root / "partials" / "0-2").unlink(),
-    "chunk of another partial": lambda root: chunk_of(root / "partials" / "0-2").write_bytes(
-        chunk_of(root / "partials" / "0-3").read_bytes()
-    ),
-    "truncated metadata": lambda root: (root / "partials" / "0-2" / "sum" / "zarr.json").write_text("{"),
-    "deleted metadata": lambda root: (root / "partials" / "0-2" / "zarr.json").unlink(),
-    "deleted receipt": lambda root: (root / "receipts" / "0-2.json").unlink(),
-    "empty receipt": lambda root: (root / "receipts" / "0-2.json").write_text(""),
-    "receipt of another kind": lambda root: (root / "receipts" / "0-2.json").write_text("[1, 2]"),
-    "receipt of another segment": lambda root: (root / "receipts" / "0-2.json").write_text(
-        (root / "receipts" / "0-3.json").read_text()
-    ),
+DAMAGE = {  # of the partial result of a segment, and of its receipt
+    "bit of a chunk": lambda part, receipt: flip(chunk_of(part)),
+    "truncated chunk": lambda part, receipt: chunk_of(part).write_bytes(b"\0" * 7),
+    "zeroed chunk": lambda part, receipt: chunk_of(part).write_bytes(bytes(chunk_of(part).stat().st_size)),
+    "deleted chunk": lambda part, receipt: chunk_of(part).unlink(),
+    "chunk of another partial": lambda part, receipt: shutil.copy(chunk_of(part.with_name("0-3")), chunk_of(part)),
+    "truncated metadata": lambda part, receipt: (part / "sum" / "zarr.json").write_text("{"),
+    "deleted metadata": lambda part, receipt: (part / "zarr.json").unlink(),
+    "deleted receipt": lambda part, receipt: receipt.unlink(),
+    "empty receipt": lambda part, receipt: receipt.write_text(""),
+    "receipt of another kind": lambda part, receipt: receipt.write_text("[1, 2]"),
+    "receipt of another segment": lambda part, receipt: shutil.copy(receipt.with_name("0-3.json"), receipt),
 }
 
 
@@ -174,7 +164,7 @@ def test_a_damaged_segment_alone_is_computed_again(tmp_path, touch, clean, damag
     rows, statistic = as_rows(X), Sums(D, touch)
     segments_only(rows, statistic, tmp_path / "run")
     before = touch.starts()
-    DAMAGE[damage](tmp_path / "run")
+    DAMAGE[damage](tmp_path / "run" / "partials" / "0-2", tmp_path / "run" / "receipts" / "0-2.json")
     resumed = sweep(rows, statistic, client="serial", run=tmp_path / "run", resume=True)
     assert bits(resumed) == clean
     assert sorted(touch.starts()) == sorted([*before, 44])
@@ -288,10 +278,7 @@ def test_another_job_is_refused_and_the_field_named(finished_run, name):
 
 @pytest.mark.parametrize(("key", "value", "field"), [("block-rows", 17, "block_rows"), ("min-segments", 2, "plan")])
 def test_other_settings_that_change_the_bits_are_refused(finished_run, key, value, field):
-    with (
-        dask.config.set({f"bigkernel.{key}": value}),
-        pytest.raises(ResumeMismatch, match=f"another job: {field} was"),
-    ):
+    with dask.config.set({f"bigkernel.{key}": value}), pytest.raises(ResumeMismatch, match=f"another job: {field} was"):
         sweep(as_rows(X, Y), moments(), client="serial", run=finished_run, resume=True)
 
 
@@ -338,18 +325,15 @@ def test_resuming_must_be_asked_for(tmp_path, touch):
     assert len(touch.starts()) == 5
 
 
-def test_resuming_what_was_never_begun_begins_it(tmp_path, clean):
-    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "new", resume=True)) == clean
+def test_resuming_what_was_never_begun_begins_it_at_a_path_with_letters_of_any_alphabet(tmp_path, clean):
+    run = tmp_path / "läuft über Nacht 数"
+    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=run, resume=True)) == clean
 
 
 def test_a_directory_that_cannot_be_written_is_a_data_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="run directory cannot be written"):
         sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "file" / "run")
-
-
-def test_a_path_may_have_spaces_and_letters_of_any_alphabet(tmp_path, clean):
-    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "läuft über Nacht 数")) == clean
 
 
 # ---------------------------------------------------------------- large arrays of a job

@@ -1,7 +1,5 @@
 """The report of a run: of real jobs, of jobs that died, failed or were gone on with, and of damaged directories."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -48,6 +46,14 @@ def copy(killed, tmp_path):
     """The same, to be damaged."""
     shutil.copytree(killed, tmp_path / "copy")
     return tmp_path / "copy"
+
+
+def tell(run, *said):
+    """Put figures (name, values) into the journal of a run, before its last line."""
+    lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
+    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}
+    told = [json.dumps({**about, "name": name, "values": values}) + "\n" for name, values in said]
+    (run / "journal.jsonl").write_text("".join([*lines[:-1], *told, lines[-1]]))
 
 
 def model():
@@ -421,10 +427,7 @@ def test_without_receipts_the_journal_alone_is_shown(copy, reported):
     ids=str,
 )
 def test_figures_of_another_version_cost_one_section_at_most(values, copy, reported):
-    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
-    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}
-    said = [{**about, "name": "score", "values": values}, {**about, "name": "fit", "values": {"certificates": values}}]
-    (copy / "journal.jsonl").write_text("".join([*lines[:-1], *(json.dumps(line) + "\n" for line in said), lines[-1]]))
+    tell(copy, ("score", values), ("fit", {"certificates": values}))
     page = reported(copy)
     assert "Timeline" in page.headings
     assert "Settings and versions" in page.headings
@@ -442,10 +445,7 @@ def test_figures_of_another_version_cost_one_section_at_most(values, copy, repor
     ids=str,
 )
 def test_the_steps_of_a_descent_are_drawn_where_there_were_any(swept, shown, copy, reported):
-    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
-    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"], "name": "fit"}
-    said = json.dumps({**about, "values": {"sweep": swept}}) + "\n"
-    (copy / "journal.jsonl").write_text("".join([*lines[:-1], said, lines[-1]]))
+    tell(copy, ("fit", {"sweep": swept}))
     page = reported(copy)
     assert ("Steps of conjugate gradients" in page.headings) == shown
     assert ("wanted: 0.001" in page.text) == (shown and swept["tol"] == 1e-3)
@@ -453,14 +453,10 @@ def test_the_steps_of_a_descent_are_drawn_where_there_were_any(swept, shown, cop
 
 
 def test_the_best_candidates_of_a_search_are_shown(copy, reported):
-    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
     record = {"alpha": 1e-3, "coef0": None, "standard_error": 0.002}
     records = [{"sigma": 0.5 + i, **record, "score": 0.9 - i / 100, "rank": i + 1} for i in range(30)]
     values = {"score": "accuracy", "candidates": 90, "folds": 5, "records": [*records[::-1], 7, {"score": "x"}]}
-    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"], "name": "tune"}
-    (copy / "journal.jsonl").write_text(
-        "".join([*lines[:-1], json.dumps({**about, "values": values}) + "\n", lines[-1]])
-    )
+    tell(copy, ("tune", values))
     page = reported(copy)
     assert "0.9000 best accuracy by cross-validation, ± 0.002" in page.text
     assert "The best 20 of 90 candidates, means over 5 folds, ± their standard error." in page.text
