@@ -1,7 +1,5 @@
 """What is published: a wheel with the package and its data alone, that works from any folder, and the source of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The command line: the way from a file to a score; JSON and nothing else; exit codes that tell what went wrong."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

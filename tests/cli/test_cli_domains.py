@@ -1,7 +1,5 @@
 """Domains on the command line: several sources, one of them without labels, to a model of both."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

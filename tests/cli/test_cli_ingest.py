@@ -1,7 +1,5 @@
 """`bigkernel ingest` with several sources, splits, label maps and bad input, as its user meets it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

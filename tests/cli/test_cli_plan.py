@@ -1,7 +1,5 @@
 """`bigkernel plan`: calibrates, forecasts where the machine is calibrated, and says what it does not know."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -83,9 +81,7 @@ def test_a_calibrated_machine_forecasts_the_fit_by_stage(corpus, monkeypatch):
     figures = told(corpus, "--landmarks", 50, "--workers", 2)
     assert set(figures) >= BEFORE
     stages = figures["stage_seconds"]
-    assert list(stages) == [
-        *("landmarks", "start", "read", "convert", "block", "exp", "gram", "add", "merge", "solve"),
-    ]
+    assert list(stages) == [*("landmarks", "start", "read", "convert", "block", "exp", "gram", "add", "merge", "solve")]
     assert stages["gram"] == pytest.approx(N * 50**2 / 1e9)
     assert stages["read"] == pytest.approx(N * D / RATES.decode)
     assert figures["fit_seconds"] == pytest.approx(figures["sweep_seconds"] + stages["landmarks"] + stages["solve"])

@@ -1,7 +1,5 @@
 """`bigkernel report`, `fit --score` and `score --run`: what they print, and what their report shows."""
 
-from __future__ import annotations
-
 import json
 import webbrowser
 

@@ -1,7 +1,5 @@
 """`bigkernel tune`: the plan, the results, what is there already, going on after an interruption, `--alpha gcv`."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """`connect`: loopback only, one BLAS thread, the memory that was asked for; files are data, checked key by key."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -169,7 +169,7 @@ def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
     assert min(context["runAsUser"], context["runAsGroup"]) >= 1000
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= {
-        *("secret", "emptyDir", "configMap", "persistentVolumeClaim"),
+        *("secret", "emptyDir", "configMap", "persistentVolumeClaim")
     }
     for container in containers(pod):
         assert container["securityContext"] == {

@@ -1,7 +1,5 @@
 """Certificates: whole directories or none, keys that nobody else can open, and every flaw named by its file."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

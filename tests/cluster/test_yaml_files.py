@@ -1,7 +1,5 @@
 """YAML files as data: each key known, each value of its type, each error with the whole path of its key."""
 
-from __future__ import annotations
-
 import pytest
 
 from bigkernel.cluster.yaml_files import ListOf, check_mapping, read_mapping

@@ -1,7 +1,5 @@
 """Predictions on disk: labels, positions of text labels and numbers, every chunk there, nothing else opened."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import zarr

@@ -1,7 +1,5 @@
 """What only a cluster can do: be too small, be empty, lose workers, stall; and never touch what is in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every fit knows whether it is right: predictions against least squares in float64, without normal equations."""
 
-from __future__ import annotations
-
 import warnings
 
 import dask

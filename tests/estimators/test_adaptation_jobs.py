@@ -1,7 +1,5 @@
 """JDA, ARTLClassifier and SSSL's rounds on a cluster, and on the digits that the papers adapt to one another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -41,10 +39,7 @@ def digits(data_dir):
     """Source, its labels, target, its labels, and k-means landmarks of both: USPS to MNIST, and back."""
     usps, usps_labels, mnist, mnist_labels = digit_pair(data_dir)
     centres = KMeans(150, n_init=1, max_iter=8, random_state=0).fit(np.vstack([usps, mnist])).cluster_centers_
-    return [
-        (usps, usps_labels, mnist, mnist_labels, centres),
-        (mnist, mnist_labels, usps, usps_labels, centres),
-    ]
+    return [(usps, usps_labels, mnist, mnist_labels, centres), (mnist, mnist_labels, usps, usps_labels, centres)]
 
 
 @pytest.mark.parametrize(("way", "promised"), [(0, 60.0), (1, 78.0)], ids=["USPS to MNIST", "MNIST to USPS"])

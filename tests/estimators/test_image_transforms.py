@@ -3,8 +3,6 @@
 scikit-learn's own suite of checks is no use here: its data are no images (10 features, 3, 1).
 """
 
-from __future__ import annotations
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -14,14 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import (
-    Gaussian,
-    KernelRidgeClassifier,
-    MomentNormalizer,
-    OrientationFeatures,
-    load_model,
-    save_model,
-)
+from bigkernel import Gaussian, KernelRidgeClassifier, MomentNormalizer, OrientationFeatures, load_model, save_model
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations

@@ -1,7 +1,5 @@
 """Choices of landmarks through the estimators: the same for every kind of input, and what each of them promises."""
 
-from __future__ import annotations
-
 import tracemalloc
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """The example of DESIGN.md is a whole estimator: the block itself is run, and compared with dense kernel PCA."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SSSL with aligned eigenfunctions: the dense form, rounds of pseudo-labels, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

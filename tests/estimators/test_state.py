@@ -1,7 +1,5 @@
 """The state of an estimator is one value: parameters are never written by fit, and nobody outside sets or reads it."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Fewer landmarks from the statistics of many: what a fit of its own would give, and nothing shared with the first."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

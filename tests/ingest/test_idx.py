@@ -59,8 +59,7 @@ def test_labels_of_another_name_are_given_or_declined(pair, load, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "dtype"),
-    [(0x08, "u1"), (0x09, "i1"), (0x0B, "i2"), (0x0C, "i4"), (0x0D, "f4"), (0x0E, "f8")],
+    ("code", "dtype"), [(0x08, "u1"), (0x09, "i1"), (0x0B, "i2"), (0x0C, "i4"), (0x0D, "f4"), (0x0E, "f8")]
 )
 def test_every_type_code_is_read_in_native_byte_order(tmp_path, load, code, dtype):
     values = np.array([[1, 2, 3], [100, 5, 6]], dtype)

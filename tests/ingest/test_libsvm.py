@@ -1,7 +1,5 @@
 """LIBSVM text: what is read, and every line that is refused."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import tracemalloc
@@ -37,8 +35,7 @@ def test_pairs_become_dense_rows_of_float32(lines, load):
 
 
 @given(
-    x=hnp.arrays(np.float64, (7, 5), elements=st.sampled_from([0.0, 1.5, -2.25, 1e-30, 3e7])),
-    zero_based=st.booleans(),
+    x=hnp.arrays(np.float64, (7, 5), elements=st.sampled_from([0.0, 1.5, -2.25, 1e-30, 3e7])), zero_based=st.booleans()
 )
 def test_what_scikit_learn_writes_is_read(tmp_path_factory, x, zero_based):
     path = tmp_path_factory.mktemp("svm") / "rows.txt"

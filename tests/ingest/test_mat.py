@@ -1,7 +1,5 @@
 """MATLAB files: written by scipy.io.savemat, cut at every byte, and the two digit files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

@@ -1,7 +1,5 @@
 """Parquet: files and folders of parts, and what is refused by column and row."""
 
-from __future__ import annotations
-
 import gzip
 import os
 
@@ -57,10 +55,7 @@ def test_the_target_may_be_text_or_anywhere_or_none(written, load, tmp_path):
     ("columns", "expected"),
     [
         ({"a": np.float32(X[:, 0]), "b": np.float32(X[:, 1])}, "float32"),
-        (
-            {"a": np.ones(300, bool)},
-            "uint8",
-        ),
+        ({"a": np.ones(300, bool)}, "uint8"),
         ({"a": np.arange(300, dtype=np.int16), "b": np.arange(300, dtype=np.int32)}, "int32"),
         ({"a": np.arange(300, dtype=np.int64), "b": np.float32(X[:, 1])}, "float64"),
     ],

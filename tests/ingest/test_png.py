@@ -1,7 +1,5 @@
 """Folders of PNG images: labels from folders, and the images that are refused by name."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -1,7 +1,5 @@
 """The bandwidth from the median distance of landmarks."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.testing import assert_allclose
 

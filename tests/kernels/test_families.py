@@ -1,7 +1,5 @@
 """Families of kernels: every block as the kernel's own map gives it, whatever shares the computation with it."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

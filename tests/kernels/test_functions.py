@@ -1,7 +1,5 @@
 """Kernels against their equations: any shape, both precisions, far from 0, and scikit-learn's names."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

@@ -1,7 +1,5 @@
 """Landmarks that follow the kernel: against the plain pivoted Cholesky, exact leverage scores, and rows that repeat."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

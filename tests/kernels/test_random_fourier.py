@@ -1,7 +1,5 @@
 """Random Fourier features against integrals of their spectra and a dense map written from the papers."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

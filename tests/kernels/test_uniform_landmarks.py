@@ -1,7 +1,5 @@
 """Landmarks: drawn without replacement, equally likely, the same for the same state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given as cases

@@ -1,7 +1,5 @@
 """The books of jobs: any order of messages, what is counted once, and the time left."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 

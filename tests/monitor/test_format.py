@@ -1,7 +1,5 @@
 """Figures in words: spans, quantities, sizes, rates and settings as people read them, here and in narrow columns."""
 
-from __future__ import annotations
-
 import pytest
 
 from bigkernel.monitor.format import (

@@ -1,7 +1,5 @@
 """Who hears a job: the journal of a run, what a cut or damaged line costs, sinks that fail, and jobs inside jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 
@@ -13,16 +11,7 @@ from probes import FailingDisk, Sums
 from bigkernel import Gaussian, KernelRidge, SweepSearchCV, executing, sweep
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
-from bigkernel.monitor.events import (
-    Figures,
-    JobEnded,
-    JobStarted,
-    Note,
-    Pulse,
-    Spent,
-    SweepEnded,
-    SweepStarted,
-)
+from bigkernel.monitor.events import Figures, JobEnded, JobStarted, Note, Pulse, Spent, SweepEnded, SweepStarted
 from bigkernel.monitor.report.attempts import attempts_of
 from bigkernel.monitor.scope import Scope, emit, job, observe
 from bigkernel.monitor.transport.journal import NAME, Journal, read

@@ -1,7 +1,5 @@
 """Lines of a snapshot: every figure is the snapshot's, every line fits, and text from outside stays text."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

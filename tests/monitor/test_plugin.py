@@ -1,7 +1,5 @@
 """The scheduler's part without a cluster: what it takes for lost, failed or shown; and the post between the two."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -11,13 +9,7 @@ import pytest
 from drivers import wait_until
 from simulated import messages
 
-from bigkernel.monitor.events import (
-    Figures,
-    JobStarted,
-    Merged,
-    Note,
-    SweepStarted,
-)
+from bigkernel.monitor.events import Figures, JobStarted, Merged, Note, SweepStarted
 from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport.messages import TOPIC
 from bigkernel.monitor.transport.plugin import Monitor

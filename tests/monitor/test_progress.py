@@ -1,7 +1,5 @@
 """The books of one sweep: what they keep as running sums is what a count from the beginning gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The benches of plan and monitoring: they run, what they compare is what they say, and their tables fit a terminal."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The batch job `corpus`: from originals to errors, gone on with to the same bits, and told by a YAML file."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

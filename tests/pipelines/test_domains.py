@@ -437,12 +437,7 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
         seconds, peak = job.run()
         assert seconds > 0
         assert job.announced_bytes() > 2**20
-        result[name] = {
-            "seconds": seconds,
-            "ratio": 1.25,
-            "peak_bytes": peak,
-            "announced_bytes": job.announced_bytes(),
-        }
+        result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "announced_bytes": job.announced_bytes()}
     domain_sweeps.show(result, "1,200 rows")
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80

@@ -1,7 +1,5 @@
 """Scaling: limits of the model, what is measured and how, and a page and tables of one quick run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -182,11 +182,7 @@ def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path: Pa
     near = [cell for cell in grid if cell["error"] <= best["error"] + best["error_se"] + 1e-9]
     assert searched["chosen"] == max(near, key=lambda cell: (cell["alpha"], cell["sigma"]))
     for cell in results["final"]:
-        assert cell["sigma"] / searched["chosen"]["sigma"] in (
-            1.0,
-            pytest.approx(1.2),
-            pytest.approx(1 / 1.2),
-        )
+        assert cell["sigma"] / searched["chosen"]["sigma"] in (1.0, pytest.approx(1.2), pytest.approx(1 / 1.2))
         assert cell["alpha"] <= searched["chosen"]["alpha"]
     # the held-out error of the chosen model from the dense equations
     train, test = (open_corpus(tmp_path / "copies" / f"{name}.corpus") for name in ("train", "test"))

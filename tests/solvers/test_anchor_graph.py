@@ -1,7 +1,5 @@
 """The anchor graph against loops over rows and against its n×n Laplacian."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Adaptation regularization against its n×n form: rounds, weights, landmarks, pieces switched off."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

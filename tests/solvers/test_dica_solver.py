@@ -1,7 +1,5 @@
 """Domain-invariant components against the paper's n×n form, in landmark form and exactly; their limits and planes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

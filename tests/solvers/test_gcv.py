@@ -1,7 +1,5 @@
 """GCV against dense hat matrices, the alpha that it chooses in every estimator, and where it has nothing to say."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transfer components and joint distribution adaptation against their n×n forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import reference
 import reference_alignment as dense

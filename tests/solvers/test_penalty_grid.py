@@ -1,7 +1,5 @@
 """Candidates from moments against ridge on the rows themselves: coordinates, weights, errors, whatever the penalty."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

@@ -1,7 +1,5 @@
 """Predictive variances against dense Gaussian processes: weights, constants, noise that vanishes, ranks that fail."""
 
-from __future__ import annotations
-
 import pickle
 import tracemalloc
 import warnings

@@ -1,7 +1,5 @@
 """Pseudo-labelled sums against loops over rows: soft and hard labels, weights, any chunking, both sides."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import tracemalloc

@@ -1,7 +1,5 @@
 """Certificates: right solves pass, wrong ones do not; cheap estimates are those of the matrices that they stand for."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

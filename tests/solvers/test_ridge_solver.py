@@ -1,7 +1,5 @@
 """The small problems against dense oracles: ranks, penalties, intercepts, weights and the three forms of SSSL."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -15,16 +13,7 @@ from bigkernel.errors import ConfigError, RankDeficient
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.indefinite import indefinite_krr
-from bigkernel.solvers.ridge import (
-    centre,
-    identity,
-    nystrom_ridge,
-    reduced,
-    ridge,
-    squared_error,
-    top_eigen,
-    whiten,
-)
+from bigkernel.solvers.ridge import centre, identity, nystrom_ridge, reduced, ridge, squared_error, top_eigen, whiten
 from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9

@@ -1,7 +1,5 @@
 """Canonical correlations of two views and ridge in their coordinates, against rows in memory, and in their limits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sums by domain and class against loops over rows: any chunking, weights, rows without labels, source and target."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

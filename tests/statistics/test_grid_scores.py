@@ -1,7 +1,5 @@
 """Scores of many classifiers in one sweep against predictions of each of them, one at a time."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

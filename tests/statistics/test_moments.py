@@ -1,7 +1,5 @@
 """Moments against their dense sums: any chunking, weights, labels, unlabelled rows; they add, and take away again."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Projections as row maps: the same values in any blocks, and what follows them sees rows of the new width."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose

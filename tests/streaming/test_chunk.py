@@ -1,7 +1,5 @@
 """Chunks: blocks cover the rows once, buffers are kept, what is not finite is named."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,9 +10,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.row_maps import (
-    UnitNorm,
-)
+from bigkernel.streaming.row_maps import UnitNorm
 
 D = 4
 KERNELS = [Gaussian(1.3), Laplacian(0.4), Matern(1.1, 2.5), Linear(), Polynomial(2, 0.5, 1.0), Sigmoid(0.2, 0.1)]

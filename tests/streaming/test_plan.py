@@ -1,7 +1,5 @@
 """The plan: every row once, whole chunks, segments of about equal size; and what would fit when it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Row maps: they see one row at a time, whatever its size, and tell what they cost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

@@ -4,8 +4,6 @@ Long et al. (2014), eq. 10: f = Kα with α = ((E + λM + γL)K + σI)⁻¹EY, E
 similarities W = P diag(Pᵀ1)⁻¹ Pᵀ. Sources first, then targets.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -5,8 +5,6 @@ M_j = m_j m_jᵀ, the components of A = (a_1 … a_s) are the leading solutions 
 Sources first, then targets; every row has the weight 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import linalg
 

@@ -3,8 +3,6 @@
 They import nothing of the package. Shapes: n rows, G domains, k classes, q new rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.linalg
 

@@ -3,8 +3,6 @@
 Rahimi & Recht (NIPS 2007), table 1 for the spectra; Yu et al. (NIPS 2016), eq. 3 for orthogonal frequencies.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import stats
 

@@ -1,7 +1,5 @@
 """Randomly pivoted Cholesky and ridge leverage scores from dense matrices, as the papers define them."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

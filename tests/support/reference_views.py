@@ -4,8 +4,6 @@ Written from Algorithm 1 of the paper, with the features of every row in memory 
 the package. Shapes: N rows, of which some are labelled, m landmarks a view, c targets.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.linalg
 

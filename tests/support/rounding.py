@@ -1,7 +1,5 @@
 """Tables whose normal equations lose digits, and least squares that does not square them."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import linalg
 

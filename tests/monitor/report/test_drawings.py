@@ -1,7 +1,5 @@
 """Parts of a page: pictures, timelines, charts; against their pixels, their places and their sizes."""
 
-from __future__ import annotations
-
 import io
 import re
 from itertools import pairwise

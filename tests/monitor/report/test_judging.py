@@ -1,7 +1,5 @@
 """The rows a classifier is most wrong about, and how residuals spread: against sorting everything at once."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
