@@ -12,10 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 
-from bigkernel.cli import main
 from bigkernel.images.deform_corpus import deformation_of, deformed_rows
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.storage.run_status import survey
@@ -39,16 +37,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(*words: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    return done.exit_code, done.stdout, done.stderr
-
-
-def test_the_command_makes_the_rows_of_the_library_and_says_how_fast(images, tmp_path):
+def test_the_command_makes_the_rows_of_the_library_and_says_how_fast(run, images, tmp_path):
     target = tmp_path / "c"
-    code, out, _ = run("deform", images, target, "--rows", 500, "--seed", 4, "--strength", 0.5, "--json")
-    assert code == 0
-    figures = json.loads(out)
+    done = run("deform", images, target, "--rows", 500, "--seed", 4, "--strength", 0.5, "--json")
+    figures = json.loads(done.stdout)
     corpus = open_corpus(images)
     rows = deformed_rows(corpus, 500, deformation_of(corpus, seed=4, strength=0.5))
     made = open_corpus(target)
@@ -62,12 +54,10 @@ def test_the_command_makes_the_rows_of_the_library_and_says_how_fast(images, tmp
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_restyled_copies_have_a_recipe_of_their_own(images, tmp_path, monkeypatch, dry):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_restyled_copies_have_a_recipe_of_their_own(run, images, tmp_path, monkeypatch, dry):
     monkeypatch.chdir(tmp_path)
     words = ["deform", images, "c", "--rows", 400, "--recipe", "restyled", "--strength", 0.5, "--seed", 4, *dry]
-    code, out, err = run(*words)
-    assert code == 0, err
+    out = run(*words).stdout
     assert max(map(len, out.splitlines())) <= 80
     assert "rotation_range" in out.replace(" ", "_")
     if not dry:
@@ -76,33 +66,29 @@ def test_restyled_copies_have_a_recipe_of_their_own(images, tmp_path, monkeypatc
         assert_array_equal(open_corpus("c").column("x"), rows.x.read(0, 400))
 
 
-def test_a_dry_run_foretells_chunks_and_bytes_and_writes_nothing(images, tmp_path):
+def test_a_dry_run_foretells_chunks_and_bytes_and_writes_nothing(run, images, tmp_path):
     words = ["deform", images, tmp_path / "c", "--rows", 3000, "--chunk-rows", 400]
-    code, out, _ = run(*words, "--dry-run", "--json")
-    assert code == 0
+    told = json.loads(run(*words, "--dry-run", "--json").stdout)
     assert list(tmp_path.iterdir()) == []
-    told = json.loads(out)
     assert (told["chunks"], told["chunk_rows"], told["raw_bytes"]) == (8, 400, 3000 * 800)
     assert told["seconds_on_one_processor"] == pytest.approx(3000 / told["rows_per_second_of_a_processor"], rel=0.01)
-    done = json.loads(run(*words, "--json")[1])
+    done = json.loads(run(*words, "--json").stdout)
     # labels and groups compress better than pixels
     assert 0.4 * told["stored_bytes_expected"] < done["stored_bytes"] < 1.3 * told["stored_bytes_expected"]
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_what_is_printed_fits_eighty_columns(images, tmp_path, monkeypatch, dry):
+def test_what_is_printed_fits_eighty_columns(run, images, tmp_path, monkeypatch, dry):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = run("deform", images, "many.corpus", "--rows", 2_000, *dry)
-    assert code == 0, err
+    out = run("deform", images, "many.corpus", "--rows", 2_000, *dry).stdout
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
     assert "2,000" in out
 
 
-def test_the_contact_sheet_shows_an_original_of_each_class_and_its_copies(images, tmp_path):
+def test_the_contact_sheet_shows_an_original_of_each_class_and_its_copies(run, images, tmp_path):
     pillow = pytest.importorskip("PIL.Image")
-    assert run("deform", images, tmp_path / "c", "--rows", 9, "--dry-run", "--picture", tmp_path / "c.png")[0] == 0
+    run("deform", images, tmp_path / "c", "--rows", 9, "--dry-run", "--picture", tmp_path / "c.png")
     sheet = np.asarray(pillow.open(io.BytesIO((tmp_path / "c.png").read_bytes())).convert("L"))
     corpus = open_corpus(images)
     original = 255 - 255 * (corpus.column("x")[0].reshape(SIDE, SIDE) / 255.0)
@@ -114,11 +100,10 @@ def test_the_contact_sheet_shows_an_original_of_each_class_and_its_copies(images
     assert places[0][0] < places[1][0]
 
 
-def test_without_pillow_the_picture_is_refused_before_any_work(images, tmp_path, monkeypatch):
+def test_without_pillow_the_picture_is_refused_before_any_work(run, images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    code, _, err = run("deform", images, tmp_path / "c", "--rows", 500, "--picture", tmp_path / "c.png")
-    assert code == 8
-    assert 'pip install "bigkernel[data]"' in err
+    done = run("deform", images, tmp_path / "c", "--rows", 500, "--picture", tmp_path / "c.png", code=8)
+    assert 'pip install "bigkernel[data]"' in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -137,17 +122,15 @@ def test_without_pillow_the_picture_is_refused_before_any_work(images, tmp_path,
         (["--rows", "9" * 15], 4, "the corpus takes up to"),
     ],
 )
-def test_wrong_options_are_named_and_leave_nothing(images, tmp_path, options, code, text):
-    found, _, err = run("deform", images, tmp_path / "c", "--rows", 100, *options)
-    assert (found, text in err) == (code, True), err
+def test_wrong_options_are_named_and_leave_nothing(run, images, tmp_path, options, code, text):
+    assert text in run("deform", images, tmp_path / "c", "--rows", 100, *options, code=code).stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_that_are_no_pictures_are_refused(make_corpus, tmp_path):
+def test_rows_that_are_no_pictures_are_refused(run, make_corpus, tmp_path):
     make_corpus(np.zeros((30, 12)), name="table")
-    code, _, err = run("deform", tmp_path / "table", tmp_path / "c", "--rows", 100)
-    assert code == 3
-    assert "its rows are no pictures (no image_shape)" in err
+    done = run("deform", tmp_path / "table", tmp_path / "c", "--rows", 100, code=3)
+    assert "its rows are no pictures (no image_shape)" in done.stderr
 
 
 KILLED = """
@@ -168,18 +151,14 @@ main(sys.argv[1:])
 
 
 @pytest.mark.filterwarnings("ignore:.*left a lock and is dead:RuntimeWarning")
-def test_a_command_that_is_killed_in_the_middle_is_gone_on_with_to_the_same_bytes(images, tmp_path):
+def test_a_command_that_is_killed_in_the_middle_is_gone_on_with_to_the_same_bytes(run, images, tmp_path):
     words = ["deform", str(images), str(tmp_path / "c"), "--rows", "2000", "--chunk-rows", "100"]
     in_run = [*words, "--run", str(tmp_path / "run")]
     killed = subprocess.run([sys.executable, "-c", KILLED, *in_run], capture_output=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "c").exists()
-    changed = run(*in_run, "--resume", "--strength", "2")
-    assert changed[0] == 5
-    assert "ResumeMismatch" in changed[2]
-    code, out, _ = run(*in_run, "--resume", "--json")
-    assert code == 0
-    assert "rows_per_second" not in json.loads(out)
+    assert "ResumeMismatch" in run(*in_run, "--resume", "--strength", "2", code=5).stderr
+    assert "rows_per_second" not in json.loads(run(*in_run, "--resume", "--json").stdout)
     run(*[word if word != str(tmp_path / "c") else str(tmp_path / "undisturbed") for word in words])
     contents = [
         {os.path.relpath(file, root): file.read_bytes() for file in root.rglob("*") if file.is_file()}
@@ -189,14 +168,12 @@ def test_a_command_that_is_killed_in_the_middle_is_gone_on_with_to_the_same_byte
     assert [state.state for state in survey(tmp_path / "run")] == ["finished"]
 
 
-def test_a_job_that_is_sent_again_after_its_end_succeeds(images, tmp_path):
+def test_a_job_that_is_sent_again_after_its_end_succeeds(run, images, tmp_path):
     words = ["deform", images, tmp_path / "c", "--rows", 300, "--chunk-rows", 100, "--run", tmp_path / "run"]
-    assert run(*words)[0] == 0
+    run(*words)
     before = (tmp_path / "c").stat().st_ino
-    code, out, err = run(*words, "--resume", "--json")
-    assert (code, json.loads(out)["rows"]) == (0, 300), err
+    assert json.loads(run(*words, "--resume", "--json").stdout)["rows"] == 300
     assert (tmp_path / "c").stat().st_ino == before
     assert [state.state for state in survey(tmp_path / "run")] == ["finished"]
     for other in (["--seed", 1], ["--name", "mine"], ["--chunk-rows", 50]):  # not what is there
-        code, _, err = run(*words, "--resume", *other)
-        assert (code, "already exists" in err) == (3, True), err
+        assert "already exists" in run(*words, "--resume", *other, code=3).stderr

@@ -53,8 +53,7 @@ def build(tmp_path, make_corpus):
             "sharded zarr": {"chunks": (5, 2), "shards": (20, D)},
             "zarr v2": {"chunks": (13, D), "zarr_format": 2},
         }[kind]
-        array = zarr.create_array(tmp_path / kind, shape=X.shape, dtype=X.dtype, **layout)
-        array[...] = X
+        zarr.create_array(tmp_path / kind, **layout, data=X)
         return as_rows(zarr.open_array(tmp_path / kind, mode="r"), Y, weight=weight)
 
     return make

@@ -66,8 +66,7 @@ def build(tmp_path, make_corpus):
             return as_rows(make_corpus(x, y=y, weight=weight, classes=(0, 1, 2)))
         if kind == "dask":
             return as_rows(da.from_array(x, chunks=(25, D)), da.from_array(y, chunks=60), weight=weight)
-        array = zarr.create_array(tmp_path / "foreign", shape=x.shape, dtype=x.dtype, chunks=(5, 2), shards=(25, D))
-        array[...] = x
+        zarr.create_array(tmp_path / "foreign", chunks=(5, 2), shards=(25, D), data=x)
         return as_rows(zarr.open_array(tmp_path / "foreign", mode="r"), y, weight=weight)
 
     return make

@@ -45,9 +45,7 @@ def build(tmp_path):
         if kind == "dask":
             return da.from_array(X, chunks=(33, 20))
         if kind == "zarr":
-            array = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, D), dtype=X.dtype, overwrite=True)
-            array[...] = X
-            return array
+            return zarr.create_array(tmp_path / "x.zarr", chunks=(17, D), overwrite=True, data=X)
         if kind == "corpus":
             info = CorpusInfo("images", classes=(0, 1, 2), image_shape=SHAPE)
             with CorpusWriter(

@@ -62,9 +62,7 @@ def build(tmp_path, make_corpus):
             return da.from_array(X, chunks=chunks), *columns
         if kind.endswith("zarr"):
             layout = {"chunks": (5, 2), "shards": (20, D)} if kind == "sharded zarr" else {"chunks": (16, D)}
-            array = zarr.create_array(tmp_path / kind, shape=X.shape, dtype=X.dtype, overwrite=True, **layout)
-            array[...] = X
-            return array, y, weight
+            return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight
         columns = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
         if kind.startswith("corpus"):
             corpus = make_corpus(X, name=kind, chunk_rows=N if kind.endswith("1") else 25, classes=classes, **columns)

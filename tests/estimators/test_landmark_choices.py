@@ -45,8 +45,7 @@ def fitted(choice, rows=None, kernel=KERNEL, **settings):
 
 @every_choice
 def test_every_kind_of_input_gives_the_same_landmarks(choice, tmp_path, make_corpus):
-    stored = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, 2), dtype=X.dtype)
-    stored[...] = X
+    stored = zarr.create_array(tmp_path / "x.zarr", chunks=(17, 2), data=X)
     wanted = fitted(choice).landmarks_
     assert wanted.shape == (M, D)
     for lazy in (da.from_array(X, chunks=(40, 3)), stored):

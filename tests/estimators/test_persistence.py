@@ -1,6 +1,5 @@
 """Models on disk: what is loaded is what was saved, to the last bit; anything tampered with is refused, at once."""
 
-import contextlib
 import json
 import os
 import pickletools
@@ -14,6 +13,7 @@ from numpy.testing import assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tampering import claims, deep, drop, edit, poisoned, put, reseal, rewritten, without
 
 from bigkernel import (
     DICA,
@@ -44,7 +44,6 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.storage import seals
 
 rng = np.random.default_rng(99)
 N, D, M = 80, 4, 10
@@ -363,110 +362,8 @@ def rejected(saved, tmp_path):
     return check
 
 
-def reseal(path):
-    """Make the seal good again, as an attacker would; what cannot be sealed stays as it is."""
-    with contextlib.suppress(DataError, OSError):
-        if (path / "zarr.json").is_file():
-            seals.write(path)
-
-
-def edit(change, name="zarr.json"):
-    """Change a JSON file of the model: its attributes where it is the group's."""
-
-    def tamper(path):
-        file = path / name
-        content = json.loads(file.read_text())
-        change(content["attributes"]["bigkernel"] if name == "zarr.json" else content)
-        file.write_text(json.dumps(content))
-
-    return tamper
-
-
-def put(*keys):
-    """Set a value of the first step: keys …, value."""
-    *path, last, value = keys
-
-    def change(attributes):
-        here = attributes["steps"][0]
-        for key in path:
-            here = here[key]
-        here[last] = value
-
-    return edit(change)
-
-
-def drop(*keys):
-    """Remove a value of the first step."""
-
-    def change(attributes):
-        here = attributes["steps"][0]
-        for key in keys[:-1]:
-            here = here[key]
-        del here[keys[-1]]
-
-    return edit(change)
-
-
-def without(name):
-    """Remove an array with its description."""
-
-    def tamper(path):
-        drop("arrays", name)(path)
-        shutil.rmtree(path / f"0.{name}")
-
-    return tamper
-
-
-def claims(shape, chunks, name="landmarks_"):
-    """An array that claims to be larger than it is."""
-
-    def tamper(path):
-        put("arrays", name, "shape", shape)(path)
-
-        def change(content):
-            content["shape"] = shape
-            content["chunk_grid"]["configuration"]["chunk_shape"] = chunks
-
-        edit(change, f"0.{name}/zarr.json")(path)
-
-    return tamper
-
-
-def rewritten(change, name):
-    """An array (none: None) as `change` makes it, its description and checksums made good again."""
-
-    def tamper(path):
-        from bigkernel.storage import zarr_arrays
-
-        stored, attributes = zarr_arrays.read_group(path, "model")
-        values = np.asarray(change(stored.get(f"0.{name}")))
-        stored[f"0.{name}"] = values
-        described = {"shape": list(values.shape), "dtype": values.dtype.str, "sha256": zarr_arrays.digest({"": values})}
-        attributes["steps"][0]["arrays"][name] = described
-        attributes.pop("kind")
-        zarr_arrays.publish(path, "model", stored, attributes, overwrite=True)
-
-    return tamper
-
-
-def poisoned(value, name="dual_coef_"):
-    """An array with a value in it, its checksums made good again."""
-
-    def change(values):
-        values = values.copy()
-        values.flat[1] = value
-        return values
-
-    return rewritten(change, name)
-
-
 def text(content):
     return lambda path: (path / "zarr.json").write_text(content)
-
-
-def deep(path):
-    content = (path / "zarr.json").read_text()
-    (path / "zarr.json").write_text(content.replace('"format": 2', '"format": ' + "[" * 10**5 + "]" * 10**5))
 
 
 def cut(path):

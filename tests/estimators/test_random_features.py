@@ -55,9 +55,7 @@ def build(tmp_path, make_corpus):
         if kind == "dask":
             return da.from_array(X, chunks=(33, 3))
         if kind == "zarr":
-            array = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, D), dtype=X.dtype, overwrite=True)
-            array[...] = X
-            return array
+            return zarr.create_array(tmp_path / "x.zarr", chunks=(17, D), overwrite=True, data=X)
         return make_corpus(X, **columns) if kind == "corpus" else as_rows(X, **columns)
 
     return make

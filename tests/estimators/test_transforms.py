@@ -54,9 +54,7 @@ def build(tmp_path, make_corpus):
         if kind == "dask":
             return da.from_array(X, chunks=(33, 2))
         if kind == "zarr":
-            array = zarr.create_array(tmp_path / "x.zarr", shape=X.shape, chunks=(17, D), dtype=X.dtype, overwrite=True)
-            array[...] = X
-            return array
+            return zarr.create_array(tmp_path / "x.zarr", chunks=(17, D), overwrite=True, data=X)
         if kind == "corpus":
             return make_corpus(X, y=LABELS, classes=(0, 1, 2))
         return as_rows(X) if kind == "rows" else X

@@ -50,8 +50,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     info = CorpusInfo("images", classes=(0, 1, 2), image_shape=(SIDE, SIDE), scale=255.0)
     with CorpusWriter(path / "c", n_features=SIDE**2, dtype=X.dtype, columns=kinds, info=info, chunk_rows=25) as writer:
         writer.append(x=X, **COLUMNS)
-    stored = zarr.create_array(path / "x.zarr", shape=X.shape, chunks=(17, SIDE**2), dtype=X.dtype)
-    stored[...] = X
+    stored = zarr.create_array(path / "x.zarr", chunks=(17, SIDE**2), data=X)
     lazy = {name: da.from_array(values, chunks=13) for name, values in COLUMNS.items()}
     return {
         "numpy": as_rows(X, **COLUMNS),

@@ -142,12 +142,7 @@ def test_a_bad_mirror_is_named_with_what_it_did_and_nothing_is_left(mirror, tmp_
     assert expected in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_endless_answer_is_broken_off(mirror, tmp_path):
-    with pytest.raises(DataError, match="sent more than"):
-        fetch_file(mirror.file("endless"), tmp_path)
-    assert mirror.broken_off.wait(5)
+    assert path != "endless" or mirror.broken_off.wait(5)
 
 
 def test_a_mirror_that_hangs_or_drips_is_left_after_a_bounded_wait(mirror, tmp_path, monkeypatch):

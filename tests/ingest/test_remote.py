@@ -225,21 +225,35 @@ def test_users_and_passwords_in_a_url_are_never_shown(store, served, tmp_path, m
         assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("url", ["file:///tmp/x", "ftp://host/x", "simplecache::http://host/x", "github://a:b@/x"])
-def test_only_the_protocols_of_the_list_are_opened(url):
-    with pytest.raises(ConfigError, match="those that are read are http, https, s3, memory"):
-        open_source(url)
+LISTED = "those that are read are http, https, s3, memory"
+URLS = {
+    **dict.fromkeys(
+        ("file:///tmp/x", "ftp://host/x", "simplecache::http://h/x", "github://a:b@/x"), (ConfigError, LISTED)
+    ),
+    "http://a/b::http://user:secret@host/z": (ConfigError, "http://a/b: a chain of URLs"),
+    "http://host/rows.csv": (DataError, "format 'csv' is read from files; only zarr is read by its URL"),
+}
 
 
-def test_only_zarr_is_read_by_its_url():
-    with pytest.raises(DataError, match="format 'csv' is read from files; only zarr is read by its URL"):
-        open_source("http://host/rows.csv", format="csv")
+@pytest.mark.parametrize("url", URLS)
+def test_only_zarr_by_the_protocols_of_the_list_is_opened_and_no_password_printed(url):
+    kind, message = URLS[url]
+    with pytest.raises(kind, match=message) as caught:
+        open_source(url, format="csv" if url.endswith("csv") else "auto")
+    assert "secret" not in str(caught.value)
 
 
-def test_chunks_too_large_to_hold_are_refused_before_they_are_read(store, monkeypatch):
+@pytest.mark.parametrize(
+    "name, most, message",
+    [
+        ("MOST_CHUNK_BYTES", 40 * 24 - 1, "a chunk's rows take 6,000 bytes, at most 959 are read at once"),
+        ("_Strict.most_bytes", 10, r"store.zarr: .*zarr.json takes [0-9,]+ bytes, at most 10 are read"),
+    ],
+)
+def test_chunks_and_metadata_too_large_to_hold_are_refused(store, monkeypatch, name, most, message):
     path = store()
-    monkeypatch.setattr(remote, "MOST_CHUNK_BYTES", 40 * 24 - 1)
-    with pytest.raises(DataError, match="a chunk's rows take 6,000 bytes, at most 959 are read at once"):
+    monkeypatch.setattr(f"bigkernel.ingest.readers.remote.{name}", most)
+    with pytest.raises(DataError, match=message):
         open_source(path)
 
 
@@ -267,16 +281,3 @@ def test_without_s3fs_the_package_to_install_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(ConfigError, match="s3: s3fs is not installed: pip install s3fs"):
         open_source("s3://bucket/x.zarr")
-
-
-def test_metadata_too_large_to_be_any_is_refused(store, monkeypatch):
-    path = store()
-    monkeypatch.setattr("bigkernel.ingest.readers.remote._Strict.most_bytes", 10)
-    with pytest.raises(DataError, match=r"store.zarr: .*zarr.json takes [0-9,]+ bytes, at most 10 are read"):
-        open_source(path)
-
-
-def test_a_chain_of_urls_is_refused_and_its_passwords_are_not_printed():
-    with pytest.raises(ConfigError, match="http://a/b: a chain of URLs") as caught:
-        open_source("http://a/b::http://user:secret@host/z")
-    assert "secret" not in str(caught.value)

@@ -29,16 +29,8 @@ from pipelines.tune import command as tune
 from pipelines.tune import page as tune_page
 
 SMALL = [
-    "--rows",
-    "2400",
-    "--landmarks",
-    "60",
-    "--final-landmarks",
-    "90",
-    "--sigma",
-    "0.3:0.6:3",
-    "--alpha",
-    "1e-3,0.1",
+    *("--rows", "2400", "--landmarks", "60", "--final-landmarks", "90"),
+    *("--sigma", "0.3:0.6:3", "--alpha", "1e-3,0.1"),
 ]
 
 
