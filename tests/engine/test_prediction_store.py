@@ -99,10 +99,11 @@ def test_deviations_are_written_beside_what_is_predicted(make_corpus, tmp_path, 
         assert_allclose(group["decision"][...], values, atol=1e-12)
 
 
-def test_a_lost_chunk_of_deviations_is_missed_when_opened(make_corpus, tmp_path):
+@pytest.mark.parametrize("name", ["prediction", "std"])
+def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path, name):
     model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, X[:, 0])
     model.predict_to(make_corpus(X), tmp_path / "out", std=True)
-    (tmp_path / "out" / "std" / "c" / "1").unlink()
+    (tmp_path / "out" / name / "c" / "1").unlink()
     with pytest.raises(ChunkMissing, match="c/1"):
         open_predictions(tmp_path / "out")
 
@@ -113,13 +114,6 @@ def test_text_labels_are_found_through_the_attributes(make_corpus, tmp_path):
     group = model.predict_to(make_corpus(X), tmp_path / "out")
     classes = np.array(group.attrs["bigkernel"]["classes"])
     assert_array_equal(classes[group["prediction"][...]], model.predict(X))
-
-
-def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path):
-    Ridge().fit(X, X[:, 0]).predict_to(make_corpus(X), tmp_path / "out")
-    (tmp_path / "out" / "prediction" / "c" / "1").unlink()
-    with pytest.raises(ChunkMissing, match="c/1"):
-        open_predictions(tmp_path / "out")
 
 
 def test_arrays_carry_their_checksums(make_corpus, tmp_path):

@@ -12,6 +12,9 @@ block k(X, Z) has the rows of X as its rows; a prediction is `k(X_new, Z) @ coef
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
@@ -81,6 +84,11 @@ def polynomial(X: ArrayLike, Z: ArrayLike, degree: int, gamma: float, coef0: flo
 def sigmoid(X: ArrayLike, Z: ArrayLike, gamma: float, coef0: float) -> Array:
     """k(x, z) = tanh(γ⟨x, z⟩ + c₀), not positive semi-definite in general; X (n, d), Z (m, d); returns (n, m)."""
     return np.tanh(gamma * _inner_products(X, Z) + coef0)
+
+
+def of_kernel(kernel: Any) -> Callable[[ArrayLike, ArrayLike], Array]:
+    """The function k(X, Z) written out here that a kernel object of the package means by its name and parameters."""
+    return lambda X, Z: globals()[kernel.name](X, Z, **kernel.get_params())
 
 
 # ---------------------------------------------------------------- shared pieces
