@@ -66,13 +66,20 @@ def read(rows, bounds=None):
     return *(np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("x", "y", "weight")), ids
 
 
+def assert_rows(rows, start, stop, *, first, bounds=None):
+    """The rows are those from `start` to `stop` of X, with their columns, and have ids from `first` on."""
+    ids = np.arange(first, first + stop - start)
+    wanted = (X[start:stop], Y[start:stop], WEIGHT[start:stop], ids)
+    for got, expected in zip(read(rows, bounds), wanted, strict=True):
+        assert_array_equal(got, expected)
+        assert got.dtype == expected.dtype
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_source_gives_the_same_rows_and_columns(build, kind):
     rows = build(kind)
     assert (rows.shape, len(rows), rows.dtype) == ((N, D), N, np.float32)
-    for got, expected in zip(read(rows), (X, Y, WEIGHT, np.arange(N)), strict=True):
-        assert_array_equal(got, expected)
-        assert got.dtype == expected.dtype
+    assert_rows(rows, 0, N, first=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,11 +151,7 @@ def test_rows_are_mapped_in_order_and_never_stored(build, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_travels_and_keeps_its_row_ids(build, kind):
     part = pickle.loads(pickle.dumps(build(kind).part(40, 95)))
-    x, y, weight, ids = read(part, (40, 60, 61, 95))
-    assert_array_equal(ids, np.arange(40, 95))
-    assert_array_equal(x, X[40:95])
-    assert_array_equal(y, Y[40:95])
-    assert_array_equal(weight, WEIGHT[40:95])
+    assert_rows(part, 40, 95, first=40, bounds=(40, 60, 61, 95))
 
 
 def test_a_part_of_rows_in_memory_or_in_a_graph_carries_only_its_rows():
@@ -323,11 +326,7 @@ def test_waiting_for_rows_is_counted_as_reading():
 @pytest.mark.parametrize("start, stop", [(0, N), (0, 20), (13, 52), (7, 8), (31, N)])
 def test_a_window_is_those_rows_and_columns_with_ids_of_its_own(build, kind, start, stop):
     rows = build(kind).window(start, stop)
-    x, y, weight, ids = read(rows)
-    assert_array_equal(x, X[start:stop])
-    assert_array_equal(y, Y[start:stop])
-    assert_array_equal(weight, WEIGHT[start:stop])
-    assert_array_equal(ids, np.arange(stop - start))
+    assert_rows(rows, start, stop, first=0)
     assert_array_equal(rows.take(np.array([0, stop - start - 1])), X[[start, stop - 1]])
     assert rows.part(0, stop - start).read(0, 1).x.shape == (1, D)
 

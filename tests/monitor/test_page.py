@@ -74,6 +74,13 @@ def opened(read: Any) -> tuple[Page, Sent]:
     return page, sent
 
 
+def shown(segments: int, workers: int, **options: Any) -> tuple[Simulated, Page]:
+    """A job whose messages have all come, and its page."""
+    simulated = Simulated(segments, workers, **options)
+    simulated.go_on()
+    return simulated, opened(simulated)[0]
+
+
 def part(page: Page, kind: type) -> Any:
     """The drawing of this kind."""
     return next(found for found in page.parts if isinstance(found, kind))
@@ -93,9 +100,7 @@ def sweep_of(simulated: Simulated) -> dict[str, Any]:
 
 
 def test_the_card_of_a_job_says_what_the_snapshot_says():
-    simulated = Simulated(40, 4)
-    simulated.go_on()
-    page, _ = opened(simulated)
+    simulated, page = shown(40, 4)
     sweep, card = sweep_of(simulated), facts(page, "jobs")["cards"][0]
     assert card["rows"] == f"{20 * ROWS:,} of {40 * ROWS:,} rows"
     assert card["done"] == pytest.approx(sweep["rows_done"] / sweep["rows"])
@@ -110,9 +115,7 @@ def test_the_card_of_a_job_says_what_the_snapshot_says():
 
 
 def test_the_map_has_a_cell_of_the_right_state_for_every_segment():
-    simulated = Simulated(200, 10)
-    simulated.go_on()
-    page, _ = opened(simulated)
+    simulated, page = shown(200, 10)
     cells, sweep = part(page, RowMap)._cells.data, sweep_of(simulated)
     counts = {name: list(cells["state"]).count(name) for name in sweep["segments"]}
     assert counts == sweep["segments"]
@@ -126,9 +129,7 @@ def test_the_map_has_a_cell_of_the_right_state_for_every_segment():
 
 
 def test_a_running_cell_is_filled_as_far_as_its_segment_is():
-    simulated = Simulated(200, 10)
-    simulated.go_on()
-    page, _ = opened(simulated)
+    simulated, page = shown(200, 10)
     fills, cells = part(page, RowMap)._parts.data, part(page, RowMap)._cells.data
     fractions = sweep_of(simulated)["fractions"]
     assert len(fills["left"]) == len(fractions) == 10
@@ -140,18 +141,16 @@ def test_a_running_cell_is_filled_as_far_as_its_segment_is():
 
 @pytest.mark.parametrize("segments", [1, 4, 7, 100, 999])
 def test_the_cells_fill_a_grid_that_is_wider_than_high_and_do_not_overlap(segments):
-    simulated = Simulated(segments, 2, finished=True)
-    simulated.go_on()
-    page, _ = opened(simulated)
-    shown = part(page, RowMap)
-    cells = shown._cells.data
+    _, page = shown(segments, 2, finished=True)
+    drawn = part(page, RowMap)
+    cells = drawn._cells.data
     places = {(int(left), int(top)) for left, top in zip(cells["left"], cells["top"], strict=True)}
-    columns, lines = shown.root.x_range.end, shown.root.y_range.start
+    columns, lines = drawn.root.x_range.end, drawn.root.y_range.start
     assert len(places) == segments
     assert columns * (lines - 1) < segments <= columns * lines
     assert columns >= lines
-    assert 30 <= shown.root.height <= 260
-    assert shown.root.height / lines >= 10
+    assert 30 <= drawn.root.height <= 260
+    assert drawn.root.height / lines >= 10
 
 
 def test_a_sweep_without_rows_is_an_empty_map():
@@ -168,9 +167,7 @@ def test_a_sweep_without_rows_is_an_empty_map():
 
 
 def test_rate_stages_and_memory_are_those_of_the_snapshot():
-    simulated = Simulated(40, 4, finished=True)
-    simulated.go_on()
-    page, _ = opened(simulated)
+    simulated, page = shown(40, 4, finished=True)
     sweep, job = sweep_of(simulated), simulated()["jobs"][0]
     history = part(page, Rate)._source.data
     assert [1e9 * rate for rate in history["rate"][1::2]] == pytest.approx([rate for _, rate in sweep["rate_history"]])
@@ -195,14 +192,12 @@ def test_rate_stages_and_memory_are_those_of_the_snapshot():
 
 
 def test_the_rate_of_a_long_sweep_is_drawn_from_its_start():
-    simulated = Simulated(400, 1, finished=True)
-    simulated.go_on()
-    page, _ = opened(simulated)
+    simulated, page = shown(400, 1, finished=True)
     last = sweep_of(simulated)["rate_history"][-1][0] / 60
-    shown = part(page, Rate)
-    assert (shown._source.data["time"][0], shown._source.data["time"][-1]) == (0, last)
-    assert (shown.root.x_range.start, shown.root.x_range.end) == (0, last)
-    assert shown.root.xaxis.axis_label == "since the start of the sweep (min)"
+    drawn = part(page, Rate)
+    assert (drawn._source.data["time"][0], drawn._source.data["time"][-1]) == (0, last)
+    assert (drawn.root.x_range.start, drawn.root.x_range.end) == (0, last)
+    assert drawn.root.xaxis.axis_label == "since the start of the sweep (min)"
 
 
 def test_the_newest_event_is_first_and_text_is_carried_as_it_came():
@@ -341,9 +336,7 @@ def test_a_part_that_fails_is_named_and_logged_once_while_the_others_go_on(caplo
 
 
 def test_a_state_that_cannot_be_read_leaves_the_page_open(caplog):
-    simulated = Simulated(40, 4)
-    simulated.go_on()
-    page, _ = opened(simulated)
+    simulated, page = shown(40, 4)
     page._read = lambda: 1 / 0
     for _ in range(3):
         page.update()

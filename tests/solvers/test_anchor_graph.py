@@ -1,9 +1,9 @@
 """The anchor graph against loops over rows and against its n×n Laplacian."""
 
-import itertools
 import tracemalloc
 
 import numpy as np
+import peers
 import pytest
 import reference_adaptation as dense
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
 from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, anchor_weights, constant_diagonal, laplacian
 from bigkernel.solvers.jda import SidedMomentStatistic
 from bigkernel.statistics.moments import Targets
-from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(3)
 N, D, M, K = 70, 3, 9, 3
@@ -32,12 +32,9 @@ def weights_of(kernel, k=K):
     return P
 
 
-def accumulate(statistic, cuts=(), block_rows=16, weight=WEIGHT):
-    total, work = statistic.zero(), Workspace()
-    for a, b in itertools.pairwise([0, *sorted(cuts), N]):
-        chunk = Chunk(X[a:b], a, y=LABEL[a:b], weight=weight[a:b], block_rows=block_rows, work=work)
-        statistic.update(total, chunk)
-    return total
+def accumulate(statistic, cuts=(), block_rows=16, **columns):
+    given = {"y": LABEL, "weight": WEIGHT, **columns}
+    return peers.accumulate(statistic, X, cuts=cuts, block_rows=block_rows, **given)
 
 
 def statistic_of(kernel, **options):

@@ -1,10 +1,10 @@
 """Pseudo-labelled sums against loops over rows: soft and hard labels, weights, any chunking, both sides."""
 
-import itertools
 import pickle
 import tracemalloc
 
 import numpy as np
+import peers
 import pytest
 import reference
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(5)
 N, D, M, C = 80, 3, 7, 3
@@ -31,12 +31,9 @@ NOW, BEFORE = (Decision(rng.normal(size=(M, C)), rng.normal(size=C)) for _ in ra
 TARGET = DOMAIN == 4
 
 
-def accumulate(statistic, cuts=(), block_rows=16, weight=WEIGHT):
-    total, work = statistic.zero(), Workspace()
-    for a, b in itertools.pairwise([0, *sorted(cuts), N]):
-        columns = {"y": LABEL[a:b], "domain": DOMAIN[a:b], "weight": None if weight is None else weight[a:b]}
-        statistic.update(total, Chunk(X[a:b], a, **columns, block_rows=block_rows, work=work))
-    return total
+def accumulate(statistic, cuts=(), block_rows=16, **columns):
+    given = {"y": LABEL, "domain": DOMAIN, "weight": WEIGHT, **columns}
+    return peers.accumulate(statistic, X, cuts=cuts, block_rows=block_rows, **given)
 
 
 def softmax(values):
@@ -62,7 +59,7 @@ def test_without_domains_labels_tell_the_sides_apart():
 @settings(max_examples=20)
 def test_any_chunking_gives_the_sums_of_the_target_by_soft_label(cuts, block_rows, weighted):
     statistic = PseudoLabelStatistic(FEATURES, SIDES, NOW, 2.5, BEFORE)
-    total = accumulate(statistic, cuts, block_rows, WEIGHT if weighted else None)
+    total = accumulate(statistic, cuts, block_rows, weight=WEIGHT if weighted else None)
     w = (WEIGHT if weighted else np.ones(N))[TARGET]
     values, phi = B[TARGET] @ NOW.coef + NOW.intercept, B[TARGET]
     Q = softmax(2.5 * values)

@@ -1,8 +1,7 @@
 """Sums by domain and class against loops over rows: any chunking, weights, rows without labels, source and target."""
 
-import itertools
-
 import numpy as np
+import peers
 import pytest
 import reference
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums, means
 from bigkernel.statistics.moments import uncentred
-from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(11)
 N, D, M = 90, 3, 6
@@ -27,14 +26,9 @@ FEATURES = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64))
 CELLS = Cells(DOMAINS, CLASSES)
 
 
-def accumulate(statistic, cuts=(), block_rows=16, *, y=LABEL, domain=DOMAIN, weight=WEIGHT):
-    """The statistic of the rows in chunks cut at `cuts`."""
-    total, work = statistic.zero(), Workspace()
-    for a, b in itertools.pairwise([0, *sorted(cuts), N]):
-        columns = {"y": y, "domain": domain, "weight": weight}
-        columns = {name: None if values is None else values[a:b] for name, values in columns.items()}
-        statistic.update(total, Chunk(X[a:b], a, **columns, block_rows=block_rows, work=work))
-    return total
+def accumulate(statistic, cuts=(), block_rows=16, **columns):
+    given = {"y": LABEL, "domain": DOMAIN, "weight": WEIGHT, **columns}
+    return peers.accumulate(statistic, X, cuts=cuts, block_rows=block_rows, **given)
 
 
 def of_cell(domain, label):

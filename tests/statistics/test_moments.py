@@ -1,8 +1,7 @@
 """Moments against their dense sums: any chunking, weights, labels, unlabelled rows; they add, and take away again."""
 
-import itertools
-
 import numpy as np
+import peers
 import pytest
 import reference
 from hypothesis import given, settings
@@ -29,13 +28,7 @@ TARGETS = {"classes": (Targets(3, CLASSES), LABELS, ONE_HOT), "numbers": (Target
 
 
 def accumulate(statistic, x, y=None, weight=None, cuts=(), block_rows=16):
-    """The statistic of rows that come in chunks cut at `cuts`."""
-    total, work = statistic.zero(), Workspace()
-    bounds = [0, *sorted(cuts), len(x)]
-    for a, b in itertools.pairwise(bounds):
-        columns = {name: None if v is None else v[a:b] for name, v in (("y", y), ("weight", weight))}
-        statistic.update(total, Chunk(x[a:b], a, **columns, block_rows=block_rows, work=work))
-    return total
+    return peers.accumulate(statistic, x, y=y, weight=weight, cuts=cuts, block_rows=block_rows)
 
 
 def assert_moments(moments, expected, tolerance=1e-11):
