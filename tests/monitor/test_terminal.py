@@ -71,7 +71,8 @@ def run(clock, seconds, each=10):
     return stream.getvalue()
 
 
-def test_a_sweep_tells_every_step_though_one_who_hears_it_raises_and_is_dropped_with_one_warning(small_steps):
+@pytest.mark.parametrize("client", ["serial", None])
+def test_a_sweep_tells_every_step_though_one_who_hears_it_raises_and_is_dropped_with_one_warning(small_steps, client):
     events, calls = [], []
 
     def broken(event):
@@ -79,13 +80,13 @@ def test_a_sweep_tells_every_step_though_one_who_hears_it_raises_and_is_dropped_
         raise OSError("the screen is gone")
 
     with observe(broken, events.append), pytest.warns(RuntimeWarning, match="screen is gone") as caught:
-        swept = sweep(as_rows(X), STATISTIC, client="serial", what="means")
+        swept = sweep(as_rows(X), STATISTIC, client=client, what="means")
     np.testing.assert_allclose(swept.total["s"], X.sum(axis=0), atol=1e-12)
     assert len(caught) == len(calls) == 1
     # a sweep by itself is a job
     assert isinstance(events[0], JobStarted)
     assert isinstance(events[1], SweepStarted)
-    assert (events[1].what, events[1].executor, events[1].plan) == ("means", "serial", swept.plan)
+    assert (events[1].what, events[1].executor, events[1].plan) == ("means", client or "threads", swept.plan)
     done = [event for event in events if isinstance(event, SegmentDone)]
     assert [event.done for event in done] == list(range(1, len(swept.plan.segments) + 1))
     assert sum(event.receipt.rows for event in done) == 200
