@@ -32,6 +32,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Fitted, Inputs, Problem, StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, validate_input, validated_weight
+from bigkernel.estimators.number_range import require_targets
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Moments, Targets
@@ -167,6 +168,7 @@ class RowsEstimator(StatefulEstimator):
         else:
             X, y = validate_input(self, X, y, reset=reset, multi_output=True, y_numeric=True)
             y = np.asarray(y, np.float64)
+            require_targets(y)
         return X, y
 
     def _find_classes(self, rows: Rows, y: Any, classes: Any) -> Array:
@@ -185,6 +187,9 @@ class RowsEstimator(StatefulEstimator):
 
     def _class_targets(self, rows: Rows, y: Any, labels: Array) -> tuple[Any, Targets]:
         """y (encoded where it is given) and targets; −1 is unlabelled in corpora and semi-supervised learning."""
+        shape = rows.columns["y"].shape if y is None else y.shape
+        if len(shape) != 1:
+            raise DataError(f"y: expected one label a row, found shape {shape}")
         if y is None and any(isinstance(label, str) for label in rows.classes):
             # the column holds positions in the corpus's list of names: where is each name among our classes?
             names = np.asarray(rows.classes)

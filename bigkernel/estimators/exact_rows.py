@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
+from bigkernel.estimators.number_range import require_squares
 from bigkernel.estimators.parameter_checks import require_exact, require_some
 from bigkernel.kernels.functions import Kernel
 from bigkernel.statistics.moments import Targets, require_weights
@@ -63,6 +64,8 @@ class ExactRows:
             raise DataError("y: no labelled row")
         Y = np.empty((int(labelled.sum()), targets.width))
         targets.encode(y[labelled], Y)
+        with np.errstate(over="ignore"):
+            require_squares("y", (Y**2).sum(axis=0), Y)
         if self.weight is not None and not self.weight[labelled].any():
             raise DataError("y: no labelled row with a weight above zero")
         return Y, labelled

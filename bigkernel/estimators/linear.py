@@ -19,6 +19,7 @@ from bigkernel.errors import DataError, ModelRejected
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, RidgeSolution, RowBasis
 from bigkernel.estimators.inputs import near_mean
+from bigkernel.estimators.number_range import finite, require_row_squares, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.state_schema import (
     FEATURES,
@@ -169,17 +170,19 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
     def _solved(self, problem: Problem, **kept: Any) -> MomentFit:
         if not problem.statistics["n"][0] > 0:
             raise DataError("y: no labelled row with a weight above zero")
-        if not np.isfinite(problem.statistics["G"]).all():
-            raise DataError("X: squares of its values leave the range of float64; scale the rows")
+        sums = problem.statistics
+        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
+        require_sums(sums)
         shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
         moments = (problem if flag else problem.of_targets()).moments
         if alpha == "gcv":
             about = moments if flag else replace(moments, shift=shift)
             alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
         certificates = Certificates()
-        coef, intercept, error = linear_ridge(
-            moments, shift, float(alpha), fit_intercept=flag, certificates=certificates
-        )
+        with solving(self):
+            coef, intercept, error = linear_ridge(
+                moments, shift, float(alpha), fit_intercept=flag, certificates=certificates
+            )
         certificates.warn()
         solution = RidgeSolution(
             coef=coef,
@@ -189,6 +192,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
             training_mse=error / moments.n,
             with_intercept=self.fit_intercept,
         )
+        finite(self, solution)
         return MomentFit(
             inputs=problem.inputs,
             basis=problem.basis,

@@ -25,6 +25,7 @@ from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution, Solved
 from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
+from bigkernel.estimators.number_range import finite, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.state_schema import Floats, PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
@@ -294,12 +295,13 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """Solve, and tell the error where a witness saw the sums; what was made of them before need not be again."""
         problem.require_labels()
         certificates = certificates or Certificates()
-        with spent("solve"):
+        require_sums(problem.statistics)
+        with spent("solve"), solving(self):
             if whitening is None:
                 whitening = arithmetic.whitening_for(self, problem.basis, certificates)
             if reduced is None:
                 reduced = self._reduce(problem, whitening)
-            solution = self._solve(problem, reduced, certificates)
+            solution = finite(self, self._solve(problem, reduced, certificates))
             if tell and not self.tells_by_formula:
                 certificates.errors = arithmetic.told(self, problem, whitening, solution)
         return Solved(problem, solution, certificates, reduced, whitening)
@@ -335,7 +337,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         kernel, K = exact.gram(self._kernel())
         basis = LandmarkBasis(kernel, exact.X, "float64")
         problem, certificates = ExactProblem(inputs, basis, K, wanted, exact.weight), Certificates()
-        solution = self._solve_exact(problem, certificates)
+        with solving(self):
+            solution = finite(self, self._solve_exact(problem, certificates))
         return ExactFit(
             inputs=inputs,
             basis=basis,

@@ -15,6 +15,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
 from bigkernel.estimators.iterative import Goal, fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.number_range import finite, solving
 from bigkernel.solvers.descent_cost import (
     AUTO_LEAST,
     FACTOR_BYTES,
@@ -83,7 +84,10 @@ class ChoosesSolver(LandmarkEstimator):
             return self._fit_moments(rows, targets, inputs, basis)
         alphas = (self.alpha,) if self.alpha != "gcv" else _grid(rows, basis)
         goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter)
-        return fit_iteratively(rows, targets, inputs, basis, goal, choice)
+        with solving(self):
+            fit = fit_iteratively(rows, targets, inputs, basis, goal, choice)
+        finite(self, fit.solution)
+        return fit
 
     def _statistic(self, basis: Any, targets: Any) -> Any:
         if self.solver != "cg":

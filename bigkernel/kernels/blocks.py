@@ -114,7 +114,8 @@ class Bound:
             if far.any():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
                 x[far], rows[far, d] = 0, self.horizon
             rows[:, d + 1] = 1
-        np.matmul(rows, self.weights, out=out)
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
+            np.matmul(rows, self.weights, out=out)
         if self.touching is not None:
             self._look_again(x, rows[:, d], out)
 
