@@ -169,9 +169,11 @@ class Targets:
     def encode(self, y: Array, out: Array) -> None:
         """Targets of labelled rows y (b,) or (b, c) into out (b, c)."""
         if self.classes is None:
-            out[...] = y if y.ndim == 2 else y[:, None]
-            if self.shift is not None:
-                out -= self.shift
+            values = y if y.ndim == 2 else y[:, None]
+            # subtracted in float64: a narrow block would lose what varies about a large mean
+            out[...] = values if self.shift is None else values - self.shift
+            if np.isinf(out).any():
+                raise DataError(f"y: a target is beyond the range of {out.dtype}; scale the targets")
             return
         out[...] = 0
         column = np.searchsorted(self.classes, y)
