@@ -246,7 +246,14 @@ class Rows:
             if self.bad_rows == "refuse":
                 raise DataError(f"{self.name}: row {int(index[np.argmax(bad)])} contains NaN or infinity")
             taken[bad] = 0 if bad.all() else taken[~bad].mean(axis=0)
-        return apply_maps(self.row_maps, taken)
+        mapped = apply_maps(self.row_maps, taken)
+        lost = ~np.isfinite(mapped).all(axis=1)
+        if lost.any():
+            row = int(index[np.argmax(lost)])
+            raise DataError(
+                f"{self.name}: row {row} leaves the range of float64 when it is transformed; scale the rows"
+            )
+        return mapped
 
     def sound(self, index: Array) -> Array:
         """Tell of sorted row ids which are not bad rows, (k,) bool."""

@@ -16,12 +16,14 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_mean
+from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.estimators.state_schema import SEEN, Entry, Floats, Scales
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.feature_sums import FeatureSums
@@ -93,7 +95,7 @@ class Rescaler(SameWidthTransformer):
         For example 1/255 for 8-bit pixels.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"factor": [Real]}
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"factor": [Interval(Real, None, None, closed="neither")]}
 
     def __init__(self, factor: float = 1.0) -> None:
         self.factor = factor
@@ -137,11 +139,13 @@ class Standardizer(SameWidthTransformer):
         n, s, q = (swept.total[name] for name in ("n", "s", "q"))
         if not n > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
+        require_row_squares(q, s, shift, float(n))
         mean = s / n
         variance = q / n - mean**2
         self.mean_ = shift + mean
         # what rounding leaves of a constant feature is not a deviation
-        flat = variance <= 10 * np.finfo(np.float64).eps * (q / n + self.mean_**2)
+        with np.errstate(over="ignore"):
+            flat = variance <= 10 * np.finfo(np.float64).eps * (q / n + self.mean_**2)
         self.scale_ = np.sqrt(np.where(flat, 1.0, variance))
         return self
 
@@ -154,7 +158,11 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def _apply(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
-    mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine may hide them from the next step
+    elif not np.isfinite(mapped).all():
+        row = int(np.argmin(np.isfinite(mapped).all(axis=1)))
+        raise DataError(f"X: row {row} leaves the range of {dtype} when it is transformed; scale the rows")
     return mapped

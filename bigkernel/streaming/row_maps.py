@@ -93,7 +93,8 @@ class Scale(SameWidth):
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
-        np.multiply(x, x.dtype.type(self.factor), out=x)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite: who reads the rows looks at them
+            np.multiply(x, np.asarray(self.factor).astype(x.dtype), out=x)
         return x
 
 
