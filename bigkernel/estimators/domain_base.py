@@ -99,6 +99,8 @@ class DomainedEstimator(LandmarkEstimator):
                 check_consistent_length(y, np.empty(len(rows)))
                 y = np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y
                 check_classification_targets(y)
+            except DataError:
+                raise
             except ValueError as error:
                 raise DataError(f"y: {error}") from error
         elif y is not None or not rows.classes:

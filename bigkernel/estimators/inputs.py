@@ -35,6 +35,8 @@ def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
         _check_feature_names(estimator, None, reset=True)  # those of a fit before are gone
         if not len(rows):
             raise DataError(f"{rows.name}: 0 rows; at least one is needed")
+        if not rows.stored_width:
+            raise DataError(f"{rows.name}: rows of 0 features; at least one is needed")
     elif rows.shape[1] != estimator.n_features_in_:
         raise DataError(
             f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "

@@ -250,6 +250,11 @@ class CorpusWriter:
         self._fixed = n_rows is not None
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
+        for name, (_, found) in self._shapes.items():
+            if found.kind not in "biuf":
+                raise DataError(
+                    f"{self.target}: {name}: expected numbers, found dtype {found}; number what is no number"
+                )
         self._overwrite, self._keep, self._resume = overwrite, keep, resume
         self._pending: list[dict[str, NDArray[Any]]] = []
         self._pending_rows = 0
