@@ -19,10 +19,12 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import Inaccurate
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
+from bigkernel.estimators.number_range import require_squares
 from bigkernel.estimators.parameter_checks import require_labelled, require_some
 from bigkernel.estimators.sub_samples import Core, of_core, of_sub_sample
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
+from bigkernel.solvers.accuracy import PROMISE
 from bigkernel.solvers.conjugate_gradients import Descent, begin, step
 from bigkernel.solvers.descent_cost import PROBES, PreconditionerChoice, sample_fits
 from bigkernel.solvers.preconditioners import Preconditioner
@@ -178,6 +180,7 @@ def fit_iteratively(
     left = system.residual(alpha)
     require_some(rows, system.reports[0]["skipped_rows"])
     require_labelled(float(system.looked["rows"]), float(system.looked["n"]))
+    require_squares("y", system.looked["sse"] + system.looked["squares"], left)
     if P is None:
         emit(Note(f"factors of the core of {basis.width:,} landmarks are made"))
         with spent("preconditioner"):
@@ -274,8 +277,26 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
             Inaccurate,
             stacklevel=4,
         )
-    # ‖f − f*‖² is at most the excess
+    # ‖f − f*‖² is at most the excess, but for the rounding of sums of coefficients that all but cancel
     excess, squares = float(state.excess.sum()), max(float(looked["squares"].sum()), 1e-300)
+    predicted = looked["squares"]
+    if goal.intercept:  # f is about its mean then, and y about a point near its own
+        n = max(float(looked["n"]), 1e-300)
+        predicted = np.maximum(predicted - looked["e"] ** 2 / n, 0) + n * inputs.shift**2
+    cancelled = (
+        8 * np.finfo(np.float64).eps * np.abs(state.alpha).sum(axis=0) * np.sqrt(max(float(looked["n"]), 1e-300))
+    )
+    cancelled *= max(float(np.abs(np.diagonal(strip, rows.start)).max()) for rows, strip in system.core.strips())
+    error = max(
+        float(np.sqrt(excess / squares)), float(np.linalg.norm(cancelled) / np.sqrt(max(predicted.sum(), 1e-300)))
+    )
+    if error > PROMISE and share <= goal.tol and error**2 > 2 * excess / squares:
+        warnings.warn(
+            f"predictions may differ from least squares in float64 by about {error:.1g} of their norm: landmarks are "
+            "the same to the kernel, and their coefficients cancel; take fewer landmarks, or solver='direct'",
+            Inaccurate,
+            stacklevel=4,
+        )
     return IterativeFit(
         inputs=inputs,
         basis=system.basis,
@@ -290,7 +311,7 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
         ),
         certificates={
             "excess": share,
-            "prediction_error": float(np.sqrt(excess / squares)),
+            "prediction_error": error,
             "iterations": len(shares),
             "jitter": P.jitter,
             **system.basis.figures(),
