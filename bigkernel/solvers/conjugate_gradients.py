@@ -77,7 +77,9 @@ def step(state: Descent, product: Array, solve: Callable[[Array], Array]) -> Des
     """The state after a step along its direction p, of which `product` is Ap."""
     curvature = _inner(state.direction, product)
     stuck = state.stuck | ~(curvature > 0) | ~(state.descent > 0)
-    length = np.where(stuck, 0.0, state.descent / np.where(stuck, 1.0, curvature))
+    # ⟨p, r⟩ is ρ, but where rounding has left nothing of p: then the step ends at the least value along it all the same
+    along = _inner(state.direction, state.residual)
+    length = np.where(stuck, 0.0, along / np.where(stuck, 1.0, curvature))
     alpha = state.alpha + length * state.direction
     residual = state.residual - length * product
     z = solve(residual)
@@ -90,7 +92,7 @@ def step(state: Descent, product: Array, solve: Callable[[Array], Array]) -> Des
         direction=z + np.maximum(turn, 0.0) * state.direction,
         descent=descent,
         stuck=stuck,
-        falls=(*state.falls, length * state.descent),
+        falls=(*state.falls, length * along),
     )
 
 
