@@ -45,9 +45,9 @@ def require_squares(name: str, squares: Array, sums: Array) -> None:
         large = not (np.isfinite(squares).all() and np.isfinite(sums).all())
         lost = (squares < _TINY) & (np.abs(sums).reshape(-1, len(squares)).max(axis=0, initial=0) > 0)
     if large or lost.any():
+        what, how = "the targets" if name == "y" else "the rows", "large" if large else "small"
         raise DataError(
-            f"{name}: squares of its values leave the range of float64; scale {'the targets' if name == 'y' else 'the rows'}"
-            f" (they are too {'large' if large else 'small'})"
+            f"{name}: squares of its values leave the range of float64; scale {what}, which are too {how} for them"
         )
 
 
