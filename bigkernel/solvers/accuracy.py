@@ -30,6 +30,7 @@ from bigkernel.statistics.moments import Moments
 Array = NDArray[Any]
 PROMISE = 1e-3  # predictions are this near those of exact sums, relative to their norm, or there is a warning
 ENOUGH = PROMISE / 3  # errors are told to about a factor of three
+_CLEAR = 10.0  # times its rounding, that an eigenvalue must be to be known
 VECTORS = 8  # of the witness
 
 
@@ -167,7 +168,18 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
         blocks = moved(d * float(squares.sum()) + np.maximum(np.diagonal(G), 0) * seen)
         blocks += bent(solve(small.n * d[:, None] * w)) + small.n * seen
     # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0)
+    lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0) + _dropped(known, small, solver)
     parts = of_matrix(known.sums), of_matrix(known.rotation) + lost, blocks
     sums, solve_, blocks_ = (float(np.sqrt(part / predicted)) for part in parts)
     return Errors(sums, solve_, blocks_)
+
+
+def _dropped(known: Variances, small: Any, solver: Any) -> float:
+    """‖predictions‖² that least squares would have along directions which were dropped although sums resolve them."""
+    V = getattr(solver, "dropped", None)
+    if V is None or not V.size:
+        return 0.0
+    values = (V * (small.G @ V)).sum(axis=0)
+    blur = np.sqrt((V**2 * (known.sums + known.rotation)[:, None]).sum(axis=0))
+    clear = values > _CLEAR * blur
+    return float(((V[:, clear].T @ small.C) ** 2 / values[clear, None]).sum())
