@@ -12,13 +12,17 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 import bigkernel
+from bigkernel.cli.said import say
 from bigkernel.engine.interrupts import terminable
 from bigkernel.errors import BigKernelError
+from bigkernel.storage.visible import visible
 
 INTERRUPTED = 75
 # in the order of work: "module", "one line of help"
@@ -62,22 +66,36 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`; what is wrong with arguments is said in letters that a terminal shows."""
+        with _in_letters():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         warnings.showwarning = _show_warning
         try:
-            with terminable():
+            with terminable(), _in_letters():
                 return super().invoke(ctx)
         except BigKernelError as error:
-            click.echo(f"{type(error).__name__}: {error}", err=True)
+            say(f"{type(error).__name__}: {error}", err=True)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
+            say("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
             sys.exit(INTERRUPTED)
 
 
+@contextmanager
+def _in_letters() -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = visible(error.message, lines=True)  # type: ignore[misc]  # each error has its own
+        raise
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    click.echo(f"{category.__name__}: {message}", err=True)
+    say(f"{category.__name__}: {message}", err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

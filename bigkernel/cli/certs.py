@@ -7,6 +7,7 @@ import os
 import click
 
 from bigkernel.cli.options import json_option
+from bigkernel.cli.said import say
 from bigkernel.cluster.tls_authority import CA_DAYS, make_certificates, renew_certificates
 from bigkernel.monitor.terminal.figures import show
 
@@ -65,7 +66,7 @@ def certs(directory: str, days: int, hosts: tuple[str, ...], renew: bool, as_jso
         return
     rows = {item.role: f"{item.path.name}, until {item.ends:%Y-%m-%d}, serial {item.serial[:16]}…" for item in made}
     show(rows, as_json=False, title=directory)
-    click.echo(
+    say(
         f"\nOn the command line: --cluster local --tls {directory}, or --cluster tls://HOST:8786 --tls {directory}\n"
         f"In a cluster file:   tls: {directory}\n"
         f"Started by hand:     DASK_CONFIG={os.path.join(directory, 'dask-tls.yaml')} dask scheduler|worker\n"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from bigkernel.cli.options import json_option
+from bigkernel.cli.said import say
 from bigkernel.ingest.download import DATASETS, fetch_file, is_there
 from bigkernel.monitor.terminal.figures import show
 
@@ -52,6 +53,6 @@ def fetch(dataset: str, directory: str, dry_run: bool, as_json: bool) -> None:
         else:
             figures[entry["name"]] = f"from {urlsplit(entry['mirror']).netloc}" if entry["mirror"] else "was there"
     show(figures, as_json=False, title=directory)
-    click.echo("next:" if not dry_run else "then:")
+    say("next:" if not dry_run else "then:")
     for command in following:
-        click.echo(f"  {command}")
+        say(f"  {command}")

@@ -16,10 +16,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from bigkernel.cli.said import say
 from bigkernel.cluster import connect
 from bigkernel.cluster.cluster_file import read_file
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
-from bigkernel.monitor.format import printable
 from bigkernel.monitor.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
 from bigkernel.monitor.state.board import VERSION, Board, Job
 from bigkernel.monitor.terminal.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
@@ -28,6 +28,7 @@ from bigkernel.monitor.transport.messages import plain
 from bigkernel.monitor.transport.plugin import state_of
 from bigkernel.storage import run_lock
 from bigkernel.storage.run_status import command_of, survey
+from bigkernel.storage.visible import visible
 
 State = dict[str, Any]
 Show = Callable[[State], None]
@@ -259,7 +260,7 @@ class Log:
             told = event["kind"] == "end" and event["text"].startswith(job["state"])  # by the line of the job itself
             if not told and (until is None or event["time"] > until):
                 at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-                self._write(f"{at} {printable(event['text'])}")
+                self._write(f"{at} {visible(event['text'])}")
         self._until[job["id"]] = max((event["time"] for event in job["events"]), default=0.0)
 
     def _say(self, key: str, mark: str, words: str) -> None:
@@ -275,7 +276,7 @@ def _progress(job: State) -> Iterator[tuple[str, str, str]]:
             yield sweep["token"], str(done(sweep)), sentence(sweep)
     if job["step"]:
         what, count, total = (job["step"][key] for key in ("what", "done", "total"))
-        yield f"step {what}", str(count), f"{printable(what)}: {count:,} of {total:,}"
+        yield f"step {what}", str(count), f"{visible(what)}: {count:,} of {total:,}"
 
 
 @contextmanager
@@ -294,7 +295,7 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda state: live.update(drawn(state), refresh=True)
     else:
-        yield Log(click.echo)
+        yield Log(say)
 
 
 @contextmanager

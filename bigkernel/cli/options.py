@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bigkernel.cli.said import say
 from bigkernel.errors import BigKernelError
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ class Where:
         """Say on standard error what begins, before the libraries load that it takes."""
         if self.cluster == "local":
             count = "one worker a processor" if self.workers is None else f"{self.workers} workers"
-            click.echo(f"bigkernel: starting {count} on this machine …", err=True)
+            say(f"bigkernel: starting {count} on this machine …", err=True)
         elif self.cluster != "threads":
-            click.echo(f"bigkernel: connecting to {self.cluster} …", err=True)
+            say(f"bigkernel: connecting to {self.cluster} …", err=True)
 
     def connect(self) -> AbstractContextManager[Client]:
         """A client of the cluster, for a block."""
@@ -192,18 +193,18 @@ def execution(
         if where.cluster != "threads":
             client = stack.enter_context(where.connect())
             if not quiet:
-                click.echo(f"dashboard: {client.dashboard_link}", err=True)
+                say(f"dashboard: {client.dashboard_link}", err=True)
         if not quiet and (run or where.cluster != "threads"):
             certificates = f" --tls {shlex.quote(where.tls)}" if where.tls and not run else ""
             place = shlex.quote(run) if run else client.scheduler.address
-            click.echo(f"to watch: bigkernel watch {place}{certificates}", err=True)
+            say(f"to watch: bigkernel watch {place}{certificates}", err=True)
         stack.enter_context(progress(enabled=not quiet))
         try:
             with executing(client, run=run, resume=resume, command=sys.argv):
                 yield
         except KeyboardInterrupt:
             if run:
-                click.echo(_kept(run), err=True)
+                say(_kept(run), err=True)
             raise
         finally:
             _leave_report(run, report, quiet=quiet)
@@ -217,7 +218,7 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
         with suppress(OSError):  # it stays in the run
             found = Path(shutil.move(found, target))
     if not quiet:
-        click.echo(f"report: {found}", err=True)
+        say(f"report: {found}", err=True)
 
 
 def _kept(run: str) -> str:

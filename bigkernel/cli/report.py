@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from bigkernel.cli.options import json_option
+from bigkernel.cli.said import say
 from bigkernel.monitor.terminal.figures import show
 
 
@@ -28,6 +29,6 @@ def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     if as_json:
         show(reports.figures(run), as_json=True)
     elif page is not None:
-        click.echo(page)
+        say(page)
     if open_it and page is not None and not webbrowser.open(Path(page).absolute().as_uri()):
-        click.echo(f"no browser was found to show {page}", err=True)
+        say(f"no browser was found to show {page}", err=True)

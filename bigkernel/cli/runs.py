@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigkernel.cli.options import Where, cluster_options, json_option
+from bigkernel.cli.said import say
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
+from bigkernel.storage.visible import visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -52,7 +54,7 @@ def runs(directory: str, as_json: bool) -> None:
     if open_ and command:
         if "--resume" not in command:
             command = [*command, "--resume"]
-        click.echo(f"to go on: {shlex.join(command)}")
+        say(f"to go on: {shlex.join(command)}")
 
 
 def _cells(state: RunState, directory: str) -> list[Text]:
@@ -66,7 +68,7 @@ def _cells(state: RunState, directory: str) -> list[Text]:
         str(state.repeats or ""),
         datetime.fromtimestamp(state.changed).strftime("%Y-%m-%d %H:%M"),
     ]
-    return [Text(name), Text(state.state, style=colours[state.state]), *map(Text, plain)]
+    return [Text(visible(name)), Text(state.state, style=colours[state.state]), *map(Text, plain)]
 
 
 @click.command("worker-check")

@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import click
 
+from bigkernel.cli.said import say
 from bigkernel.errors import Stalled
-from bigkernel.monitor.format import printable
+from bigkernel.storage.visible import visible
 
 
 @click.command()
@@ -56,9 +57,9 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
                 run = run_here(source)
                 if not run:
                     raise
-                click.echo(f"{error}; its run directory is {printable(run)}", err=True)
+                say(f"{error}; its run directory is {visible(run)}", err=True)
                 code = follow(Directory(run), show, seconds, once=once)
     except KeyboardInterrupt:
-        click.echo("watching ended; the job goes on", err=True)
+        say("watching ended; the job goes on", err=True)
         code = CODES["interrupted"]
     ctx.exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from bigkernel.cluster.tls_files import check_credentials
 from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.storage.visible import log_of
 
 PATIENT = {
     "distributed.comm.retry.count": 3,
@@ -27,7 +27,7 @@ PATIENT = {
     "distributed.comm.timeouts.tcp": "30s",
 }
 _SCHEMES = ("tcp", "tls", "ucx", "inproc")
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 @contextmanager

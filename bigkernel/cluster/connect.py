@@ -14,7 +14,6 @@ only the part under `bigkernel:` is read: Dask's own configuration can load code
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -54,8 +53,9 @@ from bigkernel.errors import ConfigError, Stalled
 from bigkernel.monitor.dashboard import server as dashboard_server
 from bigkernel.monitor.sinks import install_monitor
 from bigkernel.monitor.transport.plugin import Monitor
+from bigkernel.storage.visible import log_of
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 @contextmanager

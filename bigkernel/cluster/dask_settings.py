@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import socket
 import warnings
@@ -19,6 +18,7 @@ import dask
 
 from bigkernel.cluster.attach import PATIENT
 from bigkernel.config import settings
+from bigkernel.storage.visible import log_of
 
 # Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time
 _QUIET = {
@@ -29,7 +29,7 @@ _QUIET = {
 # read by BLAS libraries when they load, that is before any code of ours runs in a worker
 _BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 START_SECONDS = 30  # a worker process may take so long to start, however small stall-seconds is
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def first_cause(error: BaseException) -> str:

@@ -8,7 +8,6 @@ submitted in their place, as often as it takes. Whole jobs in one allocation: cl
 from __future__ import annotations
 
 import importlib
-import logging
 import re
 import shlex
 import shutil
@@ -40,6 +39,7 @@ from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.storage.visible import log_of
 
 _ASK_SECONDS = 60  # SLURM itself gives up after less
 LOST_SECONDS = 30  # a worker that is gone for this long does not come back: its job has ended
@@ -59,7 +59,7 @@ _NOTHING: dict[str, Any] = {
     "job-directives-skip": [],
     "scheduler-options": {},
 }
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import logging
 import shlex
 import sys
 import tempfile
@@ -32,11 +31,12 @@ from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.config import Settings, settings
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import BigKernelError, ConfigError, Stalled
+from bigkernel.storage.visible import log_of
 
 _CONNECT_SECONDS = 30  # for a connection, and for logging in
 AGAIN_SECONDS = 30  # a host whose session ended is tried again this often
 _END_SECONDS = 20  # for what a session has started to end
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ authority), then the key, in one file.
 from __future__ import annotations
 
 import datetime
-import logging
 import os
 import stat
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bigkernel.errors import ConfigError
+from bigkernel.storage.visible import log_of
 
 ROLES = ("scheduler", "worker", "client")
 # schedulers and workers call one another, so both listen and connect; a client's certificate is no server's
@@ -38,7 +38,7 @@ PURPOSES = {
 }
 SOON_DAYS = 7  # certificates that end within these are used, with a warning
 _LARGEST_BYTES = 2**20  # of a PEM file
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def check_credentials(directory: str | os.PathLike[str], roles: Sequence[str] = ROLES) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 import shlex
 import shutil
@@ -28,9 +27,10 @@ from bigkernel.monitor.sinks import send_to_scheduler, write_journal
 from bigkernel.storage.atomic_write import clear_orphans, write_json
 from bigkernel.storage.run_directory import make_directory
 from bigkernel.storage.run_lock import locked
+from bigkernel.storage.visible import log_of
 
 _LONGEST_TITLE = 200
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 ExecutorChoice: TypeAlias = Client | Literal["serial", "threads"] | None  # what users pass as `client`
 
 

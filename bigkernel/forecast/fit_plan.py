@@ -25,6 +25,7 @@ from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.forecast.time_model import Forecast, Work
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.storage.corpus import Corpus
+from bigkernel.storage.visible import visible
 from bigkernel.streaming.plan import Plan
 
 _QUIET_SHARE = 0.9  # of the processors, at least, that a calibration had for itself
@@ -136,7 +137,7 @@ def echo_stages(stage_seconds: Mapping[str, float]) -> None:
     table.add_column("share %", justify="right", no_wrap=True)
     total = sum(stage_seconds.values())
     for stage, seconds in stage_seconds.items():
-        table.add_row(stage, f"{seconds:,.2f}", f"{100 * seconds / max(total, 1e-12):.1f}")
+        table.add_row(Text(visible(stage)), f"{seconds:,.2f}", f"{100 * seconds / max(total, 1e-12):.1f}")
     Console().print(table)
 
 
@@ -157,7 +158,7 @@ def echo_origin(calibration: Calibration) -> None:
 
 def echo(text: str) -> None:
     """Print a sentence, broken where the terminal ends."""
-    Console().print(Text(text))
+    Console().print(Text(visible(text, lines=True)))
 
 
 def rates_of(calibration: Calibration) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import logging
 import os
 import shutil
 import threading
@@ -23,12 +22,13 @@ from typing import BinaryIO
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.readers.source import is_gzip, open_stream
 from bigkernel.storage.atomic_write import require_free, writing
+from bigkernel.storage.visible import log_of
 
 WAIT_SECONDS = 20.0  # to connect, and between two pieces of an answer
 RATE_BYTES = 20_000  # a second: a mirror has WAIT_SECONDS and the time that its file takes at this rate
 _SLACK_BYTES = 2**16  # compressed or decoded content may exceed the stated size by so much
 _PIECE_BYTES = 2**16
-_logger = logging.getLogger(__name__)
+_logger = log_of(__name__)
 
 Progress = Callable[[int, int | None], None]
 

@@ -15,11 +15,6 @@ _POWERS = ("", "k", "M", "G", "T", "P")
 _SPANS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 
-def printable(text: object) -> str:
-    """Text from outside without anything that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(text))
-
-
 # -- time ------------------------------------------------------------------------------------------------------------
 
 

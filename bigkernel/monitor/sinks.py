@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from pathlib import Path
@@ -14,8 +13,9 @@ from bigkernel.monitor.scope import Scope
 from bigkernel.monitor.transport.journal import Journal
 from bigkernel.monitor.transport.plugin import Monitor
 from bigkernel.monitor.transport.relay import Relay
+from bigkernel.storage.visible import log_of
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _installed: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
 
 

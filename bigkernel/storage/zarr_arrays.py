@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -30,6 +29,7 @@ from bigkernel.storage import seals
 from bigkernel.storage.atomic_write import publishing
 from bigkernel.storage.chunk_marks import Marks
 from bigkernel.storage.retry import retry
+from bigkernel.storage.visible import log_of
 
 ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
 _NUMERIC = "biuf"
@@ -40,7 +40,7 @@ _OTHERS = "swapped, exchanged or older"
 _SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
 _ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
 _RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
-_logger = logging.getLogger(__name__)
+_logger = log_of(__name__)
 
 
 def create(

@@ -12,7 +12,6 @@ from bigkernel.monitor.format import (
     moment,
     percent,
     plainly,
-    printable,
     quantity,
     rounds_in_words,
     size,

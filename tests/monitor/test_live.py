@@ -218,7 +218,7 @@ def test_text_from_outside_is_neither_markup_nor_control_codes():
     job["sweeps"].append(before)
     state["jobs"].append(after)
     text = text_of(state, 120)
-    assert "[bold]x[/bold]  [31m  abc next [link=http://x]" in text
+    assert "[bold]x[/bold] \\x1b[31m\\x07\\u202eabc\\nnext [link=http://x]" in text
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 

@@ -201,7 +201,7 @@ def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock,
         emit(SegmentDone(receipt(0, PLAN.segments[0]), 1, 10))
         emit(Incident("worker", "worker [w1] lost"))
     lines = screen.lines()
-    assert lines[0] == "[bold]kernel 1 of 2[/bold] :warning: [31m"
+    assert lines[0] == "[bold]kernel 1 of 2[/bold] :warning:\\x1b[31m"
     assert "moments: worker [w1] lost" in [line.strip() for line in lines]
 
 

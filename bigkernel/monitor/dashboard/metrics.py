@@ -7,7 +7,6 @@ keep what a scheduler that is gone has counted. Without prometheus_client there 
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from distributed import Status
 from bigkernel.monitor.clock import steady
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport.plugin import board_of
+from bigkernel.storage.visible import all_visible, log_of
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 MOST_WORKERS = 20  # of a sweep that have a series of their own, those with the highest peaks
+MOST_LETTERS = 200  # of a label
 MOST_NAMES = 32  # values of a label whose names come with the messages; the others are added up as "other"
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 Totals = dict[str, dict[str, float]]
 # key of `Board.totals`: name (`_total` is added), label or "" for the one known value, help, values known beforehand
@@ -225,12 +226,18 @@ class Collector:
                     if board is not None:
                         self._count(key, board)
                         jobs.extend(board.snapshot(steady())["jobs"])
-                return list(families(totals_of((self._left, *self._totals.values())), jobs))
+                return [_in_letters(one) for one in families(totals_of((self._left, *self._totals.values())), jobs)]
         except Exception as error:
             if not self._failed:
                 _log.warning("no metrics of jobs: %s: %s", type(error).__name__, error)
             self._failed = True
             return []
+
+
+def _in_letters(metric: Metric) -> Metric:
+    """A metric whose labels are text that can be written and read."""
+    metric.samples = [one._replace(labels=all_visible(one.labels, most=MOST_LETTERS)) for one in metric.samples]
+    return metric
 
 
 _collector: Collector | None = None

@@ -7,7 +7,6 @@ place, and is logged once for each open page; the others go on.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,9 +22,10 @@ from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_fa
 from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
 from bigkernel.monitor.dashboard.page_map import RowMap
 from bigkernel.monitor.transport.plugin import state_of
+from bigkernel.storage.visible import all_visible, log_of
 
 EVERY_MILLISECONDS = 1000
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _NOTHING: dict[str, Any] = {"jobs": [], "workers": {}}
 
 
@@ -40,7 +40,7 @@ class Facts:
 
     def update(self, state: State, job: State, sweep: State | None) -> None:
         """Send the texts about this sweep of this job, if they are others than before."""
-        facts = self._make(state, job, sweep)
+        facts = all_visible(self._make(state, job, sweep))
         if self.carrier.tags != [facts]:
             self.carrier.tags = [facts]
 

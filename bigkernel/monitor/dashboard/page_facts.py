@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigkernel.monitor.format import duration, eta, flops_rate, percent, size
+from bigkernel.storage.visible import visible
 
 _STATES = {"lost": "driver lost"}  # what is said instead
 
@@ -127,7 +128,7 @@ def title(job: Mapping[str, Any] | None, sweep: Mapping[str, Any] | None) -> str
     if job is None:
         return "bigkernel"
     done = f"{percent(sweep['rows_done'], max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
-    return f"{done}{job['title']} · bigkernel"
+    return f"{done}{visible(job['title'], most=200)} · bigkernel"
 
 
 def rate(sweep: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from bokeh.models.annotations import Span
 
 from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
 from bigkernel.monitor.format import duration, percent, size
+from bigkernel.storage.visible import visible
 
 _STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "publish", "merge", "solve")
 
@@ -95,12 +96,12 @@ class Stages:
         longest, total = max([*found.values(), 1e-9]), sum(found.values()) or 1.0
         unit, per = ("h", 3600.0) if longest > 7200 else ("min", 60.0) if longest > 600 else ("s", 1.0)
         data = {
-            "stage": stages,
+            "stage": (named := [visible(stage, most=200) for stage in stages]),
             "seconds": [found[stage] / per for stage in stages],
             "text": [f"{duration(found[stage])} ({percent(found[stage], total)})" for stage in stages],
         }
-        if self.root.y_range.factors != stages[::-1]:
-            self.root.y_range.factors = stages[::-1]
+        if self.root.y_range.factors != named[::-1]:
+            self.root.y_range.factors = named[::-1]
         if replace(self._source, data):
             self.root.xaxis.axis_label = f"time ({unit})"
             self.root.x_range.end = longest / per * 1.75  # room for the text
@@ -157,7 +158,7 @@ class Memory:
                 "right": [place + 0.35 for place in places],
                 "now": [value / 1e9 for value in now],
                 "peak": [value / 1e9 or -1 for value in peaks],
-                "worker": names,
+                "worker": [visible(name, most=200) for name in names],
                 "now_text": [size(value) for value in now],
                 "peak_text": [size(value) if value else "not known yet" for value in peaks],
                 "state": [living[name]["status"] if name in living else "gone" for name in names],

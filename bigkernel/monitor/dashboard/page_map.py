@@ -11,6 +11,7 @@ from bokeh.models import CategoricalColorMapper, ColumnDataSource, FixedTicker, 
 from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
 from bigkernel.monitor.format import quantity
 from bigkernel.monitor.state.progress import STATES
+from bigkernel.storage.visible import visible
 
 _ASPECT = 5.0  # cells a line for one line
 _LABEL_HEIGHT = 60.0  # pixels that the label of the axis takes
@@ -71,7 +72,7 @@ class RowMap:
         ran_on, attempts = {**sweep.get("ran_on", {}), **sweep["running_on"]}, sweep["attempts"]
         found: dict[str, list[Any]] = {"state": [STATES[letter] for letter in sweep["states"]]}
         places = [str(i) for i in range(len(found["state"]))]
-        found["worker"] = [ran_on.get(i, "") for i in places]
+        found["worker"] = [visible(ran_on.get(i, ""), most=200) for i in places]
         found["attempts"] = [
             attempts.get(i, int(letter != "w")) for i, letter in zip(places, sweep["states"], strict=True)
         ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import logging
 import socket
 import weakref
 from typing import Any
@@ -26,10 +25,11 @@ from tornado.web import Application
 from bigkernel.config import settings
 from bigkernel.monitor.dashboard import metrics
 from bigkernel.monitor.transport.plugin import NAME, Monitor, state_of
+from bigkernel.storage.visible import log_of
 
 PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
 STATE = "bigkernel/state.json"
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _shown: weakref.WeakSet[Application] = weakref.WeakSet()
 _failed: weakref.WeakSet[Application] = weakref.WeakSet()
 

@@ -24,6 +24,7 @@ from rich.text import Text
 from bigkernel.monitor.format import MISSING as MISSING
 from bigkernel.monitor.report.rendering import render_page
 from bigkernel.storage.atomic_write import writing
+from bigkernel.storage.visible import visible
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ class Table:
         """Print it, one line a record, no cell wrapped."""
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0), show_edge=False)
         for column in self.shown:
-            table.add_column(Text(column.header), justify="left" if column.left else "right", no_wrap=True)
+            table.add_column(Text(visible(column.header)), justify="left" if column.left else "right", no_wrap=True)
         for record in self.records:
-            table.add_row(*(Text(column.text(record)) for column in self.shown))
+            table.add_row(*(Text(visible(column.text(record))) for column in self.shown))
         (console or Console()).print(table)
 
     def write_csv(self, path: Path) -> None:

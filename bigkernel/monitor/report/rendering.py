@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bigkernel.monitor.format import duration
+from bigkernel.storage.visible import visible
 
 
 @cache
@@ -21,6 +22,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+        finalize=_in_letters,
     )
     environment.filters |= {"unbroken": _unbroken, "data_url": _data_url, "duration": duration, "places": _places}
     return environment
@@ -34,6 +36,11 @@ def render_page(**values: Any) -> str:
 def draw(name: str, **values: Any) -> Markup:
     """Render a macro of `drawings.html`."""
     return Markup(getattr(_drawings(), name)(**values))
+
+
+def _in_letters(value: Any) -> Any:
+    """A value as the page shows it: text from outside in letters; what is made by our own templates as it is."""
+    return visible(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache

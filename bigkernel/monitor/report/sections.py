@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 from collections.abc import Callable
@@ -14,8 +13,9 @@ from bigkernel.monitor.report import measured, outcome
 from bigkernel.monitor.report.attempts import Attempt
 from bigkernel.monitor.report.facts import Facts
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.storage.visible import log_of
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _MOST_EVENTS = 200
 _INCIDENTS = {
     "resume": "taken over",

@@ -6,7 +6,6 @@ Nothing is shown for the first half second, so that short sweeps stay silent.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -30,17 +29,18 @@ from bigkernel.monitor.events import (
     SweepEnded,
     SweepStarted,
 )
-from bigkernel.monitor.format import left_of, printable, quantity
+from bigkernel.monitor.format import left_of, quantity
 from bigkernel.monitor.scope import Scope, observe
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.state.progress import Progress
 from bigkernel.monitor.terminal.live import Part, ascii_letters, bar_line, done, merging, sentence, sweep_line
 from bigkernel.monitor.transport.messages import message_of
+from bigkernel.storage.visible import log_of, visible
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5
 _REFRESHES = 4  # of the bar, a second
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class _Screen:
@@ -127,7 +127,7 @@ class _Display:
 
     def _print(self, event: Incident | Note) -> None:
         what = f"{self._sweep.what}: " if isinstance(event, Incident) and self._sweep is not None else ""
-        text = "\n".join(map(printable, f"{what}{event.text}".split("\n")))
+        text = visible(f"{what}{event.text}", lines=True)
         self._console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def _draw(self) -> None:
@@ -146,7 +146,7 @@ class _Display:
         """Say for a log how far the work is; empty when it is done."""
         if self._step is not None:
             step, seconds = self._step, self._left(now)
-            counted = f"{printable(step.what)}: {step.done:,} of {step.total:,}"
+            counted = f"{visible(step.what)}: {step.done:,} of {step.total:,}"
             return "" if step.done >= step.total else f"{counted}, {seconds}" if seconds else counted
         assert self._sweep is not None
         found = self._sweep.snapshot(now)

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bigkernel.monitor.format import duration, flops, printable, size
+from bigkernel.monitor.format import duration, flops, size
+from bigkernel.storage.visible import visible
 
 
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
@@ -21,12 +22,12 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     from rich.text import Text
 
     table = Table(
-        title=Text(title) if title else None, title_justify="left", show_header=False, box=None, pad_edge=False
+        title=Text(visible(title)) if title else None, title_justify="left", show_header=False, box=None, pad_edge=False
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in figures.items():
-        table.add_row(Text(name.replace("_", " ")), Text(printable(readable(name, value))))
+        table.add_row(Text(visible(name.replace("_", " "))), Text(visible(readable(name, value))))
     Console(soft_wrap=False).print(table)
 
 

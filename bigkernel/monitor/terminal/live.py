@@ -15,7 +15,8 @@ from typing import Any
 
 from rich.text import Text
 
-from bigkernel.monitor.format import flops_rate, left_of, percent, printable, quantity, size, spell
+from bigkernel.monitor.format import flops_rate, left_of, percent, quantity, size, spell
+from bigkernel.storage.visible import visible
 
 Data = Mapping[str, Any]
 
@@ -102,7 +103,7 @@ def sentence(sweep: Data) -> str:
         f"{_busy(sweep):,} busy" if _busy(sweep) else "",
         *_troubles(sweep),
     ]
-    return f"{printable(sweep['what'])}: {', '.join(part for part in parts if part)}"
+    return f"{visible(sweep['what'])}: {', '.join(part for part in parts if part)}"
 
 
 # -- lines -----------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def bar_line(what: str, fraction: float | None, parts: Sequence[Part], width: in
 
     `fraction` of the bar is full; None: nobody knows how much.
     """
-    name = Text(printable(what))
+    name = Text(visible(what))
     name.truncate(max(8, width // 4), overflow="ellipsis")
     shown = [part for part in parts if part.text]
     room = width - name.cell_len - _NARROWEST_BAR
@@ -217,7 +218,7 @@ def workers_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
             percent(now["memory_bytes"], now["limit_bytes"]) if now else "–",
         ]
         state = str(now["status"]) if now else "lost" if share["lost"] else "running"
-        line = Text(printable(name if state == "running" else f"{state} {name}"))
+        line = Text(visible(name if state == "running" else f"{state} {name}"))
         line.truncate(place - 1, overflow="ellipsis")
         line.pad_right(place - line.cell_len)
         line.append("".join(f"{cell:>10}" for cell in cells))
@@ -245,20 +246,20 @@ def _sweep_lines(sweep: Data, workers: Data, width: int) -> Iterator[Text]:
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
     total = sum(seconds for _, seconds in stages)
     if total > 0:
-        yield Text("stages: " + ", ".join(f"{printable(name)} {percent(value, total)}" for name, value in stages))
+        yield Text("stages: " + ", ".join(f"{visible(name)} {percent(value, total)}" for name, value in stages))
     yield from workers_lines(sweep, workers, width)
 
 
 def _ended_line(sweep: Data) -> Text:
     words = sweep["error"] or f"{sweep['rows']:,} rows in {spell(sweep['elapsed_seconds'])}"
-    return Text.assemble((printable(sweep["what"]), "bold"), f"  {printable(sweep['state'])}: {printable(words)}")
+    return Text.assemble((visible(sweep["what"]), "bold"), f"  {visible(sweep['state'])}: {visible(words)}")
 
 
 def job_lines(job: Data, workers: Data, width: int) -> Iterator[Text]:
     """A running job: its sweeps, what its driver does, and what happened last."""
     place = f"{job['host']}:{job['pid']}" if job["pid"] else job["host"]
-    yield Text(printable(job["title"]), style="bold")
-    about = [f"running for {spell(job['elapsed_seconds'])}", printable(place), printable(job["run"])]
+    yield Text(visible(job["title"]), style="bold")
+    about = [f"running for {spell(job['elapsed_seconds'])}", visible(place), visible(job["run"])]
     yield Text("  " + " · ".join(filter(None, about)), style="dim")
     ended = [sweep for sweep in job["sweeps"] if sweep["ended"] is not None]
     if len(ended) > _SWEEPS:
@@ -273,7 +274,7 @@ def job_lines(job: Data, workers: Data, width: int) -> Iterator[Text]:
         inner.append(bar_line(str(step["what"]), step["done"] / max(1, step["total"]), [counted], width - 2))
     for event in job["events"][-_EVENTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-        inner.append(Text.assemble((f"{at} ", "dim"), printable(event["text"])))
+        inner.append(Text.assemble((f"{at} ", "dim"), visible(event["text"])))
     for line in inner:
         yield Text.assemble("  ", line)
 
@@ -281,9 +282,9 @@ def job_lines(job: Data, workers: Data, width: int) -> Iterator[Text]:
 def ended_job_line(job: Data) -> Text:
     """A job that has ended."""
     at = time.strftime("%H:%M:%S", time.localtime(job["ended"]))
-    words = f" {at} after {spell(job['elapsed_seconds'])}: {printable(job['title'])}"
-    error = f": {printable(job['error'])}" if job["error"] else ""
-    return Text.assemble((printable(job["state"]), _COLOURS.get(job["state"], "")), words, error)
+    words = f" {at} after {spell(job['elapsed_seconds'])}: {visible(job['title'])}"
+    error = f": {visible(job['error'])}" if job["error"] else ""
+    return Text.assemble((visible(job["state"]), _COLOURS.get(job["state"], "")), words, error)
 
 
 def run_lines(run: Data) -> Iterator[Text]:
@@ -294,17 +295,15 @@ def run_lines(run: Data) -> Iterator[Text]:
     if run["segments"]:
         kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
     if run["holder"]:
-        yield Text(f"{printable(run['holder'])} is at work, without a journal; {kept}")
+        yield Text(f"{visible(run['holder'])} is at work, without a journal; {kept}")
         return
     if run["died"]:
-        yield Text(
-            f"the driver ({printable(run['died'])}) died {spell(run['silent_seconds'])} ago; {kept}", style="bold"
-        )
+        yield Text(f"the driver ({visible(run['died'])}) died {spell(run['silent_seconds'])} ago; {kept}", style="bold")
     elif run["unfinished"]:
-        yield Text(f"no driver is at work in {printable(run['path'])}; {kept}")
+        yield Text(f"no driver is at work in {visible(run['path'])}; {kept}")
     elif not run["told"]:
         without = "its last driver kept no journal" if run["journal"] else "it has no journal"
-        yield Text(f"{printable(run['path'])} is finished; {without}, which would tell more")
+        yield Text(f"{visible(run['path'])} is finished; {without}, which would tell more")
     if run["died"] and run["on_workers"]:
         age = run["receipt_seconds"] if run["segments_done"] else None
         if age is not None and age < _FRESH_SECONDS:
@@ -313,14 +312,14 @@ def run_lines(run: Data) -> Iterator[Text]:
             yield Text("workers may still be publishing")
     if run["unfinished"] and run["command"]:
         again = [] if "--resume" in run["command"] else ["--resume"]
-        yield Text(f"to go on: {printable(shlex.join([*run['command'], *again]))}", overflow="fold", no_wrap=False)
+        yield Text(f"to go on: {visible(shlex.join([*run['command'], *again]))}", overflow="fold", no_wrap=False)
 
 
 def no_job(state: Data) -> str:
     """Return the line that is shown where no job has begun; a state of a scheduler has its `address`."""
     if state.get("starting"):
         return f"starting {state['starting']} workers …"
-    place = printable(state.get("address", ""))
+    place = visible(state.get("address", ""))
     return f"no job has begun here yet; start one with --cluster {place}" if place else "no job has begun here yet"
 
 

@@ -6,7 +6,6 @@ are done, and which were on a worker that is gone. The dashboard page, the JSON,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +15,11 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from bigkernel.monitor.clock import steady
 from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.transport.messages import TOPIC
+from bigkernel.storage.visible import log_of
 
 NAME = "bigkernel"
 _PREFIX = "bigkernel-"
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class Monitor(SchedulerPlugin):
