@@ -94,6 +94,7 @@ def deform(
     from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
     from bigkernel.storage.atomic_write import free_bytes, require_free
     from bigkernel.storage.corpus import open_corpus
+    from bigkernel.storage.targets import require_apart, require_target
 
     corpus = open_corpus(source)
     deformation = deformation_of(
@@ -101,6 +102,8 @@ def deform(
     )
     rows = deformed_rows(corpus, n_rows, deformation, chunk_rows=chunk_rows)
     figures = _planned(corpus, rows, recipe, deformation)
+    require_target(target, "the corpus")
+    require_apart({"run": run, "corpus": target})
     if not resume:  # then some of them are there
         require_free(target, figures["raw_bytes"], "the corpus")
     if picture is not None:

@@ -98,6 +98,7 @@ def ingest(
     from bigkernel.ingest.convert import ingest as ingest_sources
     from bigkernel.ingest.split import Split
     from bigkernel.monitor.terminal.bar import bar
+    from bigkernel.storage.targets import require_apart, require_target
 
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
@@ -105,6 +106,8 @@ def ingest(
         raise click.UsageError(f"--labels: {len(labels)} files for {len(sources)} sources; give one for each, or none")
     if split_by == "group" and not split:
         raise click.UsageError("--split-by needs --split NAME=SHARE")
+    require_target(corpus, "the corpus")
+    require_apart({"run": run, "corpus": corpus})
     start = time.perf_counter()
     shares = Split(_shares(split), split_by, seed) if split else None
     opened = _opened(sources, labels, label_map, reading)

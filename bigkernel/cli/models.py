@@ -18,9 +18,11 @@ from bigkernel.cli.options import (
     overwrite_option,
     run_options,
 )
+from bigkernel.cli.said import say
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.figures import show
+from bigkernel.storage.targets import claimed, require_apart, require_target
 
 if TYPE_CHECKING:
     from bigkernel.engine.rows import Rows
@@ -189,10 +191,10 @@ def fit(
     opened = open_corpus(corpus)
     estimator = build(opened, options)
     judged = _open_held_out(held_out, opened) if held_out else None
-    _require_target(model, overwrite)
+    _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
-    with execution(where, run=run, resume=resume, quiet=as_json):
+    with claimed(model, "the model"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         estimator.fit(rows)
         seconds = time.perf_counter() - start
@@ -272,21 +274,29 @@ def _of_training(estimator: Any, corpus: Corpus, rows: Rows) -> dict[str, Any]:
     try:
         return judge_on_training(estimator, corpus, rows, pictures=True)
     except Exception as error:
-        click.echo(
-            f"the model is saved, but was not judged on training rows: {type(error).__name__}: {error}", err=True
-        )
+        say(f"the model is saved, but was not judged on training rows: {type(error).__name__}: {error}", err=True)
         return {}
 
 
-def _require_target(path: str, overwrite: bool) -> None:
+def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, needed_bytes: int = 0) -> None:
     """Refuse a target that cannot be written before hours are spent."""
     if os.path.exists(path) and not overwrite:
         raise DataError(f"{path}: already exists; choose another path or give --overwrite")
-    parent = os.path.dirname(os.path.abspath(path))
-    while not os.path.exists(parent):
-        parent = os.path.dirname(parent)
-    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
-        raise DataError(f"{path}: {parent} cannot be written")
+    require_target(path, f"the {what}", needed_bytes=needed_bytes)
+    require_apart({"run": run, what: path})
+
+
+def _least_bytes(estimator: Any, corpus: Corpus) -> int:
+    """Bytes that a model takes at the least: landmarks, coefficients, and the sums that it keeps."""
+    from sklearn.pipeline import Pipeline
+
+    from bigkernel.solvers.descent_cost import AUTO_LEAST
+
+    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    width = getattr(last, "n_landmarks", corpus.n_features) or 0
+    keeps = getattr(last, "solver", "direct") == "direct" or width < AUTO_LEAST  # its sums
+    square = width**2 if keeps and getattr(last, "solver", "") != "cg" else 0
+    return 8 * (square + width * (corpus.n_features + max(1, len(corpus.info.classes))))
 
 
 @click.command()
@@ -320,9 +330,9 @@ def predict(
     from bigkernel.storage.corpus import open_corpus
 
     loaded, opened = load_model(model), open_corpus(corpus)
-    _require_target(out, overwrite)
+    _require_target(out, overwrite, "prediction store", run=run)
     last, rows = split(loaded, opened)
-    with execution(where, run=run, resume=resume, quiet=as_json):
+    with claimed(out, "the prediction store"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
         seconds = time.perf_counter() - start

@@ -19,6 +19,8 @@ from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execu
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
+from bigkernel.storage.targets import claimed, require_apart, require_target
+from bigkernel.storage.visible import visible
 
 if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
@@ -108,13 +110,16 @@ def tune(
     if dry_run:
         _show_plan(search, rows, corpus, where, as_json=as_json)
         return
+    if run:
+        require_apart({"run": run, "best model": Path(out, "best.model")})
     target = _directory_for(out, overwrite=overwrite)
     # a name of our own: it is removed when the search has ended, or is begun anew
     own = target / ".tune.run" if run is None else None
     if own:
         _clear(own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
-    with execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
+    best = claimed(target / "best.model", "the best model")
+    with best, execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
@@ -145,6 +150,7 @@ def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, a
 def _directory_for(out: str, *, overwrite: bool) -> Path:
     """The directory of the results, made; refused if it holds those of another search."""
     target = Path(out)
+    require_target(target / "best.model", "the best model")
     if (target / "results.json").exists() and not overwrite:
         raise DataError(f"{out}: holds the results of a search already; choose another directory or give --overwrite")
     try:
@@ -237,7 +243,7 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     for name in (*names, label, "±"):
         table.add_column(name, justify="right", no_wrap=True)
     for record in shown:
-        cells = [f"{record[name]:.4g}" if isinstance(record[name], float) else str(record[name]) for name in names]
+        cells = [f"{record[name]:.4g}" if isinstance(record[name], float) else visible(record[name]) for name in names]
         table.add_row(*cells, f"{record['score']:.5f}", f"{record['standard_error']:.5f}")
     Console().print(table)
 

@@ -38,6 +38,7 @@ from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Moments, Targets
 from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
 from bigkernel.storage.atomic_write import publishing
+from bigkernel.storage.targets import claimed, require_target
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.row_maps import RowMap
@@ -284,6 +285,7 @@ class RowsEstimator(StatefulEstimator):
         Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` goes on with them.
         """
         check_is_fitted(self)
+        require_target(path, "the prediction store")
         rows = input_rows(self, X, reset=False)
         bounds = rows.bounds(settings())
         chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
@@ -292,7 +294,10 @@ class RowsEstimator(StatefulEstimator):
         predictor = self._spread_predictor() if std else self._predictor()
         flat = self._fitted.inputs.flat is not False  # type: ignore[union-attr]
         keep, resume = kept_for_run("predict")
-        with publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch:
+        with (
+            claimed(path, "the prediction store"),
+            publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
+        ):
             prediction_store.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
             writer = prediction_store.PredictionWriter(
                 predictor, str(scratch.absolute()), chunk_rows, decision, flat, std

@@ -26,6 +26,8 @@ from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.file_content import Content, decode, encode
 from bigkernel.estimators.fit_state import read_state, write_state
 from bigkernel.storage import zarr_arrays
+from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
@@ -41,8 +43,13 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
         A step that is not of bigkernel, or a parameter that cannot be stored.
     sklearn.exceptions.NotFittedError
     DataError
-        `path` exists and `overwrite` was not asked.
+        `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
+    PlanTooLarge
+        There is too little room for it.
+    RunLocked
+        Another driver is writing it, as for the whole of `bigkernel fit`.
     """
+    require_target(path, "the model")
     named = model.steps if isinstance(model, Pipeline) else [("model", model)]
     stored: dict[str, NDArray[Any]] = {}
     described = []
@@ -70,13 +77,10 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
             }
         )
         stored.update({f"{position}.{key}": value for key, value in content.arrays.items()})
-    zarr_arrays.publish(
-        path,
-        "model",
-        stored,
-        {"format": FORMAT, "pipeline": isinstance(model, Pipeline), "steps": described},
-        overwrite=overwrite,
-    )
+    about = {"format": FORMAT, "pipeline": isinstance(model, Pipeline), "steps": described}
+    require_free(path, sum(values.nbytes for values in stored.values()), "the model")
+    with claimed(path, "the model"):
+        zarr_arrays.publish(path, "model", stored, about, overwrite=overwrite)
 
 
 def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:

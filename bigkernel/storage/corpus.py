@@ -24,6 +24,7 @@ from bigkernel.config import settings
 from bigkernel.errors import DataError
 from bigkernel.storage import atomic_write, seals, zarr_arrays
 from bigkernel.storage.chunk_check import Looked, finite, look
+from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
 COLUMNS = ("y", "weight", "domain", "group")
@@ -263,7 +264,9 @@ class CorpusWriter:
 
     def __enter__(self) -> CorpusWriter:
         row_bytes = sum(math.prod(tail) * dtype.itemsize for tail, dtype in self._shapes.values())
+        require_target(self.target, "the corpus")
         with ExitStack() as stack:
+            stack.enter_context(claimed(self.target, "the corpus"))
             stack.enter_context(atomic_write.writing(self.target, passing=False))
             publishing = atomic_write.publishing(
                 self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume

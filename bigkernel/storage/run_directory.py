@@ -33,6 +33,7 @@ from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import seals, zarr_arrays
 from bigkernel.storage.atomic_write import clear_orphans, make_directories, write_json
 from bigkernel.storage.run_lock import Lock, locked
+from bigkernel.storage.targets import require_outside_stores
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
 FORMAT = 2
@@ -316,7 +317,8 @@ def _remove(directory: Path) -> None:
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Make a directory of a run; a DataError if that cannot be."""
+    """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
+    require_outside_stores(directory, "the run")
     try:
         make_directories(directory)
     except OSError as error:

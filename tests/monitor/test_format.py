@@ -63,7 +63,6 @@ WORDS = [
     *((size, value, text) for value, text in ((999_600, "1 MB"), (2**31, "2.15 GB"))),
     (percent, 213.81, "21,381 %"),
     (count, 65_536, "65,536"),
-    (printable, "a\x1b[2Jb\n", "a [2Jb "),  # text from outside moves no cursor
     # whatever a journal holds
     (rounds_in_words, [], "none"),
     (rounds_in_words, [{"equivocation": 0.5, "changed": 1.0}], "1; equivocation 0.50 → 0.50"),

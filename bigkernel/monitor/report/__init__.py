@@ -15,6 +15,7 @@ from typing import Any
 
 from bigkernel.monitor.report.facts import Facts, gather
 from bigkernel.monitor.report.sections import page_of
+from bigkernel.storage.targets import require_target
 
 NAME = "report.html"
 
@@ -32,9 +33,11 @@ def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
     Raises
     ------
     DataError
-        There is no run, or the page cannot be written.
+        There is no run, or the page cannot be written, or would lie inside a store.
     """
     target = Path(run) / NAME if path is None else Path(path)
+    if path is not None:
+        require_target(target, "the report")
     return page_of(gather(run)).write(target)
 
 

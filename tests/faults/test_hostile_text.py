@@ -1,0 +1,343 @@
+"""Text of others that wants to be obeyed: at every place where text leaves, it is letters and nothing else (F43).
+
+Names of files, classes, hosts, jobs and workers, lines of journals and errors, with escape sequences, control
+characters, marks of direction, markup, quotes, line ends, NUL, halves of surrogate pairs, and ten million letters.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.document import Document
+from bokeh.protocol import Protocol
+from made_run import make_run
+from page_reader import read as read_page
+from rich.console import Console
+from simulated import messages
+
+from bigkernel.cli import main
+from bigkernel.cli.said import say
+from bigkernel.monitor.dashboard.metrics import Collector
+from bigkernel.monitor.dashboard.page import Page
+from bigkernel.monitor.events import Incident, Note
+from bigkernel.monitor.report import write
+from bigkernel.monitor.report.page import Column, Table
+from bigkernel.monitor.scope import Scope, emit
+from bigkernel.monitor.state.board import Board
+from bigkernel.monitor.terminal.bar import progress
+from bigkernel.monitor.terminal.figures import show
+from bigkernel.monitor.terminal.live import picture
+from bigkernel.monitor.transport.journal import Journal
+from bigkernel.monitor.transport.journal import read as read_journal
+from bigkernel.storage.visible import MOST_LETTERS, all_visible, log_of, visible
+
+PACKAGE = Path(__file__).parents[2] / "bigkernel"
+OBEYED = "\x1b[2J\x1b]0;title\x07\x1b]8;;ftp:x\x1b\\\x9b31m\x00\x08\x7f\r\u202eexe.gnp\u2066\u200f\u200b\udc80"
+MARKUP = "<script>alert(1)</script>\"'&`[bold]{{ 7*7 }}"
+HOSTILE = f"{MARKUP}{OBEYED}\nsecond line"
+LONG = 10_000_000
+# what no terminal may be sent, whatever the colours that rich writes itself
+NEVER = set("\x00\x07\x08\x7f\x9b\u202e\u2066\u200f\u200b\udc80")
+
+
+def require_letters(text: str) -> None:
+    """Assert that text which has left holds nothing that is obeyed, and can be written."""
+    assert not NEVER & set(text), sorted(NEVER & set(text))
+    assert "\x1b" not in text
+    text.encode()
+
+
+# ---------------------------------------------------------------- the one function
+
+
+def test_what_is_obeyed_becomes_the_letters_of_its_escape():
+    assert visible("a\x1b[31mb\x07\u202e\udc80\x00") == "a\\x1b[31mb\\x07\\u202e\\udc80\\x00"
+    assert visible("a\nb\r\t") == "a\\nb\\r\\t"
+    assert visible("a\nb\r", lines=True) == "a\nb\\r"
+    assert visible("één\u00a0% … 漢字 🙂") == "één\u00a0% … 漢字 🙂"  # what is text stays text
+    require_letters(visible(HOSTILE))
+
+
+def test_every_character_is_shown_or_spelt():
+    everything = "".join(map(chr, range(0x3000))) + "\U000e0001\U0010ffff\ud800"
+    shown = visible(everything)
+    require_letters(shown)
+    assert all(letter.isprintable() or letter.isspace() for letter in shown)
+    assert not {letter for letter in shown if letter.isspace()} & set("\n\r\t\x0b\x0c\x85\u2028\u2029")
+
+
+def test_ten_million_letters_are_cut_and_counted():
+    assert visible("\x1b" * LONG) == "\\x1b" * MOST_LETTERS + "… (10,000,000 letters)"
+    assert all_visible({"\x1b": ["\x07", 3, None, {"a": HOSTILE}]}, most=4)["\\x1b"][3] == {
+        "a": f"{HOSTILE[:4]}… ({len(HOSTILE)} letters)"
+    }
+
+
+# ---------------------------------------------------------------- terminals
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def job_of(evil: str) -> dict[str, Any]:
+    """The state of a scheduler on which everything that has a name has this one."""
+    board = Board()
+    for message, now in messages(12, 2):
+        for key in ("title", "host", "run", "what", "worker", "executor"):
+            if key in message:
+                message[key] = evil
+        if "receipt" in message:
+            message["receipt"]["worker"] = evil
+            message["receipt"]["seconds"] = {evil: 1.0}
+        board.apply(message, now)
+    for kind, words in (("note", {"text": evil}), ("incident", {"incident": "worker", "text": evil, "worker": evil})):
+        board.apply({"kind": kind, "job": "simulated", "sweep": "simulated-sweep", **words}, now)
+    return {**board.snapshot(now), "workers": {}, "time": now}
+
+
+def test_what_watch_shows():
+    for evil in (HOSTILE, OBEYED * 100_000):
+        stream = io.StringIO()
+        console = Console(file=stream, width=100)
+        for line in picture(job_of(evil), 100):
+            console.print(line)
+        require_letters(stream.getvalue())
+        assert len(stream.getvalue()) < 10_000
+    assert "\\x1b[2J" in "".join(line.plain for line in picture(job_of(HOSTILE[len(MARKUP) :]), 200))
+
+
+def test_lines_above_the_bar(monkeypatch):
+    stream = Screen()
+    with progress(stream=stream):
+        emit(Note(HOSTILE))
+        emit(Incident("retry", HOSTILE, worker=HOSTILE))
+    assert "\\x1b[2J\\x1b]0;title\\x07" in stream.getvalue().replace("\n", "")
+    assert not NEVER & set(stream.getvalue())
+    assert "\x1b]" not in stream.getvalue()
+
+
+def test_figures_and_tables(capsys):
+    show({HOSTILE: HOSTILE, "classes": [HOSTILE, OBEYED]}, as_json=False, title=HOSTILE)
+    Table([Column("name", HOSTILE, left=True)], [{"name": HOSTILE}]).print(Console(width=400, soft_wrap=True))
+    say(HOSTILE)
+    say(HOSTILE, err=True)
+    said = capsys.readouterr()
+    require_letters(said.out)
+    require_letters(said.err)
+    assert said.out.replace("\n", "").count("\\u202e") >= 3
+
+
+def test_json_is_letters_whatever_it_holds(capsys):
+    show({"name": HOSTILE}, as_json=True)
+    said = capsys.readouterr().out
+    require_letters(said)
+    assert json.loads(said) == {"name": HOSTILE}
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def named(make_corpus, tmp_path) -> Path:
+    """A corpus whose directory, name and classes are hostile."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    made = make_corpus(rng.normal(size=(60, 3)), y=y, classes=(HOSTILE, "b" * 20_000))
+    return Path(shutil.move(made.path, tmp_path / "a\x1b[2J\u202e\udc80.corpus"))
+
+
+def test_commands_on_files_with_such_names(run, named, tmp_path):
+    model, job = tmp_path / "m\x1b]0;x\x07.model", tmp_path / "r\x1b[31m.run"
+    said = run("fit", named, model, "--landmarks", 10, "--run", job)
+    texts = [said.stdout, said.stderr]
+    for words in (
+        ["info", named],
+        ["info", model],
+        ["check", named],
+        ["score", model, named],
+        ["predict", model, named, tmp_path / "p\x1b[1m"],
+        ["runs", job],
+        ["report", job],
+        ["watch", job, "--once"],
+        ["watch", job],
+        ["plan", named, "--landmarks", 10],
+    ):
+        found = run(*words)
+        texts += [found.stdout, found.stderr]
+    for text in texts:
+        require_letters(text)
+    assert any("\\x1b" in text for text in texts)
+    assert "20,000" not in texts[0]
+    require_letters((job / "report.html").read_text(encoding="utf-8"))
+
+
+def test_errors_of_commands(run, tmp_path, named):
+    evil = "none\x1b[2J\x07\u202e"
+    for words, code in (
+        (["info", tmp_path / evil], 3),
+        (["fit", named, named], 3),
+        (["fit", tmp_path / evil, tmp_path / "m"], 3),
+        (["runs", tmp_path / evil], 3),
+        ([evil], 2),
+        (["fit", f"--{evil}"], 2),
+        (["fit", named, "m", "--sigma", evil], 2),
+        (["fit", named, "m", "--transform", evil], 2),
+        (["fit", named, "m", "--cluster", f"tcp://{evil}:1"], 8),
+        ([f"--{evil}"], 2),
+    ):
+        found = run(*words, code=code)
+        require_letters(found.output)
+
+
+def test_warnings_of_commands(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit), warnings.catch_warnings():
+        main(["runs", "none"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        from bigkernel.cli import _show_warning
+
+        _show_warning(HOSTILE, UserWarning)
+    require_letters(capsys.readouterr().err)
+
+
+# ---------------------------------------------------------------- logs
+
+
+def test_lines_of_logs(caplog):
+    log = log_of("bigkernel.hostile")
+    with caplog.at_level(logging.INFO):
+        log.warning("%s: %s of %d (%s)", HOSTILE, ValueError(HOSTILE), 3, Path("\x1b[2J"))
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            log.warning("it failed", exc_info=True)
+    shown = [logging.Formatter("%(funcName)s %(message)s").format(record) for record in caplog.records]
+    assert len(shown) == 2
+    for line in shown:
+        require_letters(line)
+        assert line.startswith("test_lines_of_logs ")  # who has logged it
+    assert "Traceback" in shown[1]
+
+
+def test_only_these_modules_write_to_a_terminal_or_a_log():
+    """What is said passes through `visible`: nobody else has a logger, echoes, or prints plain text."""
+    allowed = {
+        "getLogger": {"storage/visible.py"},
+        "echo": {"cli/said.py", "cli/follow.py"},  # the latter JSON alone, and `say` where it is a log
+        "print": {"monitor/terminal/figures.py", "cluster/ssh_remote.py"},  # JSON alone
+    }
+    found: dict[str, set[str]] = {name: set() for name in allowed}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            key = {"logging.getLogger": "getLogger", "click.echo": "echo", "print": "print"}.get(name)
+            if key:
+                found[key].add(str(path.relative_to(PACKAGE)))
+    assert found == allowed
+
+
+# ---------------------------------------------------------------- journals, reports, metrics, the page
+
+
+def test_a_journal_holds_ascii_and_gives_back_what_it_was_told(tmp_path):
+    journal = Journal(tmp_path, Scope(job="a", sweep="b"))
+    journal(Note(HOSTILE))
+    journal.close()
+    raw = (tmp_path / "journal.jsonl").read_bytes()
+    assert raw.isascii()
+    assert not set(raw) - set(range(32, 127)) - {10}
+    ((message, _),) = read_journal(tmp_path)
+    assert message["text"] == HOSTILE
+
+
+@pytest.mark.parametrize("evil", [HOSTILE, OBEYED * 3000], ids=["all", "long"])
+def test_a_report_is_written_and_is_letters(tmp_path, evil):
+    run = make_run(tmp_path / "digits.run", segments=30)
+    lines = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    for line in lines:
+        for key in ("title", "host", "what", "executor", "text", "worker", "error"):
+            if key in line:
+                line[key] = evil
+        if "receipt" in line:
+            line["receipt"]["worker"] = evil
+            line["receipt"]["seconds"] = {evil: 1.0}
+    score = {"of": evil, "corpus": evil, "rows": 3, "error_percent": 50.0, "classes": [evil, "b"]}
+    score |= {"confusion": [[1, 2], [0, 0]], "worst": {"row": [1], "true": [evil], "predicted": ["b"], "margin": [1]}}
+    job = lines[-1]["job"]
+    lines.insert(-1, {**lines[0], "job": job, "time": lines[-1]["time"], "kind": "figures", "name": "score"})
+    lines[-2]["values"] = score
+    (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "command.json").write_text(json.dumps({"command": [evil, evil]}))
+    html = Path(write(run)).read_bytes().decode("utf-8")
+    require_letters(html)
+    page = read_page(html)
+    assert "\\x1b[2J" in page.text
+    assert "<script" not in html
+
+
+def test_labels_of_metrics():
+    prometheus_client = pytest.importorskip("prometheus_client")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    for evil in (HOSTILE, OBEYED * 100_000):
+        collector, board = Collector(), Board()
+        state = job_of(evil)
+        board.snapshot = lambda now, state=state: state  # type: ignore[method-assign]
+        collector._boards[0] = (lambda: True, lambda board=board: board)
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(collector)
+        text = prometheus_client.generate_latest(registry).decode("utf-8")
+        require_letters(text)
+        assert "bigkernel_sweep_rows{" in text
+        labels = [
+            value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+            for value in one.labels.values()
+        ]
+        assert max(map(len, labels)) < 2500
+        assert any("\\x1b[2J" in label for label in labels)
+
+
+@pytest.mark.parametrize("evil", [HOSTILE, OBEYED * 100_000], ids=["all", "long"])
+def test_the_page_sends_letters(evil):
+    page, document = Page(lambda: job_of(evil), "tcp://127.0.0.1:8786"), Document()
+    page.update()
+    page.attach(document, {})
+    assert page._failed == []
+    message = Protocol().create("PULL-DOC-REPLY", "1", document)
+    sent = message.content_json
+    assert sent.isascii() or sent.encode()
+    for text in (*texts_of(json.loads(sent)["doc"]), document.title):
+        require_letters(text)
+    assert len(sent) < 2_000_000
+
+
+def texts_of(value: Any) -> list[str]:
+    """Every text of nested data."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in inner for text in texts_of(item)]
+
+
+def test_the_state_as_json_is_ascii():
+    text = json.dumps(job_of(HOSTILE), allow_nan=False)  # as `dashboard.server.State` writes it
+    assert text.isascii()
+    assert "\x1b" not in text

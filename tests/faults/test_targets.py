@@ -1,0 +1,255 @@
+"""Targets that cannot be: refused by name before any segment runs, in Python and on the command line (F44)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from bigkernel import KernelRidge, executing, load_model, save_model
+from bigkernel.errors import DataError, PlanTooLarge, RunLocked
+from bigkernel.monitor.events import SegmentDone, SweepStarted
+from bigkernel.monitor.report import write
+from bigkernel.monitor.scope import observe
+from bigkernel.storage import atomic_write, run_lock
+from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.storage.targets import claimed, require_apart, require_outside_stores, require_target
+
+rng = np.random.default_rng(44)
+X = rng.normal(size=(60, 3))
+FIT = ("--landmarks", 10, "--sigma", 1.0)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def corpus(make_corpus: Callable[..., Corpus]) -> Corpus:
+    return make_corpus(X, y=X[:, 0])
+
+
+@pytest.fixture
+def model() -> KernelRidge:
+    return KernelRidge(n_landmarks=10, random_state=0).fit(X, X[:, 0])
+
+
+@pytest.fixture
+def no_segment() -> Iterator[None]:
+    """Nothing is swept in the test."""
+    seen: list[Any] = []
+    with observe(seen.append):
+        yield
+    assert not [event for event in seen if isinstance(event, SweepStarted | SegmentDone)]
+
+
+def content(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+
+
+def ways(model: KernelRidge, corpus: Corpus, path: Path) -> dict[str, Callable[[], Any]]:
+    """Every way to write at a path from Python."""
+
+    def ingest() -> None:
+        with CorpusWriter(path, n_features=3, dtype="f8", columns={}, info=CorpusInfo("c")) as writer:
+            writer.append(x=X)
+
+    return {
+        "save": lambda: save_model(model, path),
+        "predict_to": lambda: model.predict_to(corpus, path),
+        "corpus": ingest,
+    }
+
+
+# ---------------------------------------------------------------- inside a store
+
+
+@pytest.mark.parametrize("way", ["save", "predict_to", "corpus"])
+@pytest.mark.parametrize("deep", ["in.model", "x/in.model", "x/c/new/in.model"])
+def test_nothing_is_written_into_a_corpus(corpus, model, no_segment, way, deep):
+    before = content(Path(corpus.path))
+    with pytest.raises(DataError, match=r"would lie inside .*corpus, which is a corpus of ours; choose a place"):
+        ways(model, corpus, Path(corpus.path) / deep)[way]()
+    assert content(Path(corpus.path)) == before
+
+
+def test_nor_through_a_link_nor_into_a_model_or_a_foreign_store(corpus, model, tmp_path, no_segment):
+    save_model(model, tmp_path / "a.model")
+    zarr.create_array(tmp_path / "foreign", shape=(3,), dtype="f8", chunks=(3,))
+    (tmp_path / "link").symlink_to(corpus.path)
+    for place, kind in (("link", "corpus of ours"), ("a.model", "model of ours"), ("foreign", "zarr store")):
+        for job in ways(model, corpus, tmp_path / place / "b").values():
+            with pytest.raises(DataError, match=f"which is a {kind}"):
+                job()
+    assert load_model(tmp_path / "a.model").predict(X).shape == (60,)
+
+
+def test_no_run_lies_inside_a_store(corpus, tmp_path, no_segment, run):
+    before = content(Path(corpus.path))
+    inside = Path(corpus.path) / "job.run"
+    with (
+        pytest.raises(DataError, match=r"the run would lie inside .*, which is a corpus"),
+        executing(run=inside),
+    ):
+        pass
+    for words in (
+        ["fit", corpus.path, tmp_path / "m", "--run", inside, *FIT],
+        ["tune", corpus.path, "--out", tmp_path / "t", "--run", inside, *FIT],
+    ):
+        assert "the run would lie inside" in " ".join(run(*words, code=3).stderr.split())
+    assert content(Path(corpus.path)) == before
+    assert not (tmp_path / "m").exists()
+
+
+def test_commands_write_into_no_store(corpus, model, tmp_path, no_segment, run):
+    save_model(model, tmp_path / "a.model")
+    before = content(Path(corpus.path))
+    np.save(tmp_path / "rows.npy", X)
+    inside = Path(corpus.path) / "in"
+    for words in (
+        ["fit", corpus.path, inside, *FIT],
+        ["predict", tmp_path / "a.model", corpus.path, inside],
+        ["ingest", tmp_path / "rows.npy", inside],
+        ["tune", corpus.path, "--out", inside, *FIT],
+    ):
+        said = run(*words, code=3).stderr
+        assert "would lie inside" in said
+        assert "choose a place outside it" in said
+    assert content(Path(corpus.path)) == before
+
+
+def test_no_report_is_written_into_a_store(corpus, tmp_path, run):
+    with executing("serial", run=tmp_path / "job.run"):
+        KernelRidge(n_landmarks=10, random_state=0).fit(corpus)
+    with pytest.raises(DataError, match="the report would lie inside"):
+        write(tmp_path / "job.run", Path(corpus.path) / "page.html")
+    assert "would lie inside" in run("report", tmp_path / "job.run", "--out", f"{corpus.path}/a.html", code=3).stderr
+    assert write(tmp_path / "job.run", tmp_path / "page.html").exists()
+
+
+# ---------------------------------------------------------------- in one another
+
+
+def test_targets_of_one_job_lie_apart(corpus, tmp_path, no_segment, run):
+    for model, job, said in (
+        ("a", "a", "a: is the "),
+        ("a", "a/job", r"a/job: the run would lie inside the model .*/a; choose a place outside it"),
+        ("job/a", "job", r"job/a: the model would lie inside the run .*/job; choose a place outside it"),
+    ):
+        with pytest.raises(DataError, match=said):
+            require_apart({"run": tmp_path / job, "model": tmp_path / model})
+        words = run("fit", corpus.path, tmp_path / model, "--run", tmp_path / job, *FIT, code=3).stderr
+        assert "DataError" in words
+        assert not (tmp_path / "a").exists()
+        assert not (tmp_path / "job").exists()
+    require_apart({"run": tmp_path / "a", "model": tmp_path / "ab", "report": None})
+
+
+# ---------------------------------------------------------------- a disk that takes nothing
+
+
+def mounted(place: Path, options: str) -> None:
+    done = subprocess.run(["mount", "-o", options, str(place)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted again here: {done.stderr.decode().strip()}")
+
+
+def test_a_disk_that_is_read_only_is_refused_before_work(corpus, model, tmpfs, no_segment, run):
+    place = tmpfs("1m")
+    mounted(place, "remount,ro")
+    for job in ways(model, corpus, place / "new").values():
+        with pytest.raises(DataError, match=r"cannot be written there: .*Read-only file system; choose another place"):
+            job()
+    for words in (["fit", corpus.path, place / "m", *FIT], ["tune", corpus.path, "--out", place / "t", *FIT]):
+        assert "Read-only file system" in run(*words, code=3).stderr
+    with pytest.raises(DataError, match="cannot be written"), executing(run=place / "job"):
+        pass
+
+
+def test_a_model_that_does_not_fit_on_its_disk_is_refused_before_work(corpus, tmp_path, monkeypatch, no_segment, run):
+    usage = shutil.disk_usage(".")._replace(free=8 * (10 * 10 + 10 * 4) - 1)
+    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
+    said = run("fit", corpus.path, tmp_path / "m", *FIT, code=4).stderr
+    assert "the model takes up to" in said
+    assert "free some space or choose another place" in said
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_model_that_does_not_fit_is_not_begun(model, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=500)
+    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(PlanTooLarge, match=r"m: the model takes up to .* free some space"):
+        save_model(model, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_below_a_file_is_refused(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="Not a directory; choose another place"):
+        save_model(model, tmp_path / "file" / "m")
+
+
+# ---------------------------------------------------------------- two drivers
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """A living process, which is not this one."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def claim_of(target: Path, pid: int) -> Path:
+    """The claim on a target by another driver."""
+    place = target.with_name(f".{target.name}.claim")
+    place.mkdir()
+    about = {"token": "other", "host": socket.gethostname(), "pid": pid, "birth": run_lock._birth(pid), "since": "noon"}
+    (place / "lock.json").write_text(json.dumps(about))
+    return place
+
+
+def test_a_second_driver_of_a_target_is_refused_by_name(corpus, model, tmp_path, other, no_segment, run):
+    claim = claim_of(tmp_path / "m", other.pid)
+    said = rf"m: the .* is being written by process {other.pid} on .* since noon; wait for it, or choose another place"
+    for job in ways(model, corpus, tmp_path / "m").values():
+        with pytest.raises(RunLocked, match=said):
+            job()
+    assert f"process {other.pid}" in run("fit", corpus.path, tmp_path / "m", *FIT, code=9).stderr
+    assert claim.exists()
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_claim_of_a_dead_driver_is_taken_and_nothing_of_it_is_left(model, tmp_path, other):
+    claim_of(tmp_path / "m", other.pid)
+    other.kill()
+    other.wait()
+    save_model(model, tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_driver_holds_its_target_until_it_ends(model, tmp_path):
+    def work() -> None:
+        with claimed(tmp_path / "m", "the model"):
+            assert run_lock.read(tmp_path / ".m.claim")["pid"] == os.getpid()
+            save_model(model, tmp_path / "m")  # its own claim
+            assert (tmp_path / ".m.claim").exists()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_place_that_is_free_is_let_be(tmp_path):
+    require_target(tmp_path / "deep" / "er" / "m", "the model", needed_bytes=1)
+    require_outside_stores(tmp_path / "m", "the model")
+    assert list(tmp_path.iterdir()) == []
