@@ -283,9 +283,9 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
     if goal.intercept:  # f is about its mean then, and y about a point near its own
         n = max(float(looked["n"]), 1e-300)
         predicted = np.maximum(predicted - looked["e"] ** 2 / n, 0) + n * inputs.shift**2
-    cancelled = (
-        8 * np.finfo(np.float64).eps * np.abs(state.alpha).sum(axis=0) * np.sqrt(max(float(looked["n"]), 1e-300))
-    )
+    cancelled = 8 * np.finfo(np.float64).eps * np.abs(state.alpha).sum(axis=0)
+    cancelled += np.finfo(system.basis.dtype).eps * np.linalg.norm(state.alpha, axis=0)  # of blocks, each by itself
+    cancelled *= np.sqrt(max(float(looked["n"]), 1e-300))
     cancelled *= max(float(np.abs(np.diagonal(strip, rows.start)).max()) for rows, strip in system.core.strips())
     error = max(
         float(np.sqrt(excess / squares)), float(np.linalg.norm(cancelled) / np.sqrt(max(predicted.sum(), 1e-300)))
@@ -293,7 +293,8 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
     if error > PROMISE and share <= goal.tol and error**2 > 2 * excess / squares:
         warnings.warn(
             f"predictions may differ from least squares in float64 by about {error:.1g} of their norm: landmarks are "
-            "the same to the kernel, and their coefficients cancel; take fewer landmarks, or solver='direct'",
+            "much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger alpha, "
+            "dtype='float64' or solver='direct'",
             Inaccurate,
             stacklevel=4,
         )

@@ -177,7 +177,8 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         moments = (problem if flag else problem.of_targets()).moments
         if alpha == "gcv":
             about = moments if flag else replace(moments, shift=shift)
-            alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
+            with solving(self):
+                alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
         certificates = Certificates()
         with solving(self):
             coef, intercept, error = linear_ridge(
