@@ -1,0 +1,332 @@
+"""Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F42).
+
+A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may end in. The profile `full` draws more
+than 20,000 cases.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fuzz_cases import CASES, CG_TOL, CLASSIFYING, DOMAINED, ESTIMATORS, Case, contained, corpus, stored, targets
+from fuzz_judges import ENOUGH, INACCURATE, distance, kernel_least_squares, least_squares, require_named, require_told
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Rescaler, executing, save_model, sweep
+from bigkernel.cli import main
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.errors import DataError, Inaccurate
+from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.statistics.feature_sums import FeatureSums
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
+
+FULL = settings().max_examples >= 100
+EACH = 1100 if FULL else 25  # cases of an estimator, of which there are 19
+REGRESSING = ("KernelRidge", "KernelRidge by conjugate gradients", "Ridge", "LinearRegression")
+LAZY = ("dask", "zarr", "rows", "corpus")
+SECONDS = 5.0  # of a processor, most that a case of a few rows may take
+
+fuzzed = settings(
+    deadline=None,
+    max_examples=EACH,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+def in_memory(values: Any) -> np.ndarray:
+    """What an estimator gave, as an array."""
+    if isinstance(values, Rows):
+        return values.take(np.arange(len(values)))
+    return values.compute(scheduler="sync") if isinstance(values, da.Array) else np.asarray(values)
+
+
+def of_new(case: Case, X: Any, values: np.ndarray) -> Any:
+    """What is predicted."""
+    if case.new == "ndarray":
+        return values
+    if case.new == "wide":
+        return np.hstack([values, values])
+    if case.new == "nan" and values.dtype.kind == "f":
+        return values * np.nan
+    if case.new == "flat" and values.shape[1]:
+        return values[:, 0]
+    if case.new == "none":
+        return None
+    return values[:0] if case.new == "empty" else X
+
+
+def outcome(name: str, case: Case, place: Any) -> str:
+    """Run a case: it ends in what the judges allow, "result" or "refusal", or in an AssertionError."""
+    values = stored(case)
+    y = targets(case, classes=name in CLASSIFYING)
+    begun = time.process_time()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model, found = fitted_and_predicted(name, case, values, y, place)
+        except Exception as error:
+            require_named(error)
+            return "refusal"
+    told = require_told(caught)
+    assert time.process_time() - begun < SECONDS
+    assert len(found) == (0 if case.new == "empty" else len(values)), found.shape
+    sound = np.ones(len(found), bool)
+    if case.kind in LAZY and case.new == "same" and values.dtype.kind == "f" and not hasattr(model, "predict"):
+        sound = np.isfinite(values).all(axis=1)  # a lazy transform marks bad rows for the step that reads them
+    assert found.dtype.kind not in "fc" or np.isfinite(found[sound]).all(), (f"not finite: {found.ravel()[:3]}", told)
+    confirm(name, case, model, values, y, found, told)
+    return "result"
+
+
+def fitted_and_predicted(name: str, case: Case, values: np.ndarray, y: Any, place: Any) -> tuple[Any, np.ndarray]:
+    """A model and what it says of the rows."""
+    X = corpus(place, values, y) if case.kind == "corpus" else contained(values, case.kind, y)
+    model, n = ESTIMATORS[name](case), len(values)
+    lazily = case.kind == "corpus" or isinstance(X, Rows)
+    given = {} if lazily else {"y": y}
+    if name in DOMAINED:
+        given["sample_domain"] = np.arange(n) % 2
+        if name != "DICA" and isinstance(given.get("y"), np.ndarray) and given["y"].dtype.kind in "iuf" and n:
+            given["y"] = np.where(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)) % 2, -1, y)
+    with executing("serial"):
+        if case.entry == "partial_fit" and hasattr(model, "partial_fit"):
+            model.partial_fit(X, **given)
+            model.partial_fit(X, **given)
+        elif case.entry == "weighted" and "sample_weight" in type(model).fit.__code__.co_varnames:
+            model.fit(X, **given, sample_weight=weights(n))
+        else:
+            model.fit(X, **given)
+        new = of_new(case, X, values)
+        found = in_memory(model.predict(new) if hasattr(model, "predict") else model.transform(new))
+        if hasattr(model, "score") and case.new == "same":
+            score = model.score(X, None if lazily else y)
+            assert np.isscalar(score)
+    return model, found
+
+
+def weights(n: int) -> np.ndarray:
+    return 1.0 + np.arange(n) % 3
+
+
+def confirm(name: str, case: Case, model: Any, values: np.ndarray, y: Any, found: Any, told: set[type]) -> None:
+    """Assert that the predictions of the rows are those of an oracle, where nothing was told of their accuracy."""
+    if name in CLASSIFYING and name not in ("JDA", "DICA"):
+        assert set(found.tolist()) <= set(model.classes_.tolist())
+    if told & set(INACCURATE) or case.new not in ("same", "ndarray"):
+        return
+    X, weight = np.asarray(values, np.float64), np.ones(len(values))
+    if case.entry == "weighted":
+        weight = weights(len(values))
+    elif case.entry == "partial_fit" and hasattr(model, "partial_fit"):
+        weight = 2 * weight
+    Y = np.asarray(y, np.float64) if name in REGRESSING else np.zeros(len(values))
+    weight = np.where(np.isfinite(Y.reshape(len(Y), -1)).all(axis=1), weight, 0)
+    Y = np.where(np.isfinite(Y), Y, 0)
+    if name in ("KernelRidge", "KernelRidge by conjugate gradients"):
+        if case.look in ("far", "offset") and model.kernel_.name in ("linear", "polynomial"):
+            return  # products of such rows differ by little more than they round
+        wanted = kernel_least_squares(model, X, Y, weight, X)
+    elif name in ("Ridge", "LinearRegression"):
+        wanted = least_squares(X, Y, model.alpha_, weight, intercept=model.fit_intercept)
+    else:
+        return
+    if wanted is not None:
+        off = distance(found.reshape(wanted.shape), wanted)
+        may = ENOUGH
+        if "conjugate" in name:  # ‖f − f*‖² is at most what the objective is above its least value, which is below ‖y‖²
+            with np.errstate(all="ignore"):
+                may += np.sqrt(2 * CG_TOL * weight.max()) * np.linalg.norm(Y) / np.linalg.norm(wanted)
+        assert off < may, (f"off by {off:.1e}", told)
+
+
+def found_once(function: Any) -> Any:
+    """What was wrong once, tried with every estimator each time."""
+    for case in (
+        Case(power=-700),  # squares of rows vanish
+        Case(power=700, look="constant column"),
+        Case(target="huge"),
+        Case(target="huge", landmarks=None, intercept=True),
+        Case(target="tiny", dtype="u1", intercept=True),  # float32 takes them for zeros
+        Case(alpha=1e-300, dtype="i8", kernel="laplacian"),
+        Case(alpha=1e300, dtype="i1", entry="weighted"),
+        Case(alpha=float("nan")),
+        Case(alpha=float("inf"), kind="dask"),
+        Case(kind="rows", target="two"),
+        Case(kind="dask", shape=(5, 0)),
+        Case(kind="corpus", target="object"),
+        Case(kind="corpus", dtype="object"),
+        Case(dtype="f4", power=120, kernel="sigmoid", alpha=1e-300),
+        Case(dtype="i8", look="one odd row", seed=7),  # landmarks that are one to the kernel
+        Case(power=40, kernel="linear", seed=1),
+        Case(power=1000, look="duplicates", shape=(1, 3)),
+        Case(kind="zarr", look="one odd row", alpha=1e300),
+    ):
+        function = example(case=case)(function)
+    return function
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@found_once
+@fuzzed
+@given(case=CASES)
+def test_any_input_ends_in_a_right_result_or_an_error_that_helps(name: str, case: Case, tmp_path: Path) -> None:
+    assert outcome(name, case, tmp_path) in ("result", "refusal")
+
+
+@fuzzed
+@given(case=CASES)
+def test_sums_of_any_rows_are_those_of_numpy_or_refused(case: Case) -> None:
+    values = stored(case)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            rows = as_rows(contained(values, case.kind))
+            found = sweep(rows, FeatureSums(IdentityMap(np.zeros(rows.shape[1]))), client="serial").total
+        except Exception as error:
+            require_named(error)
+            return
+    require_told(caught)
+    X = np.asarray(values, np.float64)
+    with np.errstate(all="ignore"):
+        wanted = {"n": np.float64(len(X)), "s": X.sum(axis=0), "q": (X**2).sum(axis=0), "size": np.abs(X).sum(axis=0)}
+    assert found["n"] == wanted["n"]
+    if np.isfinite(wanted["q"]).all():
+        assert (np.abs(found["s"] - wanted["s"]) <= 1e-12 * wanted["size"]).all()
+        assert (np.abs(found["q"] - wanted["q"]) <= 1e-12 * wanted["q"]).all()
+
+
+# ---------------------------------------------------------------- commands
+
+WORDS = (
+    "0",
+    "-1",
+    "1",
+    "3",
+    "1e-300",
+    "1e300",
+    "nan",
+    "inf",
+    "-inf",
+    "ten",
+    "",
+    "1e999",
+    "0.5,",
+    "1:2",
+    "½",
+    "a\x1b[2J",
+)
+OPTIONS = (
+    *("--alpha", "--sigma", "--landmarks", "--kernel", "--gamma", "--degree", "--components", "--transform", "--seed"),
+    *("--dtype", "--solver", "--method", "--landmark-choice", "--cluster", "--on-bad-rows", "--nonsense"),
+)
+PLACES = (
+    "data.corpus",
+    "numbers.corpus",
+    "a.model",
+    "none",
+    "text",
+    "",
+    ".",
+    "data.corpus/x",
+    "a\nb",
+    "é" * 90,
+)
+COMMANDS = ("fit", "plan", "predict", "score", "info", "check", "report", "runs", "tune", "ingest")
+CODES = {0, 2, 3, 4, 5, 7, 8, 9}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of classes, one of numbers and a model."""
+    place = tmp_path_factory.mktemp("commands")
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 3))
+    for name, y in (("data", np.arange(40) % 2), ("numbers", X[:, 0])):
+        info = CorpusInfo(name, classes=(0, 1) if name == "data" else ())
+        with CorpusWriter(
+            place / f"{name}.corpus", n_features=3, dtype="f8", columns={"y": y.dtype}, info=info
+        ) as writer:
+            writer.append(x=X, y=y)
+    (place / "text").write_text("no numbers\n")
+    save_model(KernelRidgeClassifier(n_landmarks=5, random_state=0).fit(X, np.arange(40) % 2), place / "a.model")
+    return place
+
+
+@settings(
+    deadline=None,
+    max_examples=EACH // 4,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    command=st.sampled_from(COMMANDS),
+    where=st.lists(st.sampled_from(PLACES), max_size=3),
+    options=st.lists(st.tuples(st.sampled_from(OPTIONS), st.sampled_from(WORDS)), max_size=3),
+)
+def test_any_arguments_of_a_command_end_in_its_result_or_in_words(places, monkeypatch, command, where, options):
+    monkeypatch.chdir(places)
+    monkeypatch.setattr(os, "environ", {**os.environ, "COLUMNS": "80"})
+    arguments = [command, *(str(each) for each in where), *(word for option in options for word in option)]
+    result = CliRunner().invoke(main, arguments)
+    made = {path.name for path in places.iterdir()} - {"data.corpus", "numbers.corpus", "text", "a.model"}
+    for name in made:  # whatever a command wrote
+        path = places / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert result.exit_code in CODES, (arguments, result.exit_code, result.output[-300:], repr(result.exception))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert result.exit_code == 0 or len(result.stderr.strip()) > 10, arguments
+    assert "\x1b" not in result.output, arguments
+
+
+# ---------------------------------------------------------------- what was found, where a case alone says too little
+
+
+def test_targets_far_from_zero_keep_their_digits_in_narrow_sums():
+    X = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    y = np.sin(X[:, 0].astype(np.float64))
+    far, near = (
+        KernelRidge(n_landmarks=20, alpha=1e-2, fit_intercept=True, random_state=0).fit(X, y + offset)
+        for offset in (1e8, 0.0)
+    )
+    assert far.dtype_ == near.dtype_ == "float32"
+    assert distance(far.predict(X) - 1e8, near.predict(X)) < ENOUGH
+
+
+def test_a_direction_that_sums_resolve_but_a_solve_drops_is_told_of():
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    y = np.random.default_rng(100).normal(size=12)
+    model = KernelRidge(Gaussian(1000.0), alpha=0.0, n_landmarks=5, random_state=0)
+    with pytest.warns(Inaccurate, match="the rounding of the solve is too large"):
+        model.fit(X, y)
+    assert model.certificates_["prediction_error"] > 0.1
+
+
+@pytest.mark.parametrize(
+    "case, said",
+    [
+        (Case(power=-700), "X: squares of its values leave the range of float64; scale the rows"),
+        (Case(target="huge"), "y: squares of its values leave the range of float64; scale the targets"),
+        (Case(target="tiny"), "y: the largest target is .*too small for float32 sums; scale the targets"),
+        (Case(kind="dask", shape=(5, 0)), "X: rows of 0 features; at least one is needed"),
+    ],
+)
+def test_what_leaves_the_range_is_refused_in_words(case, said):
+    model, X, y = ESTIMATORS["Ridge"](case), contained(stored(case), case.kind), targets(case, classes=False)
+    with pytest.raises(DataError, match=said), executing("serial"):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf, 1e300])
+def test_a_factor_that_takes_rows_out_of_range_is_refused(factor):
+    with pytest.raises(ValueError, match=r"factor|X: row 0 leaves the range of float32 when it is transformed; scale"):
+        Rescaler(factor).fit_transform(np.ones((2, 2), np.float32))

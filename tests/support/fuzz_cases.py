@@ -1,0 +1,276 @@
+"""Cases of the fuzz: an estimator, an input and targets as a few plain words that hypothesis shrinks.
+
+A case says its numbers by a seed, so that the same words always mean the same arrays. n rows, d features, m landmarks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import zarr
+from hypothesis import strategies as st
+
+import bigkernel
+from bigkernel.engine.rows import as_rows
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
+
+KINDS = ("ndarray", "list", "frame", "fortran", "strided", "backwards", "readonly", "memmap", "dask", "zarr", "rows")
+DTYPES = ("f8", "f4", "f2", ">f8", ">f4", "i1", "u1", "i2", ">i2", "u2", "i4", "u4", "i8", "u8", "?")
+STRANGE_DTYPES = ("object", "text", "words", "complex", "dates")
+POWERS = (0, -1000, -700, -500, -140, -120, -40, 40, 120, 140, 500, 700, 1000)  # of two: rows of 1e-301 to 1e301
+LOOKS = ("ordinary", "zero", "constant", "constant column", "duplicates", "nan", "inf", "offset", "far", "one odd row")
+SHAPES = ((12, 3), (30, 2), (7, 1), (3, 4), (2, 2), (1, 3), (0, 3), (5, 0), (2, 1), (1, 1))
+TARGETS = ("plain", "two", "constant", "huge", "tiny", "bool", "nan", "inf", "short", "deep", "complex", "none", "text",
+           "object", "sparse", "column")  # fmt: skip
+ALPHAS = (1.0, 0.1, 1e-8, 0.0, 1e-300, 1e12, 1e300, "gcv")
+NO_ALPHAS = (float("nan"), float("inf"), -1.0, None, "much")
+WIDTHS = (None, 1.0, 0.05, 1e3, 1e-300, 1e300)
+LANDMARKS = (5, None, 1, 2, "n")
+NO_LANDMARKS = ("more", 0, 2.5)
+KERNELS = ("rbf", "laplacian", "matern", "linear", "poly", "sigmoid")
+CG_TOL = 1e-7  # the share of the objective that conjugate gradients may leave
+NEW = ("same", "ndarray", "wide", "nan", "flat", "none", "empty")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an estimator; the defaults are an ordinary one.
+
+    Attributes
+    ----------
+    kind, dtype, power, look, shape : of X: its container, its numbers, 2^power times as large, what is odd, (n, d)
+    target : of y
+    alpha, width, landmarks, kernel, intercept : of the estimator, where it has them
+    new : what is predicted
+    entry : "fit", "partial_fit" (twice) or "weighted"
+    seed : of all numbers
+    """
+
+    kind: str = "ndarray"
+    dtype: str = "f8"
+    power: int = 0
+    look: str = "ordinary"
+    shape: tuple[int, int] = (12, 3)
+    target: str = "plain"
+    alpha: Any = 1.0
+    width: float | None = None
+    landmarks: Any = 5
+    kernel: str = "rbf"
+    intercept: bool = False
+    new: str = "same"
+    entry: str = "fit"
+    seed: int = 0
+
+
+def often(ordinary: int, values: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    """One of these values; the first so many times as often as each other one, as not every case is odd at once."""
+    return st.sampled_from((values[0],) * ordinary + values[1:])
+
+
+CASES = st.builds(
+    Case,
+    kind=st.sampled_from(KINDS * 6 + ("corpus",)),
+    dtype=often(10, DTYPES * 2 + STRANGE_DTYPES),
+    power=often(20, POWERS),
+    look=often(12, LOOKS),
+    shape=st.sampled_from(SHAPES[:3] * 10 + SHAPES[3:]),
+    target=often(40, TARGETS),
+    alpha=often(12, ALPHAS * 2 + NO_ALPHAS),
+    width=often(5, WIDTHS),
+    landmarks=often(8, LANDMARKS * 3 + NO_LANDMARKS),
+    kernel=often(6, KERNELS),
+    intercept=st.booleans(),
+    new=often(20, NEW),
+    entry=often(6, ("fit", "partial_fit", "weighted")),
+    seed=st.integers(0, 7),
+)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def base(case: Case) -> np.ndarray:
+    """The rows before they are multiplied and stored, (n, d) float64 of size 1."""
+    n, d = case.shape
+    X = np.random.default_rng(case.seed).normal(size=(n, d))
+    if case.look == "zero":
+        X[:] = 0
+    elif case.look == "constant":
+        X[:] = 1.5
+    elif case.look == "constant column" and d:
+        X[:, 0] = -2
+    elif case.look == "duplicates":
+        X[n // 2 :] = X[: n - n // 2]
+    elif case.look == "offset":
+        X += 1e4
+    elif case.look == "far":
+        X += 1e9
+    elif case.look == "one odd row" and n:
+        X[n // 2] *= 1e100
+    return X
+
+
+def stored(case: Case) -> np.ndarray:
+    """The rows as an array of the dtype of the case."""
+    X = base(case)
+    if case.dtype in STRANGE_DTYPES:
+        return {
+            "object": lambda: X.astype(object),
+            "text": lambda: X.astype("U32"),
+            "words": lambda: np.full(X.shape, "row"),
+            "complex": lambda: X + 1j,
+            "dates": lambda: np.zeros(X.shape, "M8[s]"),
+        }[case.dtype]()
+    dtype = np.dtype(case.dtype)
+    with np.errstate(over="ignore"):
+        if dtype.kind == "f":
+            X = np.ldexp(X, case.power).astype(dtype)
+            if X.size and case.look in ("nan", "inf"):
+                X[len(X) // 2, 0] = np.nan if case.look == "nan" else np.inf
+            return X
+        limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min // 2, np.iinfo(dtype).max // 2)
+        return np.clip(np.round(8 * X), *limits).astype(dtype)
+
+
+def targets(case: Case, *, classes: bool) -> Any:
+    """y of the case."""
+    n = case.shape[0]
+    rng = np.random.default_rng(100 + case.seed)
+    noise = rng.normal(size=n)
+    labels = np.arange(n) % 3 if classes else noise
+    odd = labels.astype(np.float64)
+    if n and case.target in ("nan", "inf"):
+        odd[n // 3] = np.nan if case.target == "nan" else np.inf
+    return {
+        "plain": lambda: labels,
+        "two": lambda: np.column_stack([noise, 2 - noise]),
+        "constant": lambda: np.ones(n, labels.dtype),
+        "huge": lambda: labels * 1e300,
+        "tiny": lambda: labels * 1e-300,
+        "bool": lambda: labels > 0,
+        "nan": lambda: odd,
+        "inf": lambda: odd,
+        "short": lambda: labels[:-1],
+        "deep": lambda: np.zeros((n, 2, 2)),
+        "complex": lambda: noise + 1j,
+        "none": lambda: None,
+        "text": lambda: np.array(["one", "two", "thrée"])[np.arange(n) % 3],
+        "object": lambda: labels.astype(object),
+        "sparse": lambda: np.where(np.arange(n) % 4 == 3, -1, labels) if classes else odd,
+        "column": lambda: labels[:, None],
+    }[case.target]()
+
+
+def contained(values: np.ndarray, kind: str, y: Any = None) -> Any:
+    """The rows in a container; those that carry columns get y too."""
+    if kind == "list":
+        return values.tolist()
+    if kind == "frame":
+        return pd.DataFrame(values, columns=[f"c{i}" for i in range(values.shape[1])])
+    if kind == "fortran":
+        return np.asfortranarray(values)
+    if kind == "strided":
+        wide = np.empty((2 * len(values), 3 * values.shape[1]), values.dtype)
+        wide[::2, 1::3] = values
+        return wide[::2, 1::3]
+    if kind == "backwards":
+        return values[::-1, ::-1].copy()[::-1, ::-1]
+    if kind == "readonly":
+        values = values.copy()
+        values.flags.writeable = False
+        return values
+    if kind == "memmap" and values.size and values.dtype.kind not in "OM":
+        with tempfile.TemporaryFile() as file:
+            mapped = np.memmap(file, values.dtype, "w+", shape=values.shape)
+        mapped[:] = values
+        return mapped
+    if kind == "dask":
+        return da.from_array(values, chunks=(max(1, len(values) // 2), -1))
+    if kind == "zarr" and values.dtype.kind in "biufc" and values.shape[1]:
+        array = zarr.create_array({}, shape=values.shape, dtype=values.dtype, chunks=(5, values.shape[1]))
+        array[...] = values
+        return array
+    if kind == "rows":
+        return as_rows(values, y) if isinstance(y, np.ndarray) else as_rows(values)
+    return values
+
+
+def corpus(place: Path, values: np.ndarray, y: Any) -> Any:
+    """The rows as a corpus with its column y, where it has one."""
+    columns = {"y": np.asarray(y)} if y is not None else {}
+    kinds = {name: column.dtype for name, column in columns.items()}
+    path = Path(tempfile.mkdtemp(dir=place)) / "c"
+    info = CorpusInfo("fuzz")
+    with CorpusWriter(path, n_features=values.shape[1], dtype=values.dtype, columns=kinds, info=info) as writer:
+        writer.append(x=values, **columns)
+    return open_corpus(path)
+
+
+# ---------------------------------------------------------------- estimators
+
+
+def kernel(case: Case) -> Any:
+    """The kernel: a word, or one of a width that is so many times the size of the rows."""
+    if case.width is None or case.kernel not in ("rbf", "laplacian", "matern"):
+        return case.kernel
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        width = float(np.float64(case.width) * _size(case))
+        made: dict[str, Callable[[], Any]] = {
+            "rbf": lambda: bigkernel.Gaussian(width),
+            "laplacian": lambda: bigkernel.Laplacian(float(1 / np.float64(width))),
+            "matern": lambda: bigkernel.Matern(width, 1.5),
+        }
+        return made[case.kernel]()
+
+
+def _size(case: Case) -> float:
+    """About how large the differences of rows are."""
+    if case.dtype in STRANGE_DTYPES:
+        return 1.0
+    return float(np.ldexp(1.0, case.power)) if np.dtype(case.dtype).kind == "f" else 8.0
+
+
+def _landmarks(case: Case) -> Any:
+    return {"n": case.shape[0], "more": case.shape[0] + 3}.get(case.landmarks, case.landmarks)
+
+
+def _common(case: Case) -> dict[str, Any]:
+    return {"kernel": kernel(case), "n_landmarks": _landmarks(case), "random_state": 0}
+
+
+ESTIMATORS: dict[str, Callable[[Case], Any]] = {
+    "KernelRidge": lambda case: bigkernel.KernelRidge(alpha=case.alpha, fit_intercept=case.intercept, **_common(case)),
+    "KernelRidgeClassifier": lambda case: bigkernel.KernelRidgeClassifier(
+        alpha=case.alpha, fit_intercept=case.intercept, **_common(case)
+    ),
+    "KernelRidge by conjugate gradients": lambda case: bigkernel.KernelRidge(
+        alpha=case.alpha, fit_intercept=case.intercept, solver="cg", tol=CG_TOL, max_iter=60, **_common(case)
+    ),
+    "Ridge": lambda case: bigkernel.Ridge(case.alpha, fit_intercept=case.intercept),
+    "LinearRegression": lambda case: bigkernel.LinearRegression(fit_intercept=case.intercept),
+    "SSSL": lambda case: bigkernel.SSSL(alpha=case.alpha, n_components=3, **_common(case)),
+    "SSSLClassifier": lambda case: bigkernel.SSSLClassifier(alpha=case.alpha, n_components=3, **_common(case)),
+    "XNV": lambda case: bigkernel.XNV(alpha=case.alpha, fit_intercept=case.intercept, **_common(case)),
+    "XNVClassifier": lambda case: bigkernel.XNVClassifier(alpha=case.alpha, **_common(case)),
+    "ARTLClassifier": lambda case: bigkernel.ARTLClassifier(alpha=case.alpha, n_rounds=2, **_common(case)),
+    "JDA": lambda case: bigkernel.JDA(alpha=case.alpha, n_components=2, n_rounds=1, **_common(case)),
+    "DICA": lambda case: bigkernel.DICA(alpha=case.alpha, n_components=2, **_common(case)),
+    "Nystroem": lambda case: bigkernel.Nystroem(kernel(case), _landmarks(case), random_state=0),
+    "RandomFourier": lambda case: bigkernel.RandomFourier(
+        kernel(case), _landmarks(case), orthogonal=case.intercept, random_state=0
+    ),
+    "Rescaler": lambda case: bigkernel.Rescaler(case.alpha),
+    "UnitNormalizer": lambda case: bigkernel.UnitNormalizer(),
+    "Standardizer": lambda case: bigkernel.Standardizer(),
+    "MomentNormalizer": lambda case: bigkernel.MomentNormalizer(),
+    "OrientationFeatures": lambda case: bigkernel.OrientationFeatures(),
+}
+DOMAINED = ("ARTLClassifier", "JDA", "DICA")
+CLASSIFYING = ("KernelRidgeClassifier", "SSSLClassifier", "XNVClassifier", *DOMAINED)

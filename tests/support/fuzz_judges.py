@@ -1,0 +1,130 @@
+"""What a case of the fuzz may end in: a result that an oracle confirms, or an error that says what to do.
+
+The oracles are dense float64 least squares in whitened coordinates, plain sums, and the same fit of the same numbers in
+another container. n rows, d features, m landmarks, c targets.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import reference
+import sklearn
+from scipy.linalg import LinAlgWarning
+from sklearn.exceptions import DataConversionWarning
+
+import bigkernel
+from bigkernel.errors import BigKernelError, Inaccurate, PseudoLabelsCollapsed, RankDeficient
+
+ENOUGH = 1e-3  # of the norm: what the models promise where they warn of nothing
+INACCURATE = (Inaccurate, LinAlgWarning)
+TOLD = (RankDeficient, PseudoLabelsCollapsed, *INACCURATE)
+_SKLEARN = str(Path(sklearn.__file__).parent)
+_PACKAGE = str(Path(bigkernel.__file__).parent)
+# words of an array library that tell a user nothing
+_RAW = (
+    *("broadcast", "index out of", "out of bounds", "singular", "unsupported operand", "ufunc", "reshape", "infs or"),
+    *("zero-size", "not iterable", "has no attribute", "unhashable", "unpack", "dimension", "linspace", "mmap"),
+)
+
+
+def require_named(error: BaseException) -> None:
+    """Assert that an error is one of ours, or of scikit-learn's own validation, and has words to act on."""
+    text = str(error)
+    said = f"{type(error).__name__}: {text}"
+    assert len(text) >= 12, said
+    assert " " in text, said
+    if isinstance(error, BigKernelError):
+        return
+    assert isinstance(error, ValueError | TypeError), said
+    inner = traceback.extract_tb(error.__traceback__)[-1].filename
+    assert inner.startswith((_SKLEARN, _PACKAGE)), f"{said} from {inner}"
+    assert inner.startswith(_SKLEARN) or not any(word in text for word in _RAW), said
+
+
+def require_told(caught: list[warnings.WarningMessage]) -> set[type[Warning]]:
+    """Assert that the warnings of a result are ours or scikit-learn's, not an array library's; their kinds."""
+    foreign = [one for one in caught if not issubclass(one.category, (*TOLD, DataConversionWarning))]
+    said = (_SKLEARN, _PACKAGE)
+    foreign = [one for one in foreign if issubclass(one.category, RuntimeWarning) or not one.filename.startswith(said)]
+    assert not foreign, [f"{one.filename}:{one.lineno}: {one.message}" for one in foreign]
+    return {one.category for one in caught}
+
+
+def distance(found: Any, wanted: Any) -> float:
+    """‖found − wanted‖ / ‖wanted‖, for numbers of any size."""
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    assert found.shape == wanted.shape, (found.shape, wanted.shape)
+    unit = float(np.abs(wanted).max(initial=0.0))
+    if not unit:
+        return float(np.abs(found).max(initial=0.0))
+    return float(np.linalg.norm(found / unit - wanted / unit) / np.linalg.norm(wanted / unit))
+
+
+# ---------------------------------------------------------------- least squares
+
+
+def kernel_values(kernel: Any, X: np.ndarray, Z: np.ndarray) -> np.ndarray | None:
+    """k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None where its numbers leave the range."""
+    unit = 1.0
+    if kernel.name in ("gaussian", "matern", "laplacian"):
+        width = 1 / kernel.gamma if kernel.name == "laplacian" else getattr(kernel, "sigma", None)
+        width = kernel.length_scale if width is None else width
+        unit = float(np.max(width))
+    with np.errstate(all="ignore"):
+        X, Z = X / unit, Z / unit
+        values = {
+            "gaussian": lambda: reference.gaussian(X, Z, np.asarray(kernel.sigma) / unit),
+            "matern": lambda: reference.matern(X, Z, np.asarray(kernel.length_scale) / unit, kernel.nu),
+            "laplacian": lambda: reference.laplacian(X, Z, 1.0),
+            "linear": lambda: reference.linear(X, Z),
+            "polynomial": lambda: reference.polynomial(X, Z, kernel.degree, kernel.gamma, kernel.coef0),
+            "sigmoid": lambda: reference.sigmoid(X, Z, kernel.gamma, kernel.coef0),
+        }[kernel.name]()
+    return values if np.isfinite(values).all() else None
+
+
+def least_squares(
+    phi: np.ndarray, Y: np.ndarray, alpha: float, weight: np.ndarray, *, intercept: bool
+) -> np.ndarray | None:
+    """The fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖², by QR of the stacked rows.
+
+    None where columns are between dependent and independent, which sums of squares take for the former, and no penalty
+    to speak of decides.
+    """
+    root = np.sqrt(weight)[:, None]
+    Y = Y.reshape(len(Y), -1)
+    unit = max(float(np.abs(Y).max(initial=0)), 1e-300)
+    Y = Y / unit
+    if intercept:
+        centre, mean = np.average(phi, axis=0, weights=weight), np.average(Y, axis=0, weights=weight)
+    else:
+        centre, mean = np.zeros(phi.shape[1]), np.zeros(Y.shape[1])
+    centred = phi - centre
+    left = np.vstack([root * centred, np.sqrt(alpha) * np.eye(phi.shape[1])])
+    right = np.vstack([root * (Y - mean), np.zeros((phi.shape[1], Y.shape[1]))])
+    lengths = np.linalg.norm(left, axis=0)
+    with np.errstate(all="ignore"):
+        singular = np.linalg.svd(left / np.where(lengths > 0, lengths, 1), compute_uv=False)
+    if alpha <= 1e-12 * lengths.max(initial=0) ** 2 and ((singular > 1e-14) & (singular < 1e-3)).any():
+        return None
+    coef = np.linalg.lstsq(left, right, rcond=None)[0]
+    return (centred @ coef + mean) * unit
+
+
+def kernel_least_squares(
+    model: Any, X: np.ndarray, Y: np.ndarray, weight: np.ndarray, new: np.ndarray
+) -> np.ndarray | None:
+    """f(X) of kernel ridge on the landmarks of a fitted model, (n, c); None where float64 cannot tell."""
+    Z = np.asarray(model.landmarks_, np.float64)
+    K, B = kernel_values(model.kernel_, Z, Z), kernel_values(model.kernel_, X, Z)
+    if K is None or B is None or not model.kernel_.positive:
+        return None
+    values, vectors = np.linalg.eigh(K)
+    kept = values > len(K) * np.finfo(float).eps * max(values[-1], 1e-300)
+    phi = B @ (vectors[:, kept] / np.sqrt(values[kept]))
+    return least_squares(phi, Y, float(model.alpha_), weight, intercept=model.fit_intercept)
