@@ -91,7 +91,7 @@ def kernel_values(kernel: Any, X: np.ndarray, Z: np.ndarray) -> np.ndarray | Non
 def least_squares(
     phi: np.ndarray, Y: np.ndarray, alpha: float, weight: np.ndarray, *, intercept: bool
 ) -> np.ndarray | None:
-    """The fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖², by QR of the stacked rows.
+    """The fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖², from the singular values of φ.
 
     None where columns are between dependent and independent, which sums of squares take for the former, and no penalty
     to speak of decides.
@@ -105,15 +105,17 @@ def least_squares(
     else:
         centre, mean = np.zeros(phi.shape[1]), np.zeros(Y.shape[1])
     centred = phi - centre
-    left = np.vstack([root * centred, np.sqrt(alpha) * np.eye(phi.shape[1])])
-    right = np.vstack([root * (Y - mean), np.zeros((phi.shape[1], Y.shape[1]))])
-    lengths = np.linalg.norm(left, axis=0)
-    with np.errstate(all="ignore"):
-        singular = np.linalg.svd(left / np.where(lengths > 0, lengths, 1), compute_uv=False)
-    if alpha <= 1e-12 * lengths.max(initial=0) ** 2 and ((singular > 1e-14) & (singular < 1e-3)).any():
+    lengths = np.linalg.norm(root * centred, axis=0)
+    scale = np.where(lengths > 0, lengths, 1) if not alpha else np.ones(len(lengths))  # no penalty knows no units
+    U, values, Vt = np.linalg.svd(root * centred / scale, full_matrices=False)
+    largest = values.max(initial=0)
+    if alpha <= 1e-12 * largest**2 and ((values > 1e-14 * largest) & (values < 1e-3 * largest)).any():
         return None
-    coef = np.linalg.lstsq(left, right, rcond=None)[0]
-    return (centred @ coef + mean) * unit
+    # v = V s/(s² + α) Uᵀy: accurate at any penalty, where stacked rows are not
+    seen = values > 1e-14 * largest
+    inverse = 1 / (values[seen] * (1 + (np.sqrt(alpha) / values[seen]) ** 2))
+    coef = Vt[seen].T @ (inverse[:, None] * (U[:, seen].T @ (root * (Y - mean))))
+    return (centred / scale @ coef + mean) * unit
 
 
 def kernel_least_squares(
