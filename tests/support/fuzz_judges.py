@@ -106,6 +106,8 @@ def least_squares(
         centre, mean = np.zeros(phi.shape[1]), np.zeros(Y.shape[1])
     centred = phi - centre
     lengths = np.linalg.norm(root * centred, axis=0)
+    flat = lengths < 1e-13 * np.linalg.norm(root * phi, axis=0)  # what is left of columns that do not vary is rounding
+    centred[:, flat], lengths[flat] = 0, 0
     scale = np.where(lengths > 0, lengths, 1) if not alpha else np.ones(len(lengths))  # no penalty knows no units
     U, values, Vt = np.linalg.svd(root * centred / scale, full_matrices=False)
     largest = values.max(initial=0)
