@@ -38,6 +38,8 @@ def exact_krr(
     unit = root / np.linalg.norm(root)
     half = scaled - np.outer(unit, unit @ scaled)
     projected, target_ = half - np.outer(half @ unit, unit), target - np.outer(unit, unit @ target)
+    if np.abs(projected).max() <= 10 * np.finfo(np.float64).eps * np.abs(scaled).max():
+        projected[:] = 0  # rows that are one to the kernel: what is left of them is rounding
     u = ridge(projected, target_, alpha, n_rows=n, certificates=certificates)
     u -= np.outer(unit, unit @ u)
     intercept = (root @ (target - scaled @ u)) / (root @ root)
