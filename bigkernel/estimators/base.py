@@ -18,10 +18,7 @@ import zarr
 from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_array,
-    check_is_fitted,
-)
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine import prediction_store

@@ -277,23 +277,13 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
             Inaccurate,
             stacklevel=4,
         )
-    # ‖f − f*‖² is at most the excess, but for the rounding of sums of coefficients that all but cancel
-    excess, squares = float(state.excess.sum()), max(float(looked["squares"].sum()), 1e-300)
-    predicted = looked["squares"]
-    if goal.intercept:  # f is about its mean then, and y about a point near its own
-        n = max(float(looked["n"]), 1e-300)
-        predicted = np.maximum(predicted - looked["e"] ** 2 / n, 0) + n * inputs.shift**2
-    cancelled = 8 * np.finfo(np.float64).eps * np.abs(state.alpha).sum(axis=0)
-    cancelled += np.finfo(system.basis.dtype).eps * np.linalg.norm(state.alpha, axis=0)  # of blocks, each by itself
-    cancelled *= np.sqrt(max(float(looked["n"]), 1e-300))
-    cancelled *= max(float(np.abs(np.diagonal(strip, rows.start)).max()) for rows, strip in system.core.strips())
-    error = max(
-        float(np.sqrt(excess / squares)), float(np.linalg.norm(cancelled) / np.sqrt(max(predicted.sum(), 1e-300)))
-    )
-    if error > PROMISE and share <= goal.tol and error**2 > 2 * excess / squares:
+    # ‖f − f*‖² is at most the excess, but for rounding
+    error = float(np.sqrt(float(state.excess.sum()) / max(float(looked["squares"].sum()), 1e-300)))
+    cancelled = _cancelled(system, state.alpha, inputs)
+    if share <= goal.tol and cancelled > max(PROMISE, error):
         warnings.warn(
-            f"predictions may differ from least squares in float64 by about {error:.1g} of their norm: landmarks are "
-            "much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger alpha, "
+            f"predictions may differ from least squares in float64 by about {cancelled:.1g} of their norm: landmarks "
+            "are much the same to the kernel, and their coefficients cancel; take fewer landmarks, a larger alpha, "
             "dtype='float64' or solver='direct'",
             Inaccurate,
             stacklevel=4,
@@ -312,7 +302,7 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
         ),
         certificates={
             "excess": share,
-            "prediction_error": error,
+            "prediction_error": max(error, cancelled),
             "iterations": len(shares),
             "jitter": P.jitter,
             **system.basis.figures(),
@@ -321,6 +311,18 @@ def _settled(system: System, state: Descent, P: Preconditioner, shares: list[flo
         skipped_rows=system.reports[0]["skipped_rows"],
         rows=int(looked["rows"]),
     )
+
+
+def _cancelled(system: System, alpha: Array, inputs: Inputs) -> float:
+    """What rounding leaves of predictions, relative to their norm, where coefficients (m, c) all but cancel."""
+    looked, n = system.looked, max(float(system.looked["n"]), 1e-300)
+    norm = looked["squares"]
+    if system.goal.intercept:  # f is about its mean then, and y about a point near its own
+        norm = np.maximum(norm - looked["e"] ** 2 / n, 0) + n * inputs.shift**2
+    rounded = 8 * np.finfo(np.float64).eps * np.abs(alpha).sum(axis=0)
+    rounded += np.finfo(system.basis.dtype).eps * np.linalg.norm(alpha, axis=0)  # of blocks, each by itself
+    largest = max(float(np.abs(np.diagonal(strip, rows.start)).max()) for rows, strip in system.core.strips())
+    return float(largest * np.linalg.norm(rounded) * np.sqrt(n / max(norm.sum(), 1e-300)))
 
 
 def _joined(reports: list[dict[str, Any]]) -> dict[str, Any]:

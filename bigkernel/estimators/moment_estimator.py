@@ -308,8 +308,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
         """The fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
-        problem = solved.problem
-        assert isinstance(problem, Problem)
+        assert isinstance(problem := solved.problem, Problem)
         return MomentFit(
             inputs=problem.inputs,
             basis=problem.basis,
@@ -395,8 +394,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             report |= {"labelled_rows": fit.rows, "sweep": dict(fit.sweep), "block_rows": settings().block_rows}
         if isinstance(fit, MomentFit):
             report["trace_error"] = fit.basis.trace_error(fit.moments)
-            report["rows"] = int(fit.statistics["rows"].sum())
-            report["labelled_rows"] = int(fit.statistics["rows"][-1])
-            report["sweep"] = dict(fit.sweep)
+            rows = fit.statistics["rows"]
+            report |= {"rows": int(rows.sum()), "labelled_rows": int(rows[-1]), "sweep": dict(fit.sweep)}
             report["block_rows"] = settings().block_rows
         return report

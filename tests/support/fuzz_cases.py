@@ -31,7 +31,7 @@ TARGETS = ("plain", "two", "constant", "huge", "tiny", "bool", "nan", "inf", "sh
            "object", "sparse", "column")  # fmt: skip
 ALPHAS = (1.0, 0.1, 1e-8, 0.0, 1e-300, 1e12, 1e300, "gcv")
 NO_ALPHAS = (float("nan"), float("inf"), -1.0, None, "much")
-WIDTHS = (None, 1.0, 0.05, 1e3, 1e-300, 1e300)
+WIDTHS = (None, 1.0, 0.05, 30.0, 1e-300, 1e300)
 LANDMARKS = (5, None, 1, 2, "n")
 NO_LANDMARKS = ("more", 0, 2.5)
 KERNELS = ("rbf", "laplacian", "matern", "linear", "poly", "sigmoid")
