@@ -308,7 +308,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
         """The fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
-        assert isinstance(problem := solved.problem, Problem)
+        problem = solved.problem
+        assert isinstance(problem, Problem)
         return MomentFit(
             inputs=problem.inputs,
             basis=problem.basis,
@@ -321,8 +322,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         )
 
     def _certify(self, solved: Solved) -> dict[str, float | int]:
-        certificates = solved.certificates
-        # "gcv" asks for what serves with the moments as they are
+        certificates = solved.certificates  # "gcv" asks for what serves with the moments as they are
         if certificates.blind and certificates.errors is None and self.alpha != "gcv":
             narrow = solved.problem.basis.dtype == "float32"
             advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
