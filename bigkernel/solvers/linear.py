@@ -25,6 +25,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _FLAT = 100.0  # times the rounding of its values, that the spread of a column must exceed
 _ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
 _ADVICE = "columns that nearly depend on others: leave some out, or take Ridge with a larger alpha"
+_SAME = 1e-12  # of ‖predictions‖², by which they may differ
 _ROUNDING = 2.0 * _EPS  # of an entry of the moments of scaled columns, as measured
 
 
@@ -56,7 +57,7 @@ def linear_ridge(
     w = factor.certified(whole, scaled.C, 0.0, certificates)
     certificates.figures["effective_dof"] = _effective_dof(scaled.G, factor)
     null = np.linalg.qr(scale[:, None] * factor.dropped)[0] if factor.dropped is not None else np.zeros((len(w), 0))
-    v = _without(null, scale[:, None] * w)
+    v = _least(null, w, scale, scaled.G)
     missed = small.target_mean - mean @ v
     if fit_intercept:
         certificates.errors = _errors(scaled, factor, w, moments.rows)
@@ -66,8 +67,10 @@ def linear_ridge(
         v += np.outer(along, missed) / (along @ along)
         error = squared_error(small, v)
     else:
-        u = _without(null, scale * factor.solve((scale * mean)[:, None])[:, 0])
-        v += np.outer(u, missed) * (small.n / (1 + small.n * (mean @ u)))
+        u = _least(null, factor.solve((scale * mean)[:, None]), scale, scaled.G)[:, 0]
+        size = max(float(np.abs(u).max(initial=0)), 1e-300)  # 1/α and more, whose products would leave the range
+        u /= size
+        v += np.outer(u, missed) * (small.n / (1 / size + small.n * (mean @ u)))
         error = squared_error(small, v) + small.n * (small.target_mean - mean @ v) ** 2
     certificates.errors = _errors(scaled, factor, v / scale[:, None], moments.rows)
     return v, np.zeros_like(missed), error
@@ -85,9 +88,16 @@ def _scale(small: Reduced, shift: Array, alpha: float) -> Array:
     return 1 / np.where(lengths > 0, lengths, 1)
 
 
-def _without(null: Array, w: Array) -> Array:
-    """The part of w outside the null space."""
-    return np.asarray(w - null @ (null.T @ w))
+def _least(null: Array, w: Array, scale: Array, G: Array) -> Array:
+    """Of the coefficients of scaled columns, those of the columns themselves outside the null space: of least norm.
+
+    Where their units are so unlike that rounding would move predictions, of least norm for scaled columns.
+    """
+    v = scale[:, None] * w
+    least = v - null @ (null.T @ v)
+    moved = (least - v) / scale[:, None]
+    same = (moved * (G @ moved)).sum() <= _SAME * (w * (G @ w)).sum()
+    return np.asarray(least if same else v)
 
 
 def _effective_dof(G: Array, factor: Factor) -> float:
