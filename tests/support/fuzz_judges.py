@@ -115,7 +115,8 @@ def least_squares(
         return None
     # v = V s/(s² + α) Uᵀy: accurate at any penalty, where stacked rows are not
     seen = values > 1e-14 * largest
-    inverse = 1 / (values[seen] * (1 + (np.sqrt(alpha) / values[seen]) ** 2))
+    with np.errstate(over="ignore"):
+        inverse = 1 / (values[seen] * (1 + (np.sqrt(alpha) / values[seen]) ** 2))
     coef = Vt[seen].T @ (inverse[:, None] * (U[:, seen].T @ (root * (Y - mean))))
     return (centred / scale @ coef + mean) * unit
 
