@@ -209,6 +209,8 @@ class RowsEstimator(StatefulEstimator):
         return codes, Targets(len(labels), np.arange(len(labels)))
 
     def _require_classes(self, labels: Array) -> Array:
+        if labels.dtype.kind == "f" and np.isinf(labels).any():
+            raise DataError("y: a label is infinite; expected a class, or NaN where there is none")
         if len(labels) < 2:
             raise DataError(
                 f"y: {type(self).__name__} needs labelled rows of at least 2 classes; the data contains "

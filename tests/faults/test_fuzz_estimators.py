@@ -169,6 +169,7 @@ def found_once(function: Any) -> Any:
         Case(alpha=float("nan")),
         Case(alpha=float("inf"), kind="dask"),
         Case(kind="rows", target="two"),
+        Case(kind="dask", target="inf"),
         Case(kind="dask", shape=(5, 0)),
         Case(kind="corpus", target="object"),
         Case(kind="corpus", dtype="object"),
