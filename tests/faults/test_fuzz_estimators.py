@@ -1,4 +1,4 @@
-"""Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F42).
+"""Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F43).
 
 A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may end in. The profile `full` draws more
 than 20,000 cases.

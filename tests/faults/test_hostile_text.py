@@ -1,4 +1,4 @@
-"""Text of others that wants to be obeyed: at every place where text leaves, it is letters and nothing else (F43).
+"""Text of others that wants to be obeyed: at every place where text leaves, it is letters and nothing else (F44).
 
 Names of files, classes, hosts, jobs and workers, lines of journals and errors, with escape sequences, control
 characters, marks of direction, markup, quotes, line ends, NUL, halves of surrogate pairs, and ten million letters.

@@ -1,4 +1,4 @@
-"""Targets that cannot be: refused by name before any segment runs, in Python and on the command line (F44)."""
+"""Targets that cannot be: refused by name before any segment runs, in Python and on the command line (F45)."""
 
 from __future__ import annotations
 
