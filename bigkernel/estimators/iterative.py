@@ -187,25 +187,42 @@ def fit_iteratively(
             P = of_core(system.core, system.penalties, float(system.looked["n"]))
     state, P, shares = _descend(system, alpha, left, P)
     if len(goal.alphas) > 1:
-        best, scores = _least_gcv(system)
+        best, scores = _least_gcv(system, state)
         system, state = system.only(best), state.only(system.of_penalty(best)[: targets.width])
         system.reports[-1]["gcv"] = dict(zip(map(repr, goal.alphas), scores, strict=True))
     return _settled(system, state, P, shares, inputs)
 
 
-def _least_gcv(system: System) -> tuple[int, list[float]]:
+def _least_gcv(system: System, state: Descent) -> tuple[int, list[float]]:
     """Which penalty has the least GCV, and that of all, from the latest look.
+
+    Penalties whose descent has not ended are no choice, unless none has.
+
+    Warns
+    -----
+    Inaccurate
+        Some of them may be the better ones, or the least GCV is at an end of the grid.
 
     Of a probe ε of random signs and its ridge f, the least objective ‖ε − f‖² + αwᵀKw is εᵀ(I − H)ε, whose mean over
     probes is n − tr H, an intercept included.
     """
     c, rows = system.targets.width, float(system.looked["rows"])
-    errors, objective, scores = system.squared_error, system.objective, []
+    errors, objective = system.squared_error, system.objective
+    scores, ended = [], []
     for number in range(len(system.goal.alphas)):
         columns = system.of_penalty(number)
         left = float(objective[columns[c:]].mean()) / rows
         scores.append(float(errors[columns[:c]].sum()) / rows / max(left, 1e-12) ** 2)
-    return int(np.argmin(scores)), scores
+        ended.append(bool((state.excess[columns] <= system.goal.tol * objective[columns]).all()))
+    best = int(np.argmin(np.where(ended, scores, np.inf) if any(ended) else scores))
+    alphas, words = system.goal.alphas, ""
+    if not all(ended[:best]):
+        words = "the descents of smaller ones have not ended: take a larger max_iter, or a number"
+    elif any(ended) and best in (0, len(alphas) - 1):
+        words = f"it is the {'least' if best == 0 else 'largest'} that was looked at: take a number beyond it"
+    if words:
+        warnings.warn(f"alpha='gcv' has chosen {alphas[best]:.3g}, but {words}", Inaccurate, stacklevel=5)
+    return best, scores
 
 
 def _descend(

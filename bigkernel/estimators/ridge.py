@@ -180,7 +180,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
     alpha : float ≥ 0 or "gcv", default 1
         Ridge penalty; the loss is a sum over rows, as in scikit-learn. "gcv": chosen by generalised cross-validation
         from the statistics of the fit (`alpha_`); with "cg" among 13 penalties, half a decade apart from 1e-8 to 1e-2
-        times n·k(x, x), which are solved for side by side in the sweeps of one fit.
+        times Σw·k(x, x) of the labelled rows, which are solved for side by side in the sweeps of one fit.
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve.
     landmarks : str or array (m, d)

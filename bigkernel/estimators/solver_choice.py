@@ -16,6 +16,7 @@ from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
 from bigkernel.estimators.iterative import Goal, fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
+from bigkernel.estimators.sub_samples import labelled_weight
 from bigkernel.solvers.descent_cost import (
     AUTO_LEAST,
     FACTOR_BYTES,
@@ -82,7 +83,7 @@ class ChoosesSolver(LandmarkEstimator):
         choice = self._descent(rows, targets)
         if choice is None:
             return self._fit_moments(rows, targets, inputs, basis)
-        alphas = (self.alpha,) if self.alpha != "gcv" else _grid(rows, basis)
+        alphas = (self.alpha,) if self.alpha != "gcv" else _grid(rows, targets, basis)
         goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter)
         with solving(self):
             fit = fit_iteratively(rows, targets, inputs, basis, goal, choice)
@@ -136,7 +137,7 @@ class ChoosesSolver(LandmarkEstimator):
         return int(self.n_landmarks or len(self.landmarks))
 
 
-def _grid(rows: Rows, basis: Any) -> list[float]:
-    """Penalties to choose among, for the loss of so many rows and the size of the kernel."""
-    scale = len(rows) * float(np.diagonal(basis.core_rows(slice(0, _SOME))).mean())
+def _grid(rows: Rows, targets: Targets, basis: Any) -> list[float]:
+    """Penalties to choose among, for the weight of the labelled rows and the size of the kernel."""
+    scale = labelled_weight(rows, targets) * float(np.diagonal(basis.core_rows(slice(0, _SOME))).mean())
     return [scale * relative for relative in GRID]

@@ -148,6 +148,15 @@ def _labelled(rows: Rows, targets: Targets) -> Array:
     return known
 
 
+def labelled_weight(rows: Rows, targets: Targets) -> float:
+    """The weight of all labelled rows; their number, where none was given."""
+    known, weight = _labelled(rows, targets), rows.column("weight")
+    if weight is None:
+        return float(known.sum())
+    sound = known & np.isfinite(weight) & (np.asarray(weight) > 0)
+    return float(np.asarray(weight, np.float64)[sound].sum())
+
+
 def _drawn(rows: Rows, targets: Targets, count: int) -> tuple[Array, Array]:
     """Sorted ids of a sub-sample of about `count` labelled rows, and the weights that they have in it, (k,).
 

@@ -161,14 +161,19 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
         lead = group[0].basis = group[0].last.basis(rows)
         bases: dict[Any, Any] = {}
+        whitens = {_columns_of(one.last) for one in group if one.last.has_witness and one.last.whitens}
         for candidate in group:
-            last = candidate.last
-            key = (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
+            last, key = candidate.last, _columns_of(candidate.last)
             if key not in bases:
                 basis = lead if candidate is group[0] else last.basis(rows, like=lead)
-                bases[key] = whitened(basis, choose=last.dtype == "auto")[0] if last.tells_candidates else basis
+                bases[key] = whitened(basis, choose=last.dtype == "auto")[0] if key in whitens else basis
             candidate.basis = bases[key]
     return list(groups.values())
+
+
+def _columns_of(last: Any) -> Any:
+    """Equal for candidates that share landmarks and have the same columns of them."""
+    return (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
 
 
 def _kernel_of(last: Any) -> Any:

@@ -107,17 +107,23 @@ class Work:
 
     def _solve_all(self, one: Sweep, partition: Partition, *, expand: bool, gcv: bool) -> dict[int, list[Solved]]:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
-        last = one.lead.last
-        certificates = [Certificates() for _ in one.members if last.has_witness]
+        # one that whitens to solve tells the whitening, wherever it stands in the grid
+        leads = [
+            next((c.last for c in members if c.last.whitens), members[0].last)
+            for members in one.members
+            if one.lead.last.has_witness
+        ]
+        certificates = [Certificates() for _ in leads]
         with threadpool_limits(limits=1, user_api="blas"):  # the same bits however many there are, as in the solves
             whitenings = [
                 whitening_for(last, members[0].basis, noted)
-                for members, noted in zip(one.members, certificates, strict=False)
+                for members, last, noted in zip(one.members, leads, certificates, strict=False)
             ]
         statistic = one.statistic(self.targets, partition, len(self.rows), whitenings)
         total = seeing_sweep(partition.attach(self.rows), statistic, what="tune").total
-        for noted in certificates if certificates and last.whitens else []:
-            noted.warn()
+        for last, noted in zip(leads, certificates, strict=True):
+            if last.whitens:
+                noted.warn()
         solved, groups = {}, statistic.groups
         for place, members in enumerate(one.members):
             emit(Step("solve", place, len(one.members)))

@@ -67,7 +67,8 @@ def decades(alphas: Array) -> tuple[list[float], Array]:
 def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) -> int:
     """Most memory that m×m arrays take on the driver, at once; `None`: of a direct fit, about."""
     if choice is None:
-        return 5 * 8 * m * m  # moments, a factor of the core, rotated moments, the same centred, and factored
+        # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
+        return 8 * 8 * m * m
     # the sub-sample's sums and one block's beside them; or two factors in one array
     made = (factors + 1) * 8 * m * m if choice.rows else factors * preconditioner_itemsize(m) * m * m
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)

@@ -26,7 +26,8 @@ from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
-_JITTER = 1e-12  # of the trace, so that moments of few rows have a Cholesky factor
+_JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
+_NOTHING = 1e-10  # of the norm of predictions, their mean included
 _CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
 
 
@@ -82,16 +83,19 @@ def _rounding(a: Array, rng: np.random.Generator) -> Array:
 def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Σ δφᵀ (r, r), and Σ δ[y, 1]ᵀ (r, c + 1), of rows whose whitened features have these moments."""
     G = whitening.rotate(moments.G)
-    G[np.diag_indices(len(G))] += _JITTER * max(float(np.trace(np.abs(G))), 1e-300)
-    values, vectors = linalg.eigh(G, driver="evd", check_finite=False)
-    root = np.sqrt(np.maximum(values, 0))
+    # what rounding has made negative, and what is as small, is left out
+    least = _JITTER * max(float(np.diagonal(G).max(initial=0.0)), 1e-300)
+    factor, pivots, rank, _ = linalg.lapack.dpstrf(G.T, tol=least, lower=1, overwrite_a=1)
+    kept, L = pivots - 1, np.tril(factor)[:, :rank]
     others = np.column_stack([whitening.reduce(moments.C), whitening.reduce(moments.s)])
-    # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s]
-    B = np.divide(vectors.T @ others, root[:, None], out=np.zeros(others.shape), where=root[:, None] > 0)
+    # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s], R = LᵀΠ
+    B = linalg.solve_triangular(L[:rank], others[kept[:rank]], lower=True, check_finite=False)
     rest = np.sqrt(np.maximum(np.append(moments.q, moments.n) - (B**2).sum(axis=0), 0))
-    drawn = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(d)))
+    drawn = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
     apart = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(rest)))
-    return (drawn * root) @ vectors.T, drawn @ B + apart * rest
+    of_features = np.empty(G.shape)
+    of_features[:, kept] = drawn @ L.T
+    return of_features, drawn @ B + apart * rest
 
 
 def change(
@@ -122,6 +126,8 @@ def change(
     if not W.any():
         return 0.0
     far = float(abs(((W - V) * (G @ (W - V))).sum()))
+    if far <= _NOTHING**2 * float((W * (G @ W)).sum()):  # of a constant, the rest may be nothing but rounding
+        return 0.0
     if seen is not None:
         values = np.column_stack([seen - a, np.ones(len(seen))]) @ (W - V)
         far = min(far, _CAUTION * float(moments.n) * float((values**2).sum(axis=1).mean()))

@@ -289,7 +289,7 @@ def test_the_plan_tells_how_it_would_be_solved():
     assert "rows" in cg["preconditioner"]
     assert cg["sweeps"] > 3
     assert cg["driver_bytes"] == 3 * 8 * M**2
-    assert direct == {"solver": "direct", "sweeps": 1, "driver_bytes": 6 * 8 * M**2}
+    assert direct == {"solver": "direct", "sweeps": 1, "driver_bytes": 8 * 8 * M**2}
     assert model(solver="auto", n_landmarks=None).plan_solver(X, Y) == {"solver": "exact"}
     assert model().plan(X, Y).flops > cg["sweeps"] * 2 * N * M * 3
 
@@ -349,3 +349,28 @@ def test_a_plan_counts_the_columns_of_a_grid():
     plan = grid.plan(X, Y)
     grid.fit(X, Y)
     assert plan.partial_bytes == 8 * (M * (13 * 10 + 1) + 3 * 13 * 10 + 2)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_grid_follows_the_weight_of_the_labelled_rows(scale):
+    few = np.where(rng.random(N) < 0.5, Y[:, 1], np.nan)
+    settings = {"alpha": "gcv", "tol": 1e-3}
+    found = model(**settings).fit(as_rows(X, few, weight=scale * (WEIGHT + 0.1)))
+    plain = model(**settings).fit(as_rows(X, few, weight=WEIGHT + 0.1))
+    assert abs(found.alpha_ / plain.alpha_ / scale - 1) < 1e-9
+    assert distance(found.predict(FRESH), plain.predict(FRESH)) < 1e-2
+
+
+def test_a_penalty_whose_descent_has_not_ended_is_no_choice_and_said():
+    smooth = np.sin(2 * X[:, 0])
+    with pytest.warns(
+        Inaccurate, match=r"alpha='gcv' has chosen .* smaller ones have not ended: take a larger max_iter"
+    ):
+        found = model(alpha="gcv", tol=1e-3, n_landmarks=200, max_iter=6).fit(X.astype(np.float32), smooth)
+    scores = {float(alpha): score for alpha, score in found.sweep_["gcv"].items()}
+    assert found.alpha_ > min(scores)
+
+
+def test_the_end_of_the_grid_is_said_where_it_is_chosen():
+    with pytest.warns(Inaccurate, match="it is the largest that was looked at: take a number beyond it"):
+        model(alpha="gcv", tol=1e-3).fit(X, rng.normal(size=N))

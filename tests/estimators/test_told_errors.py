@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier
+from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier, SweepSearchCV
 from bigkernel.errors import Inaccurate, RankDeficient
 from bigkernel.estimators.arithmetic import deviation_error, whitening_for
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
@@ -32,9 +32,9 @@ METHODS = {
     "SSSL of the core": (SSSL(n_components=30, eigenfunctions="landmarks"), (X, NUMBER)),
     "aligned": (SSSLClassifier(n_components=30, eigenfunctions="aligned"), (X, SOURCE)),
     "XNV": (XNV(), (X, NUMBER)),
-    "DICA": (DICA(8), (X, CLASS, DOMAIN)),
-    "UDICA": (DICA(8, supervised=False), (X, CLASS, DOMAIN)),
-    "JDA": (JDA(20, n_rounds=0), (X, SOURCE, DOMAIN)),
+    "DICA": (DICA(n_components=8), (X, CLASS, DOMAIN)),
+    "UDICA": (DICA(n_components=8, supervised=False), (X, CLASS, DOMAIN)),
+    "JDA": (JDA(n_components=20, n_rounds=0), (X, SOURCE, DOMAIN)),
     "ARTL": (ARTLClassifier(n_rounds=0), (X, SOURCE, DOMAIN)),
     "with a round": (ARTLClassifier(n_rounds=1), (X, SOURCE, DOMAIN)),
 }
@@ -134,7 +134,7 @@ def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.Inaccurate", "ignore::bigkernel.errors.RankDeficient")
 def test_sums_in_float64_are_taken_where_float32_ones_are_too_coarse(name):
     arithmetics = set()
-    for sigma, alpha in ((1.0, 1e-6), (4.0, 1e-6)):
+    for sigma, alpha in ((1.0, 1e-6), (4.0, 1e-6), (10.0, 1e-9)):
         told, _ = first_told(name, sigma, alpha)
         model, _ = fitted(name, sigma, alpha, dtype="float32")
         arithmetics.add(model._fitted.basis.sums)
@@ -189,3 +189,26 @@ def test_deviations_that_rounding_moves_are_warned_of():
         coarse._fitted = replace(fit, statistics=noisy)
     with pytest.warns(Inaccurate, match="return_std: deviations may differ from those of exact sums"):
         coarse.predict(X[:5], return_std=True)
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_constant_that_is_fitted_is_told_of_as_right(count):
+    y = np.full(N, np.nan)
+    y[:count] = 1.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = XNV(Gaussian(1.0), landmarks=Z).fit(X, y)
+    assert model.certificates_["prediction_error"] < 1e-6
+
+
+def test_a_search_judges_alike_however_its_grid_is_ordered():
+    found = []
+    for forms in (["all", "landmarks"], ["landmarks", "all"]):
+        grid = {"eigenfunctions": forms, "alpha": [1e-6, 1.0], "n_components": [5, 20]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            search = SweepSearchCV(SSSL(Gaussian(8.0), landmarks=Z), grid, cv=3).fit(X, NUMBER)
+        places = [str(sorted(one.items())) for one in search.cv_results_["params"]]
+        found.append(dict(zip(places, search.cv_results_["mean_test_score"], strict=True)))
+    assert found[0].keys() == found[1].keys()
+    assert max(abs(found[0][key] - found[1][key]) for key in found[0]) < 1e-9
