@@ -265,7 +265,7 @@ MUTANTS = [
     ),
     Mutant(
         "ridge: the penalty is lost",
-        "solvers/ridge.py",
+        "solvers/triangles.py",
         "regular[np.diag_indices(len(G))] += alpha",
         "regular[np.diag_indices(len(G))] += 0.5 * alpha",
         "solvers/test_ridge_solver.py",
@@ -329,9 +329,37 @@ MUTANTS = [
     Mutant(
         "sssl: the root of the eigenvalues is missing",
         "solvers/eigenfunctions.py",
-        "basis = W * np.sqrt(values)",
-        "basis = W * values",
+        "basis, of_labelled = W * np.sqrt(values),",
+        "basis, of_labelled = W * values,",
         "solvers/test_ridge_solver.py",
+    ),
+    Mutant(
+        "ridge: weak directions are dropped",
+        "solvers/ridge.py",
+        "if reciprocal <= relative and alpha > 0:",
+        "if reciprocal <= relative and alpha < 0:",
+        "solvers/test_eigenfunctions.py",
+    ),
+    Mutant(
+        "error: sums are hardly moved",
+        "solvers/perturbation.py",
+        'out["G"][g] += whitening.restore(whitening.restore(E).T)',
+        'out["G"][g] += 1e-3 * whitening.restore(whitening.restore(E).T)',
+        "estimators/test_told_errors.py",
+    ),
+    Mutant(
+        "gcv by conjugate gradients: targets stand for probes",
+        "estimators/iterative.py",
+        "left = float(objective[columns[c:]].mean()) / rows",
+        "left = float(objective[columns[:c]].mean()) / rows",
+        "estimators/test_iterative.py",
+    ),
+    Mutant(
+        "congruence: the other triangle stays",
+        "solvers/triangles.py",
+        "    mirror(out, lower=False)\n    return",
+        "    return",
+        "solvers/test_triangles.py",
     ),
     Mutant(
         "xnv: the penalty is upside down",
