@@ -27,7 +27,7 @@ from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 _JITTER = 1e-12  # of the largest moment: pivots below it end the Cholesky factor of moments of few rows
-_NOTHING = 1e-10  # of the norm of predictions, their mean included
+_CONSTANT = 1e-12  # a share of ‖predictions‖² that is left beside their mean where they are one number
 _CAUTION = 10.0  # times by which predictions may vary more on the rows than where they were looked at
 
 
@@ -126,7 +126,8 @@ def change(
     if not W.any():
         return 0.0
     far = float(abs(((W - V) * (G @ (W - V))).sum()))
-    if far <= _NOTHING**2 * float((W * (G @ W)).sum()):  # of a constant, the rest may be nothing but rounding
+    whole = float((W * (G @ W)).sum())
+    if size <= _CONSTANT * whole and far <= _CONSTANT * whole:  # what varies is nothing but rounding
         return 0.0
     if seen is not None:
         values = np.column_stack([seen - a, np.ones(len(seen))]) @ (W - V)
