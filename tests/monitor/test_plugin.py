@@ -225,6 +225,24 @@ def test_the_scheduler_knows_who_listens_before_anything_can_happen(client, unhu
     leave()
 
 
+def test_sweeps_that_begin_at_once_share_what_hears_for_them(client, monkeypatch):
+    made, subscribe = [], client.subscribe_topic
+
+    def slowly(topic, handler):
+        made.append(handler)
+        time.sleep(0.1)
+        subscribe(topic, handler)
+
+    monkeypatch.setattr(client, "subscribe_topic", slowly)
+    threads = [threading.Thread(target=listen, args=(client, name, print)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(made) == 1
+    assert set(made[0].__self__.listeners) == {"a", "b"}
+
+
 def test_what_a_slow_scheduler_did_not_take_is_sent_again(client):
     client.failures = 2
     relay = Relay(client, Scope())

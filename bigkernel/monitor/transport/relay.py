@@ -141,12 +141,14 @@ class _Post:
 
 
 _posts: weakref.WeakKeyDictionary[Client, _Post] = weakref.WeakKeyDictionary()
+_making = threading.Lock()  # sweeps in several threads begin at once: of two posts, only the later one would hear
 
 
 def _post_of(client: Client) -> _Post:
-    if client not in _posts:
-        _posts[client] = _Post(client)
-    return _posts[client]
+    with _making:
+        if client not in _posts:
+            _posts[client] = _Post(client)
+        return _posts[client]
 
 
 def listen(client: Client, token: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
