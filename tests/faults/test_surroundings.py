@@ -256,7 +256,7 @@ def test_F36_another_account_fits_what_it_may_read_and_is_told_what_it_may_not(f
         assert done.returncode == 0, done.stderr
         assert digest(own / "a.model") == by_root
         for more, said in (
-            ([f"{place}/b.model"], f"b.model: {place} cannot be written"),
+            ([f"{place}/b.model"], "b.model: the model cannot be written there"),
             (["b.model", "--run", f"{place}/run"], "run directory cannot be written: Permission denied"),
         ):
             refused = fit(*more)
