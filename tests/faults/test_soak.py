@@ -12,7 +12,7 @@ import pytest
 
 SWEEPS, EVERY = 200, 20
 CODE = """
-import gc, json, shutil, sys, threading
+import gc, json, shutil, sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import dask
 import numpy as np
 import psutil
 from distributed import Client
-from probes import local_cluster
+from probes import local_cluster, threads_kept
 
 from bigkernel import Gaussian
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
@@ -33,7 +33,7 @@ from bigkernel.engine.sweep import sweep
 def held():
     gc.collect()
     process = psutil.Process()
-    return process.memory_info().rss, process.num_fds(), threading.active_count()
+    return process.memory_info().rss, process.num_fds(), threads_kept()
 
 
 def main():
@@ -89,12 +89,13 @@ def test_F40_two_hundred_sweeps_leave_nothing_behind(start, tmp_path, where, mos
 
 FITS, KILLS = 1000, 100
 KILLED = """
-import gc, json, os, shutil, signal, tempfile, threading
+import gc, json, os, shutil, signal, tempfile
 from pathlib import Path
 
 import dask
 import numpy as np
 import psutil
+from probes import threads_kept
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
@@ -108,7 +109,7 @@ def held():
     gc.collect()
     process = psutil.Process()
     strays = [path for path in Path(tempfile.gettempdir()).rglob("*") if not path.is_relative_to(Path.cwd() / "corpus")]
-    return process.memory_info().rss, process.num_fds(), threading.active_count(), len(strays)
+    return process.memory_info().rss, process.num_fds(), threads_kept(), len(strays)
 
 
 def fit(corpus, run=None, resume=False):
