@@ -168,14 +168,16 @@ class Run:
         return job
 
     def sweep_up(self) -> None:
-        """Remove what writers that died have left half-written. Nobody else may be writing."""
+        """Remove what writers that died have left half-written, as far as the disk lets. Nobody else may be writing."""
         for directory in ("partials", "arrays", "receipts", "."):
             place = self.root.joinpath(directory)
             for orphan in (*place.glob(".*.partial"), *place.glob(".*.old")):  # old: what was about to be replaced
-                if orphan.is_dir():
-                    _remove(orphan)
-                else:
-                    orphan.unlink(missing_ok=True)
+                # a disk that turned read-only has an error of its own, which this one may not hide
+                with contextlib.suppress(OSError):
+                    if orphan.is_dir():
+                        _remove(orphan)
+                    else:
+                        orphan.unlink(missing_ok=True)
 
     def start(self, node: str, worker: str) -> int:
         """Note that a worker begins a node; how often that has happened, this time included."""

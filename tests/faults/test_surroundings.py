@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -146,7 +147,8 @@ def test_F13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows
         client = "threads"
         if where == "local":
             client = stack.enter_context(connect("local", workers=2, dashboard=0))
-        thread = threading.Thread(target=turn, args=(disk, "ro", hold))
+        left = disk / "run" / "partials" / f".left.{uuid.uuid4().hex}.partial"  # as of a segment that was being written
+        thread = threading.Thread(target=turn, args=(disk, "ro", hold, left))
         thread.start()
         with pytest.raises(DataError, match=r"(?i)read-only file system"):
             sweep(rows, Sums(D, hold), client=client, run=disk / "run")
@@ -157,10 +159,11 @@ def test_F13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows
     assert leftovers(disk / "run") == []
 
 
-def turn(disk, how, hold):
-    """Remount a disk once a task is held, and let that go on."""
+def turn(disk, how, hold, left):
+    """Remount a disk once a task is held, a half-written directory on it, and let the task go on."""
     try:
         wait_until(hold.holding, what="a task that is held")
+        left.mkdir()
         remount(disk, how)
     finally:
         Path(hold.gate).touch()
