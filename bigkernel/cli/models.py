@@ -294,9 +294,9 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 
     last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     width = getattr(last, "n_landmarks", corpus.n_features) or 0
-    keeps = getattr(last, "solver", "direct") == "direct" or width < AUTO_LEAST  # its sums
-    square = width**2 if keeps and getattr(last, "solver", "") != "cg" else 0
-    return 8 * (square + width * (corpus.n_features + max(1, len(corpus.info.classes))))
+    solver = getattr(last, "solver", "direct")
+    keeps_sums = solver != "cg" and (solver != "auto" or width < AUTO_LEAST)
+    return 8 * (keeps_sums * width**2 + width * (corpus.n_features + max(1, len(corpus.info.classes))))
 
 
 @click.command()

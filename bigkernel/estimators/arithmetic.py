@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
@@ -107,39 +106,35 @@ def told(
     again, own = copy(estimator), part(problem)
     if getattr(estimator, "alpha", None) == "gcv":
         again.set_params(alpha=solution.alpha)
-    seen = own.basis.glance()
+    glance, moments = own.basis.glance(), estimator.predicted_from(own)
+    seen = None if glance is None else glance[0][:, : len(moments.s)]
 
-    def moved_by(evidence: Evidence, *, sums: bool) -> float:
+    def moved_by(*, sums: bool) -> float:
         """The change of predictions."""
         total = moved(problem.statistics, whitening, evidence, np.random.default_rng(_DRAW), sums=sums)
         other = part(replace(problem, statistics=total))
         try:
             found = again._solved(other, None if other.basis is not problem.basis else whitening, tell=False).solution
-        except (linalg.LinAlgError, DataError):
+        except DataError:  # it cannot be solved from these
             return np.inf
         fit, there = ((one.coef, one.intercept) for one in (solution, found))
-        moments = estimator.predicted_from(own)
-        of_fit = None if seen is None else seen[:, : len(moments.s)]
-        return _SAFE * change(moments, fit, there, turned=estimator.turns, seen=of_fit)
+        return _SAFE * change(moments, fit, there, turned=estimator.turns, seen=seen)
 
-    total = moved_by(evidence, sums=True)
+    total = moved_by(sums=True)
     if evidence.noise is None or total <= ENOUGH:
         return Errors(total, 0.0, 0.0, advice=ADVICE)
-    blocks = moved_by(evidence, sums=False)
+    blocks = moved_by(sums=False)
     return Errors(float(np.sqrt(max(total**2 - blocks**2, 0.0))), 0.0, blocks, advice=ADVICE)
 
 
 def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
-    evidence, basis = evidence_of(fit, whitening), fit.basis
-    if evidence is None or basis.glance() is None:
+    evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
+    if evidence is None or seen is None:
         return None
     total = moved(fit.statistics, whitening, evidence, np.random.default_rng(_DRAW))
-    points = basis.points()
-    block, diagonal = basis.glance(), basis.kernel.diag(points)
     one, other = (
-        np.sqrt(posterior(moments).variance(block, diagonal))
-        for moments in (fit.moments, Moments.of(total, shift=fit.centre))
+        np.sqrt(posterior(moments).variance(*seen)) for moments in (fit.moments, Moments.of(total, shift=fit.centre))
     )
     return _SAFE * float(np.linalg.norm(one - other) / max(float(np.linalg.norm(one)), 1e-300))
 

@@ -338,7 +338,7 @@ def _cancelled(system: System, alpha: Array, inputs: Inputs) -> float:
         norm = np.maximum(norm - looked["e"] ** 2 / n, 0) + n * inputs.shift**2
     rounded = 8 * np.finfo(np.float64).eps * np.abs(alpha).sum(axis=0)
     rounded += np.finfo(system.basis.dtype).eps * np.linalg.norm(alpha, axis=0)  # of blocks, each by itself
-    largest = max(float(np.abs(np.diagonal(strip, rows.start)).max()) for rows, strip in system.core.strips())
+    largest = float(np.abs(system.basis.core_diagonal()).max())
     return float(largest * np.linalg.norm(rounded) * np.sqrt(n / max(norm.sum(), 1e-300)))
 
 

@@ -96,11 +96,16 @@ class LandmarkBasis:
         block = self.features().block(Chunk(points), slice(None))
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 
-    def glance(self) -> Array:
-        """Kernel values of some points, (k, m)."""
-        return np.asarray(self.kernel(self.points(), self.landmarks))
+    def core_diagonal(self) -> Array:
+        """That of K_mm, (m,)."""
+        return np.asarray(self.kernel.diag(self.landmarks))
 
-    def points(self) -> Array:
+    def glance(self) -> tuple[Array, Array] | None:
+        """Kernel values of some points, (k, m), and of each with itself, (k,)."""
+        points = self._points()
+        return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
+
+    def _points(self) -> Array:
         """Some landmarks, and points between them, (k, d)."""
         return np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
 
@@ -170,6 +175,10 @@ class FourierBasis:
         """Some rows of the identity, (b, m)."""
         start, stop, _ = rows.indices(self.width)
         return np.eye(stop - start, self.width, start)
+
+    def core_diagonal(self) -> Array:
+        """Ones."""
+        return np.ones(self.width)
 
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """No whitening."""

@@ -33,8 +33,6 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
 
-_SOME = 256  # landmarks that tell the size of the kernel
-
 
 class ChoosesSolver(LandmarkEstimator):
     """Base of the estimators that fit by sums or by conjugate gradients."""
@@ -62,7 +60,7 @@ class ChoosesSolver(LandmarkEstimator):
         if self.exact:
             return "the exact form is solved directly; set n_landmarks"
         if self.alpha == "gcv":
-            wanted = len(decades(np.array(GRID))[0]) * 8 * self._width**2
+            wanted = self._factors * 8 * self._width**2
             if wanted > FACTOR_BYTES:
                 return f"alpha='gcv' would hold factors of {wanted / 1e9:.0f} GB; give a number"
         elif not self.alpha > 0:
@@ -74,8 +72,7 @@ class ChoosesSolver(LandmarkEstimator):
         m = self._width
         if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
             return None
-        columns = len(GRID) * (targets.width + PROBES) if self.alpha == "gcv" else targets.width
-        choice = choose_preconditioner(*rows.shape, m, columns, self.tol)
+        choice = choose_preconditioner(*rows.shape, m, self._columns(targets), self.tol)
         float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
         return choice if self.solver == "cg" or choice.flops < direct_flops(*rows.shape, m, float64=float64) else None
 
@@ -93,8 +90,7 @@ class ChoosesSolver(LandmarkEstimator):
     def _statistic(self, basis: Any, targets: Any) -> Any:
         if self.solver != "cg":
             return super()._statistic(basis, targets)
-        columns = len(GRID) * (targets.width + PROBES) if self.alpha == "gcv" else targets.width
-        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, columns)), "plan")
+        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, self._columns(targets))), "plan")
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """See `LandmarkEstimator.plan`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
@@ -124,12 +120,20 @@ class ChoosesSolver(LandmarkEstimator):
         if choice is None:
             return {"solver": "direct", "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
         told: dict[str, Any] = {"solver": "cg", "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
-        factors = len(decades(np.array(GRID))[0]) if self.alpha == "gcv" else 1
-        return {**told, "driver_bytes": driver_bytes(m, choice, factors)}
+        return {**told, "driver_bytes": driver_bytes(m, choice, self._factors)}
 
     def _planned_descent(self, X: Any, y: Any) -> PreconditionerChoice | None:
         rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
         return self._descent(rows, targets)
+
+    def _columns(self, targets: Targets) -> int:
+        """Columns that descend side by side: the targets, or of a grid of penalties each the targets and probes."""
+        return len(GRID) * (targets.width + PROBES) if self.alpha == "gcv" else targets.width
+
+    @property
+    def _factors(self) -> int:
+        """Factors of m×m that the penalties need."""
+        return len(decades(np.array(GRID))[0]) if self.alpha == "gcv" else 1
 
     @property
     def _width(self) -> int:
@@ -139,5 +143,5 @@ class ChoosesSolver(LandmarkEstimator):
 
 def _grid(rows: Rows, targets: Targets, basis: Any) -> list[float]:
     """Penalties to choose among, for the weight of the labelled rows and the size of the kernel."""
-    scale = labelled_weight(rows, targets) * float(np.diagonal(basis.core_rows(slice(0, _SOME))).mean())
+    scale = labelled_weight(rows, targets) * float(basis.core_diagonal().mean())
     return [scale * relative for relative in GRID]

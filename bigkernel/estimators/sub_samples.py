@@ -137,24 +137,28 @@ def _copied(core: Core) -> Array:
     return copy.T
 
 
-def _labelled(rows: Rows, targets: Targets) -> Array:
-    """Which rows have a label, (n,) bool; the column is read a part at a time."""
+def _labelled(rows: Rows, targets: Targets) -> tuple[Array, Array | None]:
+    """Which rows have a label, (n,) bool, and what they weigh, (n,), 0 without one; None where all weigh 1.
+
+    The column of labels is read a part at a time.
+    """
     source, known = rows.columns["y"], np.zeros(len(rows), bool)
     for start in range(0, len(rows), _LABELS):
         y = source.read(start, min(start + _LABELS, len(rows)))
         if y.dtype.kind == "f" and rows.bad_rows == "skip":
             y = np.where(np.isinf(y), np.nan, y)
         known[start : start + _LABELS] = targets.labelled(y, start)
-    return known
+    weight = rows.column("weight")
+    if weight is None:
+        return known, None
+    total = np.asarray(weight, np.float64)
+    return known, np.where(known & np.isfinite(total), np.maximum(total, 0), 0)
 
 
 def labelled_weight(rows: Rows, targets: Targets) -> float:
     """The weight of all labelled rows; their number, where none was given."""
-    known, weight = _labelled(rows, targets), rows.column("weight")
-    if weight is None:
-        return float(known.sum())
-    sound = known & np.isfinite(weight) & (np.asarray(weight) > 0)
-    return float(np.asarray(weight, np.float64)[sound].sum())
+    known, weight = _labelled(rows, targets)
+    return float((known if weight is None else weight).sum())
 
 
 def _drawn(rows: Rows, targets: Targets, count: int) -> tuple[Array, Array]:
@@ -162,15 +166,14 @@ def _drawn(rows: Rows, targets: Targets, count: int) -> tuple[Array, Array]:
 
     Rows are drawn the likelier the more they weigh, the heaviest for certain: a few of them shape the normal matrix.
     """
-    rng, known, weight = np.random.RandomState(_DRAW), _labelled(rows, targets), rows.column("weight")
-    if weight is None:
+    rng, (known, total) = np.random.RandomState(_DRAW), _labelled(rows, targets)
+    if total is None:
         among = np.flatnonzero(known)
         require_labelled(len(among), len(among))
         sound = (lambda places: rows.sound(among[places])) if rows.bad_rows == "skip" else None
         ids = among[draws.uniform(len(among), min(count, len(among)), rng, sound=sound)]
         return ids, np.full(len(ids), len(among) / len(ids))
-    total, chance = np.asarray(weight, np.float64), np.zeros(len(rows))
-    total = np.where(known & np.isfinite(total), np.maximum(total, 0), 0)
+    chance = np.zeros(len(rows))
     for _ in range(_CHANCES):  # those that are certain leave the others more
         certain = chance >= 1
         left = max(float(total[~certain].sum()), 1e-300)

@@ -120,13 +120,12 @@ def change(
     if turned:
         left, _, right = linalg.svd(W.T @ G @ V, full_matrices=False)
         V = V @ (left @ right).T
-    size = (W * (G @ W)).sum()
-    if np.any(fit[1]):  # what an intercept stands for is no merit
-        size -= ((G[-1] @ W) ** 2).sum() / max(float(moments.n), 1e-300)
     if not W.any():
         return 0.0
+    size = whole = float((W * (G @ W)).sum())
+    if np.any(fit[1]):  # what an intercept stands for is no merit
+        size -= float(((G[-1] @ W) ** 2).sum()) / max(float(moments.n), 1e-300)
     far = float(abs(((W - V) * (G @ (W - V))).sum()))
-    whole = float((W * (G @ W)).sum())
     if size <= _CONSTANT * whole and far <= _CONSTANT * whole:  # what varies is nothing but rounding
         return 0.0
     if seen is not None:

@@ -18,22 +18,19 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Targets, add, weights_of
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import mixed
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 _STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
-_MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
 _LEAST_ROWS = 32  # of such a copy: every one of them reads and writes the sums
 
 
 def signs(rows: Array, count: int) -> Array:
     """±1 (b, count) for rows of these numbers (b,), the same in every process; as unrelated as random ones."""
     places: Array = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-    x = places * np.uint64(_MIX)
-    x = (x ^ (x >> np.uint64(29))) * np.uint64(_MIX)
-    x = (x ^ (x >> np.uint64(32))) * np.uint64(_MIX)
-    return np.where(x >> np.uint64(63), 1.0, -1.0)
+    return np.where(mixed(places, seed=0) >> np.uint64(63), 1.0, -1.0)
 
 
 @dataclass(frozen=True, eq=False)

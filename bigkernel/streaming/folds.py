@@ -52,7 +52,7 @@ class HashFolds:
             raise DataError("group: the folds keep groups together, and the input has no column of groups")
         else:
             ids = np.asarray(chunk.group, np.int64)
-        return (_mixed(ids, self.seed) % np.uint64(self.count)).astype(np.int64)
+        return (mixed(ids, self.seed) % np.uint64(self.count)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DomainFolds:
         return np.where(self.domains[place] == chunk.domain, place, -1)
 
 
-def _mixed(ids: Array, seed: int) -> Array:
+def mixed(ids: Array, seed: int) -> Array:
     """SplitMix64 of ids (n,), uint64: neighbouring ids give unrelated numbers (Steele, Lea & Flood, OOPSLA 2014)."""
     start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
     with np.errstate(over="ignore"):

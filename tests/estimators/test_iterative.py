@@ -373,4 +373,5 @@ def test_a_penalty_whose_descent_has_not_ended_is_no_choice_and_said():
 
 def test_the_end_of_the_grid_is_said_where_it_is_chosen():
     with pytest.warns(Inaccurate, match="it is the largest that was looked at: take a number beyond it"):
-        model(alpha="gcv", tol=1e-3).fit(X, rng.normal(size=N))
+        found = model(alpha="gcv", tol=1e-3).fit(X, rng.normal(size=N))
+    assert found.alpha_ == max(map(float, found.sweep_["gcv"]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_run import make_run
+from made_run import make_run, put_into_journal
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
 from bigkernel.engine.rows import as_rows
@@ -175,20 +175,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing(corpus, tmp_path):
 
 def test_text_from_outside_is_never_markup(copy, reported):
     evil = "<script>x</script>\"'&\n</style>"
-    lines = [json.loads(line) for line in (copy / "journal.jsonl").read_text().splitlines()]
-    for line in lines:
-        for key in ("title", "host", "what", "executor", "text", "worker"):
-            if key in line:
-                line[key] = evil
-        if "receipt" in line:
-            line["receipt"]["worker"] = evil
-            line["receipt"]["seconds"] = {evil: 1.0}
-    score = {"of": evil, "corpus": evil, "rows": 3, "error_percent": 50.0, "classes": [evil, "b"]}
-    score |= {"confusion": [[1, 2], [0, 0]], "worst": {"row": [1], "true": [evil], "predicted": ["b"], "margin": [1]}}
-    lines.insert(-1, {**lines[0], "time": lines[-1]["time"], "kind": "figures", "name": "score", "values": score})
-    lines[-2]["job"] = lines[-1]["job"]
-    (copy / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (copy / "command.json").write_text(json.dumps({"command": [evil, evil]}))
+    put_into_journal(copy, evil)
     moved = copy.rename(copy.with_name("<script>run"))
     page = reported(moved)
     assert page.titles[0] == "<script>run"
