@@ -6,9 +6,16 @@ The process is one of its own: in that of a whole test run, other tests' cluster
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+from pipelines.soak import Mark, troubles
+
+ROOT = Path(__file__).parents[2]
 
 SWEEPS, EVERY = 200, 20
 CODE = """
@@ -87,88 +94,33 @@ def test_F40_two_hundred_sweeps_leave_nothing_behind(start, tmp_path, where, mos
     assert threads[-1] <= threads[0] + 1
 
 
-FITS, KILLS = 1000, 100
-KILLED = """
-import gc, json, os, shutil, signal, tempfile
-from pathlib import Path
-
-import dask
-import numpy as np
-import psutil
-from probes import threads_kept
-
-from bigkernel import Gaussian, KernelRidge, executing, open_corpus
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
-from bigkernel.storage.run_directory import Run
-
-FITS, KILLS = @FITS, @KILLS
-publish = Run.publish
-
-
-def held():
-    gc.collect()
-    process = psutil.Process()
-    strays = [path for path in Path(tempfile.gettempdir()).rglob("*") if not path.is_relative_to(Path.cwd() / "corpus")]
-    return process.memory_info().rss, process.num_fds(), threads_kept(), len(strays)
-
-
-def fit(corpus, run=None, resume=False):
-    with executing("serial", run=run, resume=resume):
-        return KernelRidge(Gaussian(2.0), n_landmarks=6, random_state=0).fit(corpus).dual_coef_.tobytes()
-
-
-def killed(corpus, run, at):
-    child = os.fork()
-    if not child:
-        done = []
-
-        def counted(self, *arguments):
-            done.append(0)
-            if len(done) == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return publish(self, *arguments)
-
-        Run.publish = counted
-        try:
-            fit(corpus, run)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-
-
-dask.config.set({"bigkernel.min-segments": 3, "bigkernel.chunk-bytes": 1024, "bigkernel.monitor": False})
-rng = np.random.default_rng(0)
-X = rng.normal(size=(60, 8))
-info = CorpusInfo("soak")
-with CorpusWriter("corpus", n_features=8, dtype=X.dtype, columns={"y": X.dtype}, info=info, chunk_rows=20) as writer:
-    writer.append(x=X, y=X[:, 0].copy())
-corpus, marks, run = open_corpus("corpus"), [], Path(tempfile.mkdtemp()) / "run"
-clean = fit(corpus)
-for i in range(FITS):
-    if i % (FITS // KILLS) == 0:
-        killed(corpus, run, 1 + i // (FITS // KILLS) % 5)
-        assert fit(corpus, run, resume=True) == clean
-        assert not [path for path in run.rglob("*") if path.name.endswith((".partial", ".old"))]
-        shutil.rmtree(run)
-    else:
-        assert fit(corpus) == clean
-    if i % 50 == 49:
-        marks.append(held())
-print(json.dumps(marks))
-"""
+@pytest.mark.slow
+def test_F40_fits_that_are_killed_and_gone_on_with_leave_nothing_behind(tmp_path):
+    results = soak(tmp_path, "--fits", "60", "--kills", "10")
+    assert results["troubles"] == []
+    assert [mark["fits"] for mark in results["marks"]] == list(range(3, 61, 3))
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(600)
-def test_F40_a_thousand_fits_of_which_a_hundred_are_killed_leave_nothing_behind(start, tmp_path):
-    (tmp_path / "tmp").mkdir()
-    code = KILLED.replace("@FITS", str(FITS)).replace("@KILLS", str(KILLS))
-    driver = start(code, TMPDIR=str(tmp_path / "tmp"))
-    assert driver.wait(550) == 0, driver.errors()
-    memory, files, threads, strays = np.array(json.loads(driver.out.read_text())).T
-    half = len(memory) // 2  # caches and pools are full by then
-    slope = np.polyfit(np.arange(len(memory) - half) * 50, memory[half:], 1)[0]
-    assert slope < 20_000, f"{slope / 1e3:.0f} kB a fit; {memory / 1e6} MB"
-    assert max(files[half:]) <= max(files[:half])
-    assert max(threads[half:]) <= max(threads[:half])
-    assert max(strays) <= 1
+def test_F40_a_thousand_fits_of_which_a_hundred_are_killed_leave_nothing_behind(tmp_path):
+    assert soak(tmp_path, "--fits", "1000", "--kills", "100")["troubles"] == []
+
+
+def soak(place, *options):
+    """What `python -m pipelines soak` found, in a process of its own."""
+    command = [sys.executable, "-m", "pipelines", "soak", *options, "--out", str(place), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_grows_is_told():
+    flat = [Mark(10 * i, 300_000_000, 9, 2, 0) for i in range(1, 21)]
+    assert troubles(flat, 0) == []
+    growing = [Mark(m.fits, m.memory + 30_000 * m.fits, 9 + (m.fits == 190), 2 + (m.fits == 50), 0) for m in flat]
+    assert troubles(growing, 2) == [
+        "2 fits had other coefficients or left half-written files",
+        "memory grows by 30 kB a fit",
+        "files grow from 9 to 10",
+    ]
