@@ -25,6 +25,10 @@ from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
 from .estimators.persistence import load_model as load_model
 from .estimators.persistence import save_model as save_model
+from .kernels.algebra import OnColumns as OnColumns
+from .kernels.algebra import Product as Product
+from .kernels.algebra import Scaled as Scaled
+from .kernels.algebra import Sum as Sum
 from .kernels.functions import Gaussian as Gaussian
 from .kernels.functions import Laplacian as Laplacian
 from .kernels.functions import Linear as Linear

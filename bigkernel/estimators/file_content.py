@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, ModelRejected
-from bigkernel.kernels.functions import KERNELS, Kernel
+from bigkernel.kernels.functions import STORED, Kernel
 
 Array = NDArray[Any]
 _SCALARS = (bool, int, float, str, type(None))
+_DEEPEST = 32  # kernels inside one another
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Content:
 def encode(value: Any, where: str) -> Any:
     """A parameter or a fitted value as JSON; `ConfigError` where it cannot be."""
     if isinstance(value, Kernel):
-        params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params().items()}
+        params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
         return {"kernel": value.name, "params": params}
     if isinstance(value, np.ndarray | list | tuple) and np.ndim(value) == 1:
         return [encode(item, where) for item in value]
@@ -63,14 +64,16 @@ def encode(value: Any, where: str) -> Any:
     raise ConfigError(f"save_model: {where} = {value!r} cannot be stored")
 
 
-def decode(value: Any) -> Any:
-    """The value of `encode`; `ModelRejected` where it is none."""
+def decode(value: Any, depth: int = 0) -> Any:
+    """The value of `encode`; `ModelRejected` where it is none. `depth`: kernels that it is inside of."""
     if isinstance(value, dict):
-        if value.get("kernel") not in KERNELS or not isinstance(value.get("params"), dict):
+        if depth > _DEEPEST:
+            raise ModelRejected(f"a kernel of kernels more than {_DEEPEST} deep")
+        if value.get("kernel") not in STORED or not isinstance(value.get("params"), dict):
             raise ModelRejected(f"unknown kernel {value.get('kernel')!r}")
-        params = {str(key): decode(item) for key, item in value["params"].items()}
+        params = {str(key): decode(item, depth + 1) for key, item in value["params"].items()}
         lengths = {key: np.array([float(one) for one in item]) for key, item in params.items() if type(item) is tuple}
-        return KERNELS[value["kernel"]](**params | lengths)
+        return STORED[value["kernel"]](**params | lengths)
     if isinstance(value, list):
         if any(isinstance(item, list | dict) for item in value):
             raise ModelRejected("unexpected value: a list of more than numbers and words")

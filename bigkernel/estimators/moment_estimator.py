@@ -380,7 +380,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         fit = self._require("fit")
         report: dict[str, Any] = {
             "estimator": type(self).__name__,
-            "kernel": {"name": fit.basis.kernel.name, **fit.basis.kernel.get_params()},
+            "kernel": fit.basis.kernel.described(),
             "landmarks": fit.basis.width,
             "landmark_choice": self.landmarks if isinstance(self.landmarks, str) else "given",
             "rank": int(fit.solution.rank),

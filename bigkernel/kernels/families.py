@@ -80,7 +80,7 @@ class LandmarkFamily:
     @property
     def flops_per_row(self) -> float:
         """See `FeatureMap`: the argument is computed once."""
-        return 2.0 * self.landmarks.size
+        return 2.0 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels)
 
     @property
     def row_bytes(self) -> int:
@@ -90,7 +90,9 @@ class LandmarkFamily:
     @property
     def fixed_bytes(self) -> int:
         """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
-        return self.width * int(self.landmarks.shape[1]) * (3 * 8 + self.dtype.itemsize)
+        m, d = self.landmarks.shape
+        spare = max(kernel.spare_bytes(m, d, self.dtype.itemsize) for kernel in self.kernels)
+        return int(m * d * (3 * 8 + self.dtype.itemsize) + spare)
 
     def about(self, place: int) -> Array | None:
         """See `FeatureMap`."""

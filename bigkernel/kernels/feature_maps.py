@@ -152,7 +152,7 @@ class LandmarkMap(SingleMap):
     @property
     def flops_per_row(self) -> float:
         """See `FeatureMap`."""
-        return 2.0 * self.width * self.n_features
+        return 2.0 * self.width * self.n_features * self.kernel.leaves
 
     @property
     def row_bytes(self) -> int:
@@ -162,7 +162,8 @@ class LandmarkMap(SingleMap):
     @property
     def fixed_bytes(self) -> int:
         """See `FeatureMap`: the landmarks as they came, prepared, two copies meanwhile, and NumPy's own buffers."""
-        return self.width * self.n_features * (3 * 8 + self.dtype.itemsize) + UFUNC_BYTES
+        spare = self.kernel.spare_bytes(self.width, self.n_features, self.dtype.itemsize)
+        return self.width * self.n_features * (3 * 8 + self.dtype.itemsize) + UFUNC_BYTES + spare
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,) float64."""

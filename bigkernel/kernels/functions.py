@@ -1,4 +1,4 @@
-"""Kernels: small things that are called, `k(X, Z)`, and that bind landmarks for the fast block path.
+"""Kernels by their equations; what all of them have, and kernels made of kernels, are in `algebra`.
 
 Shapes: X (n, d) rows, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,). Equations as in Schölkopf & Smola, *Learning
 with Kernels* (2002), and Rasmussen & Williams (2006), ch. 4, for Matérn.
@@ -12,103 +12,19 @@ soon as the data lie far from 0. A parameter left at "scale" is set from the spr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError
+from bigkernel.kernels.algebra import Kernel as Kernel
+from bigkernel.kernels.algebra import OnColumns, Product, Scaled, Sum, refuse_blur
 from bigkernel.kernels.blocks import Bound
 
 Array = NDArray[Any]
 Scale = Literal["scale"]
-
-
-class Kernel:
-    """The base of all kernels; subclasses are dataclasses of their parameters.
-
-    `get_params` and `set_params` are scikit-learn's, so that `kernel__sigma` works in a grid search.
-    """
-
-    name: ClassVar[str]
-    positive: ClassVar[bool] = True  # positive definite for every parameter value that is accepted
-    _distance: ClassVar[bool] = True  # a function of ‖x−z‖
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """By name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-
-    def set_params(self, **params: Any) -> Kernel:
-        """Set parameters by name and return the kernel; scikit-learn's convention."""
-        for key, value in params.items():
-            if key not in self.get_params():
-                raise ConfigError(f"{self.name} kernel has no parameter {key!r}; it has {sorted(self.get_params())}")
-            setattr(self, key, value)
-        return self
-
-    def __call__(self, X: Array, Z: Array | None = None) -> Array:
-        """The kernel matrix, shape (n, m); (n, n) and exactly symmetric when Z is not given.
-
-        float32 where both are, float64 otherwise. "scale" parameters are taken from Z.
-        """
-        X = np.atleast_2d(np.asarray(X))
-        other = X if Z is None else np.atleast_2d(np.asarray(Z))
-        if X.shape[1] != other.shape[1]:
-            raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
-        dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
-        bound = self.resolve(other).bind(other, dtype)
-        rows = np.empty((len(X), bound.columns), dtype)
-        rows[:, : X.shape[1]] = X
-        out = np.empty((len(X), len(other)), dtype)
-        bound.product(rows, out)
-        bound.finish(out)
-        if Z is None:
-            np.add(out, out.T.copy(), out=out)
-            out *= 0.5
-        return out
-
-    def diag(self, X: Array) -> Array:
-        """k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
-        return np.ones(len(X))
-
-    def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
-        """The same kernel, checked, with every "scale" parameter replaced by its number for (weighted) rows Z."""
-        self._check(np.shape(Z)[1])
-        return replace(self)  # type: ignore[type-var]
-
-    @property
-    def kinked(self) -> bool:
-        """True where the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
-        return False
-
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        """Prepare landmarks Z (m, d) for blocks of `dtype`.
-
-        With `touching` the distances of rows that nearly touch a landmark keep their digits, which `kinked` kernels
-        have anyway: for others that share a block with such a one.
-
-        Raises
-        ------
-        DataError
-            float32 cannot resolve the distances between these landmarks at this bandwidth.
-        """
-        Z = np.asarray(Z, np.float64)
-        dtype = np.dtype(dtype)
-        if not self._distance:
-            return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
-        bound, blur = Bound.of_distance(self.finish, Z, *self.widths(), dtype, touching=touching or self.kinked)
-        _refuse_blur(self.name, dtype, blur)
-        return bound
-
-    def widths(self) -> tuple[float, Array | None]:
-        """(γ, lengths per feature or None) with the kernel's argument −γ‖x−z‖²."""
-        raise TypeError(f"{self.name} is not a kernel of the Euclidean distance")
-
-    def finish(self, strip: Array) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how its argument becomes a value")
-
-    def _check(self, n_features: int) -> None: ...
 
 
 @dataclass
@@ -219,7 +135,7 @@ class Laplacian(Kernel):
             blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * gamma)
         if gamma > float(np.finfo(dtype).max):
             blur = np.inf
-        _refuse_blur(self.name, np.dtype(dtype), blur)
+        refuse_blur(self.name, np.dtype(dtype), blur)
         return Bound(self.finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
 
     def _check(self, n_features: int) -> None:
@@ -308,7 +224,10 @@ class Sigmoid(_Projected):
     gamma: float | Scale = "scale"
     coef0: float = 1.0
     name: ClassVar[str] = "sigmoid"
-    positive: ClassVar[bool] = False
+
+    @property
+    def positive(self) -> bool:
+        return False
 
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "gamma", self.gamma, None)
@@ -323,7 +242,9 @@ class Sigmoid(_Projected):
 
 
 KERNELS: dict[str, type[Kernel]] = {k.name: k for k in (Gaussian, Laplacian, Matern, Linear, Polynomial, Sigmoid)}
-"""The closed table of kernels by name: what a model file may name."""
+"""The kernels by name."""
+STORED = KERNELS | {k.name: k for k in (Sum, Product, Scaled, OnColumns)}
+"""The closed table of kernels that a model file may name."""
 
 
 def as_kernel(kernel: Kernel | str, *, gamma: float | None = None, degree: int = 3, coef0: float = 1.0) -> Kernel:
@@ -375,14 +296,6 @@ def _isotropic(width: Any, gamma: Any) -> tuple[float, Array | None]:
     if np.ndim(width) == 0:
         return float(gamma(float(width))), None
     return float(gamma(1.0)), np.asarray(width, np.float64)
-
-
-def _refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
-    if not blur < 0.01:
-        raise DataError(
-            f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
-            "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
-        )
 
 
 def _check_widths(kernel: str, name: str, value: Any, n_features: int | None) -> None:

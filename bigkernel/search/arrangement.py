@@ -25,7 +25,7 @@ from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
-from bigkernel.kernels.functions import as_kernel
+from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Whitening
@@ -212,4 +212,7 @@ def _seed(random_state: Any) -> Any:
 
 
 def _key(kernel: Any) -> Any:
-    return kernel.name, tuple((name, np.asarray(value).tobytes()) for name, value in kernel.get_params().items())
+    values = kernel.get_params(deep=False).items()
+    return kernel.name, tuple(
+        (name, _key(value) if isinstance(value, Kernel) else np.asarray(value).tobytes()) for name, value in values
+    )
