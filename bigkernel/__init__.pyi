@@ -35,6 +35,7 @@ from .kernels.functions import Linear as Linear
 from .kernels.functions import Matern as Matern
 from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
+from .kernels.given import Pairwise as Pairwise
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus

@@ -23,6 +23,7 @@ from bigkernel.estimators.state_schema import FEATURES, Entry, Floats, KernelEnt
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel
+from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor.scope import spent
 from bigkernel.solvers import residuals
@@ -238,6 +239,11 @@ class KernelEstimator(StatefulEstimator):
     def exact(self) -> bool:
         """True where a fit takes every row for a landmark, all in memory."""
         return self.n_landmarks is None and self._default_landmarks is None and isinstance(self.landmarks, str)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = isinstance(self.kernel, Precomputed) or self.kernel == Precomputed.name
+        return tags
 
     def _check_landmarks(self) -> None:
         if not isinstance(self.landmarks, str):

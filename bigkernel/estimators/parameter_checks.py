@@ -9,13 +9,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.functions import KERNELS, Kernel
+from bigkernel.kernels.given import PAIRWISE, Precomputed
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
 KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
     "kernel": [
         Kernel,
-        StrOptions({"rbf", "gaussian", "laplacian", "linear", "poly", "polynomial", "sigmoid", "matern"}),
+        callable,
+        StrOptions({"rbf", "poly", Precomputed.name, *KERNELS, *PAIRWISE}),
     ],
     "gamma": [Interval(Real, 0, None, closed="neither"), None],
     "degree": [Interval(Integral, 1, None, closed="left")],

@@ -167,7 +167,7 @@ class JoinedBound(Bound):
     def of(cls, parts: Sequence[tuple[Bound, Array | None]], n_features: int, **how: Any) -> JoinedBound:
         """Of parts of one dtype."""
         none = np.empty((n_features, 0), parts[0][0].dtype)
-        return cls(_keep, none, None, None, None, n_features, parts=tuple(parts), **how)
+        return cls(keep_values, none, None, None, None, n_features, parts=tuple(parts), **how)
 
     def product(self, rows: Array, out: Array) -> None:
         self.multiply(rows, out)
@@ -196,7 +196,7 @@ def _values(bound: Bound, x: Array, m: int) -> Array:
     return out
 
 
-def _keep(strip: Array) -> None:
+def keep_values(strip: Array) -> None:
     """The strip holds values of the kernel."""
 
 

@@ -22,6 +22,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import Kernel as Kernel
 from bigkernel.kernels.algebra import OnColumns, Product, Scaled, Sum, refuse_blur
 from bigkernel.kernels.blocks import Bound
+from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 
 Array = NDArray[Any]
 Scale = Literal["scale"]
@@ -243,18 +244,22 @@ class Sigmoid(_Projected):
 
 KERNELS: dict[str, type[Kernel]] = {k.name: k for k in (Gaussian, Laplacian, Matern, Linear, Polynomial, Sigmoid)}
 """The kernels by name."""
-STORED = KERNELS | {k.name: k for k in (Sum, Product, Scaled, OnColumns)}
+STORED = KERNELS | {k.name: k for k in (Sum, Product, Scaled, OnColumns, Precomputed, Pairwise)}
 """The closed table of kernels that a model file may name."""
 
 
 def as_kernel(kernel: Kernel | str, *, gamma: float | None = None, degree: int = 3, coef0: float = 1.0) -> Kernel:
-    """A kernel object from itself or from one of scikit-learn's names, with scikit-learn's parameters.
+    """A kernel object from itself, a function, or one of scikit-learn's names, with scikit-learn's parameters.
 
-    "rbf" (or "gaussian"), "laplacian", "linear", "polynomial" (or "poly"), "sigmoid", and "matern". `gamma=None`
-    leaves the bandwidth data-driven.
+    "rbf" (or "gaussian"), "laplacian", "linear", "polynomial" (or "poly"), "sigmoid", and "matern"; "chi2",
+    "additive_chi2" and "cosine"; "precomputed". `gamma=None` leaves the bandwidth data-driven.
     """
     if isinstance(kernel, Kernel):
         return kernel
+    if callable(kernel) or kernel in PAIRWISE:
+        return Pairwise(kernel, gamma=gamma if kernel == "chi2" else None)
+    if kernel == Precomputed.name:
+        return Precomputed()
     if not isinstance(kernel, str):
         raise ConfigError(f"kernel: expected a kernel object or a name, found {type(kernel).__name__}")
     name = {"rbf": "gaussian", "poly": "polynomial"}.get(kernel, kernel)

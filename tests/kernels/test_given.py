@@ -1,0 +1,120 @@
+"""Kernels that others compute: matrices, functions of blocks and of rows, scikit-learn's pairwise kernels."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.kernel_ridge import KernelRidge as DenseKernelRidge
+from sklearn.metrics import pairwise
+from sklearn.model_selection import cross_val_score
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Nystroem, Pairwise, load_model, save_model
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.storage.fingerprint import fingerprint
+from bigkernel.streaming.chunk import Chunk
+
+RNG = np.random.default_rng(2)
+X = np.abs(RNG.normal(size=(90, 3)))  # for d = 3 a product of two rows and of three looks like a block
+y = X[:, 0] * X[:, 1]
+K = pairwise.rbf_kernel(X, gamma=0.3)
+
+
+def shared(x, z, power=1.0):
+    """What two histograms share; of two rows."""
+    return float(np.minimum(x, z).sum()) ** power
+
+
+def shared_in_blocks(X, Z):
+    return np.minimum(X[:, None], Z).sum(axis=2)
+
+
+METRICS = {
+    "chi2": "chi2",
+    "cosine": "cosine",
+    "a function of blocks": shared_in_blocks,
+    "a function of rows": shared,
+    "a product of rows": np.dot,
+    "a partial function": partial(shared, power=2.0),
+}
+every_metric = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+
+
+@every_metric
+def test_exact_fits_are_the_dense_ones_and_blocks_their_values(metric):
+    of_rows = shared if metric is shared_in_blocks else metric
+    dense = DenseKernelRidge(alpha=0.1, kernel=of_rows, gamma=1.0).fit(X, y)
+    ours = KernelRidge(metric, alpha=0.1, fit_intercept=False).fit(X, y)
+    assert_allclose(ours.predict(X[:9]), dense.predict(X[:9]), rtol=1e-7, atol=1e-9)
+    wanted = pairwise.pairwise_kernels(X, X[:20], metric=of_rows)
+    for dtype, near in ((np.float64, 1e-12), (np.float32, 1e-5)):
+        features = LandmarkMap(Pairwise(metric).resolve(X), X[:20], np.dtype(dtype))
+        assert_allclose(features.block(Chunk(X), slice(0, 90)), wanted, rtol=near, atol=near)
+    assert_allclose(Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:pairwise kernel. the core of 40:bigkernel.errors.RankDeficient")
+def test_landmark_fits_take_them_too_and_several_chunks_are_one():
+    one = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
+    parts = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
+    for rows in (slice(0, 50), slice(50, 90)):
+        parts.partial_fit(X[rows], y[rows])
+    assert_allclose(parts.predict(X), one.predict(X), rtol=1e-7)
+    assert one.score(X, y) > 0.85
+
+
+def test_a_matrix_that_was_computed_before_is_fitted_and_searched_as_scikit_learn_does():
+    dense = DenseKernelRidge(alpha=0.1, kernel="precomputed").fit(K, y)
+    ours, kept = KernelRidge("precomputed", alpha=0.1, fit_intercept=False), K.copy()
+    assert_allclose(ours.fit(K, y).predict(K[:8]), dense.predict(K[:8]), rtol=1e-9)
+    assert_array_equal(K, kept)
+    given, computed = (KernelRidge(kernel, alpha=0.1, gamma=0.3) for kernel in ("precomputed", "rbf"))
+    assert_allclose(cross_val_score(given, K, y, cv=3), cross_val_score(computed, X, y, cv=3), rtol=1e-7)
+    labels = (y > 1).astype(int)
+    model = KernelRidgeClassifier("precomputed", alpha=0.1).fit(K, labels)
+    assert_array_equal(model.predict(K), KernelRidgeClassifier("rbf", gamma=0.3, alpha=0.1).fit(X, labels).predict(X))
+
+
+def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functions_refused(tmp_path):
+    for name, model, rows in (
+        ("matrix", KernelRidge("precomputed"), K),
+        ("chi2", KernelRidge("chi2", gamma=0.5, n_landmarks=10), X),
+    ):
+        save_model(model.fit(rows, y), tmp_path / name)
+        assert_array_equal(load_model(tmp_path / name).predict(rows), model.predict(rows))
+    with pytest.raises(ConfigError, match=r"shared.* cannot be stored"):
+        save_model(KernelRidge(shared).fit(X, y), tmp_path / "function")
+
+
+@pytest.mark.parametrize(
+    "fit, error, message",
+    [
+        (lambda: KernelRidge("precomputed", n_landmarks=10).fit(K, y), ConfigError, r"\(n, n\) .* found \(10, 90\)"),
+        (lambda: KernelRidge("precomputed").fit(K[:, :50], y), ConfigError, r"found \(90, 50\)"),
+        (lambda: KernelRidge("precomputed").fit(K + np.eye(90, k=1), y), DataError, "not symmetric"),
+        (lambda: Nystroem("precomputed", n_components=5).fit(K), ConfigError, "precomputed"),
+        (lambda: Pairwise("precomputed_by_me")(X), ConfigError, "expected a function or one of"),
+        (lambda: Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma is of chi2"),
+        (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for two rows, found str"),
+        (lambda: (Gaussian(1.0) + Pairwise(3))(X), ConfigError, "found 3"),
+    ],
+)  # fmt: skip
+def test_what_is_no_kernel_is_refused_by_name(fit, error, message):
+    with pytest.raises(error, match=message):
+        fit()
+
+
+def test_a_function_is_known_again_in_another_process():
+    code = "import test_given as t; from bigkernel.storage.fingerprint import fingerprint as f; print(f(t.kernels()))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == fingerprint(kernels())
+    assert len({fingerprint(kernel) for kernel in kernels()}) == len(kernels())
+
+
+def kernels():
+    return [Pairwise(metric) for metric in METRICS.values()] + [Pairwise(shared, {"power": 2.0})]
