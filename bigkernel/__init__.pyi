@@ -37,9 +37,11 @@ from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.given import Pairwise as Pairwise
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
+from .notebooks.write_corpus import write_corpus as write_corpus
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus
 from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan
 
 def _expected_rate(steps: object) -> float: ...
+def _html_of(value: object) -> str: ...

@@ -18,6 +18,7 @@ import numpy as np
 from distributed import futures_of
 from numpy.typing import NDArray
 
+import bigkernel
 from bigkernel.config import Settings
 from bigkernel.engine.sources import (
     Changeable,
@@ -59,6 +60,9 @@ class Rows:
     name: str = "X"
     classes: tuple[int | str, ...] = ()
     bad_rows: Literal["refuse", "skip"] = "refuse"
+
+    def _repr_html_(self) -> str:
+        return bigkernel._html_of(self)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -300,7 +304,9 @@ def _equal_parts(n: int, parts: int) -> tuple[int, ...]:
 def as_rows(
     X: Any, y: Any = None, *, weight: Any = None, domain: Any = None, group: Any = None, fold: Any = None
 ) -> Rows:
-    """Rows from a NumPy, Dask or zarr array, a Corpus or Rows, with columns given here before those it has.
+    """Rows from an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
+
+    Columns that are given here come before those that it has.
 
     Raises
     ------

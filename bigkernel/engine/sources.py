@@ -16,6 +16,7 @@ import zarr
 from distributed import futures_of
 from numpy.typing import NDArray
 
+from bigkernel.engine.frames import unwrapped
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.chunk_marks import Marks
@@ -270,7 +271,8 @@ def _is_dask_array(values: Any) -> bool:
 
 
 def source_of(values: Any, name: str) -> Source:
-    """A NumPy, Dask or zarr array as a source; a `DataError` that names it where it holds no numbers."""
+    """An array or a frame as a source; a `DataError` that names it where it holds no numbers."""
+    values = unwrapped(values, name)
     if _is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
             raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")

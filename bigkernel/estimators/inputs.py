@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import zarr
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names, _check_sample_weight, validate_data
 
+from bigkernel.engine.frames import feature_names, is_dask_frame, unwrapped
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import Targets
@@ -22,7 +24,9 @@ DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # wha
 
 def is_lazy(X: Any) -> bool:
     """True where X is read chunk by chunk rather than held in memory."""
-    return isinstance(X, Rows | Corpus | da.Array | zarr.Array)
+    if isinstance(X, Rows | Corpus | da.Array | zarr.Array) or is_dask_frame(X):
+        return True
+    return dask.is_dask_collection(X) and isinstance(unwrapped(X, "X"), da.Array)  # of xarray
 
 
 def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
@@ -32,12 +36,18 @@ def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
     rows = as_rows(X)
     if reset:
         estimator.n_features_in_ = rows.shape[1]
-        _check_feature_names(estimator, None, reset=True)  # those of a fit before are gone
+        _check_feature_names(estimator, feature_names(X), reset=True)  # those of a fit before are gone
         if not len(rows):
             raise DataError(f"{rows.name}: 0 rows; at least one is needed")
         if not rows.stored_width:
             raise DataError(f"{rows.name}: rows of 0 features; at least one is needed")
-    elif rows.shape[1] != estimator.n_features_in_:
+        return rows
+    if (names := feature_names(X)) is not None:
+        try:
+            _check_feature_names(estimator, names, reset=False)
+        except ValueError as error:
+            raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
+    if rows.shape[1] != estimator.n_features_in_:
         raise DataError(
             f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input"
@@ -64,7 +74,7 @@ def validated_weight(sample_weight: Any, X: Array) -> Any:
 def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
     """scikit-learn's validation, its refusals of values as ours (which are ValueErrors too)."""
     try:
-        return validate_data(estimator, *data, dtype=DTYPES, **options)
+        return validate_data(estimator, unwrapped(data[0], "X"), *data[1:], dtype=DTYPES, **options)
     except ValueError as error:
         X = data[0]
         bad = np.zeros(0, np.int64)

@@ -21,6 +21,7 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, R
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.number_range import finite, require_row_squares, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
+from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.state_schema import (
     FEATURES,
     OF_NUMBERS,
@@ -137,15 +138,15 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         """Describe the fit as plain data; see `KernelRidge.fit_report`."""
         check_is_fitted(self)
         fit = self._require("fit")
-        return {
-            "estimator": type(self).__name__,
-            "features": self.n_features_in_,
-            "alpha": fit.solution.alpha,
-            "certificates": dict(fit.certificates),
-            "skipped_rows": fit.skipped_rows,
-            "rows": int(fit.statistics["rows"].sum()),
-            "sweep": dict(fit.sweep),
-        }
+        return FitReport(
+            estimator=type(self).__name__,
+            features=self.n_features_in_,
+            alpha=fit.solution.alpha,
+            certificates=dict(fit.certificates),
+            skipped_rows=fit.skipped_rows,
+            rows=int(fit.statistics["rows"].sum()),
+            sweep=dict(fit.sweep),
+        )
 
     def sweep(self, rows: Rows, targets: Targets, inputs: Inputs, basis: RowBasis) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""

@@ -20,7 +20,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, ModelRejected
-from bigkernel.estimators import arithmetic
+from bigkernel.estimators import arithmetic, reports
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution, Solved
@@ -378,18 +378,18 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """
         check_is_fitted(self)
         fit = self._require("fit")
-        report: dict[str, Any] = {
-            "estimator": type(self).__name__,
-            "kernel": fit.basis.kernel.described(),
-            "landmarks": fit.basis.width,
-            "landmark_choice": self.landmarks if isinstance(self.landmarks, str) else "given",
-            "rank": int(fit.solution.rank),
-            "dtype": fit.basis.dtype,
-            "sums": fit.basis.sums or fit.basis.dtype,
-            "alpha": fit.solution.alpha,
-            "certificates": dict(fit.certificates),  # none of a model that was read from a file
-            "skipped_rows": fit.skipped_rows,
-        }
+        report = reports.FitReport(
+            estimator=type(self).__name__,
+            kernel=fit.basis.kernel.described(),
+            landmarks=fit.basis.width,
+            landmark_choice=self.landmarks if isinstance(self.landmarks, str) else "given",
+            rank=int(fit.solution.rank),
+            dtype=fit.basis.dtype,
+            sums=fit.basis.sums or fit.basis.dtype,
+            alpha=fit.solution.alpha,
+            certificates=dict(fit.certificates),  # none of a model that was read from a file
+            skipped_rows=fit.skipped_rows,
+        )
         if isinstance(fit, IterativeFit):
             report |= {"labelled_rows": fit.rows, "sweep": dict(fit.sweep), "block_rows": settings().block_rows}
         if isinstance(fit, MomentFit):

@@ -24,6 +24,7 @@ from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
 from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Kernel
@@ -189,7 +190,7 @@ class _XNV(LandmarkEstimator):
 
     def fit_report(self) -> dict[str, Any]:
         """Describe the fit as plain data; see `KernelRidge.fit_report`. `rank` is that of the canonical directions."""
-        return {**super().fit_report(), "view_ranks": list(self.view_ranks_)}
+        return FitReport(super().fit_report(), view_ranks=list(self.view_ranks_))
 
 
 class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):

@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+import bigkernel
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate
@@ -337,6 +338,9 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self, "best_estimator_")
         result: float = self.best_estimator_.score(X, y)
         return result
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": bigkernel._html_of(self)}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

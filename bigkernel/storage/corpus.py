@@ -24,6 +24,7 @@ from bigkernel.config import settings
 from bigkernel.errors import DataError
 from bigkernel.storage import atomic_write, seals, zarr_arrays
 from bigkernel.storage.chunk_check import Looked, finite, look
+from bigkernel.storage.corpus_rows import CorpusRows
 from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
@@ -49,8 +50,10 @@ class CorpusInfo:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Corpus(CorpusRows):
     """A corpus opened for reading; plain picklable data (the path and what the attributes say).
+
+    `len`, slices and `np.asarray` read rows; see `head` and `x`.
 
     Attributes
     ----------
@@ -73,14 +76,6 @@ class Corpus:
     columns: tuple[str, ...]
     info: CorpusInfo
     seal: str = field(default="", compare=False, repr=False)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n_rows, n_features), as of any matrix."""
-        return self.n_rows, self.n_features
-
-    def __len__(self) -> int:
-        return self.n_rows
 
     def array(self, name: str) -> zarr.Array:
         """The zarr array of `x` or of a column."""

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+import bigkernel
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import seals, zarr_arrays
 from bigkernel.storage.atomic_write import clear_orphans, make_directories, write_json
@@ -104,6 +105,9 @@ class Run:
     """A run directory; plain picklable data, so that tasks open it themselves."""
 
     path: str
+
+    def _repr_html_(self) -> str:
+        return bigkernel._html_of(self)
 
     @property
     def root(self) -> Path:

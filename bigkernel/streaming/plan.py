@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import bigkernel
 from bigkernel.errors import PlanTooLarge
 
 
@@ -75,6 +76,9 @@ class Plan:
     work_bytes: int
     width: int = 0
     dtype: str = ""
+
+    def _repr_html_(self) -> str:
+        return bigkernel._html_of(self)
 
     @property
     def task_bytes(self) -> int:

@@ -1,0 +1,137 @@
+"""Frames and arrays of other libraries as X: Dask DataFrames stay lazy, what is no matrix is refused by its columns."""
+
+import sys
+import types
+from dataclasses import dataclass
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import KernelRidge, KernelRidgeClassifier, Standardizer, executing
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sources import DaskSource
+from bigkernel.errors import DataError
+
+rng = np.random.default_rng(17)
+N = 200
+X = rng.normal(size=(N, 3))
+y = X[:, 0] ** 2
+FRAME = pd.DataFrame(X, columns=list("abc")).assign(y=y, label=(y > 1).astype("i8"), text="t")
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A lazy frame of four files, one of them without a row."""
+    for i, (a, b) in enumerate([(0, 70), (70, 70), (70, 101), (101, N)]):
+        FRAME.iloc[a:b].to_parquet(tmp_path / f"part-{i}.parquet")
+    return lambda: dd.read_parquet(tmp_path)
+
+
+def model(kind=KernelRidge):
+    return kind("rbf", n_landmarks=12, random_state=0)
+
+
+def test_a_dask_frame_is_read_in_the_tasks_and_gives_the_model_of_its_values(stored):
+    frame = stored()
+    lazy, wanted = model().fit(frame[list("abc")], frame["y"]), model().fit(X, y)
+    assert_array_equal(lazy.feature_names_in_, list("abc"))
+    predicted = lazy.predict(frame[list("abc")])
+    assert isinstance(predicted, da.Array)
+    assert_allclose(predicted.compute(), wanted.predict(X), atol=1e-9)
+    assert_allclose(lazy.predict(FRAME[list("abc")]), wanted.predict(X), atol=1e-9)  # its names are those
+    assert_allclose(lazy.score(frame[list("abc")], frame["y"]), wanted.score(X, y), atol=1e-9)
+    classifier = model(KernelRidgeClassifier).fit(frame[list("abc")], frame["label"])
+    assert_array_equal(
+        classifier.predict(frame[list("abc")]).compute(),
+        model(KernelRidgeClassifier).fit(X, FRAME["label"]).predict(X),
+    )
+    mapped = Standardizer().fit(frame[list("abc")]).transform(frame[list("abc")])
+    assert_allclose(mapped.take(np.arange(N)), (X - X.mean(0)) / X.std(0), atol=1e-9)
+
+
+def test_partitions_become_chunks_that_another_process_names_alike(stored):
+    source = as_rows(stored()[list("abc")]).x
+    assert isinstance(source, DaskSource)
+    assert source.shape == (N, 3)
+    assert source.fingerprint() == as_rows(stored()[list("abc")]).x.fingerprint()
+    assert source.fingerprint() != as_rows(stored()[["a", "b", "y"]]).x.fingerprint()
+
+
+def test_a_fit_to_a_dask_frame_is_gone_on_with(stored, tmp_path):
+    fits = []
+    for resume in (False, True):
+        with executing("threads", run=tmp_path / "run", resume=resume):
+            fits.append(model().fit(stored()[list("abc")], stored()["y"]))
+    assert fits[1].sweep_["resumed_segments"] == fits[1].sweep_["segments"]
+    assert_array_equal(fits[0].dual_coef_, fits[1].dual_coef_)
+
+
+REFUSED = {
+    "text": (lambda f: f[["a", "text"]], r"1 of 2 columns.*\(text: str"),
+    "missing values": (lambda f: f[["a", "b"]].astype({"b": "Float64"}), r"\(b: Float64\).*astype\(\"float64\"\)"),
+    "two dtypes": (lambda f: f[["a", "label"]], r"float64, int64.*astype\(\"float64\"\)"),
+    "no column": (lambda f: f[[]], "without columns"),
+}
+
+
+@pytest.mark.parametrize("choose, said", REFUSED.values(), ids=REFUSED)
+def test_a_frame_that_is_no_matrix_is_refused_by_its_columns(stored, choose, said):
+    with pytest.raises(DataError, match=said):
+        model().fit(choose(stored()), stored()["y"])
+
+
+def test_other_columns_than_those_of_the_fit_are_refused(stored):
+    fitted = model().fit(stored()[list("abc")], stored()["y"])
+    with pytest.raises(DataError, match="feature names should match"):
+        fitted.predict(stored()[list("acb")])
+
+
+def test_a_file_that_is_not_as_it_was_said_to_be_is_refused(stored, tmp_path):
+    rows = as_rows(stored()[list("abc")])
+    FRAME.iloc[:5].to_parquet(tmp_path / "part-0.parquet")
+    with pytest.raises(DataError, match=r"partition 0: \(5, 3\) values.*where \(70, 3\)"):
+        rows.read(0, 10)
+
+
+@dataclass
+class DataArray:
+    """As of xarray, where that is not installed."""
+
+    data: object
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.data, dtype)
+
+    def __dask_graph__(self):
+        return getattr(self.data, "__dask_graph__", lambda: None)()
+
+    @property
+    def shape(self):
+        return self.data.shape
+
+
+class Dataset(dict):
+    """As of xarray."""
+
+
+@pytest.fixture(params=["xarray", "a stand-in"])
+def xarray(request, monkeypatch):
+    if request.param == "xarray":
+        return pytest.importorskip("xarray")
+    made = types.SimpleNamespace(DataArray=DataArray, Dataset=Dataset)
+    monkeypatch.setitem(sys.modules, "xarray", made)
+    return made
+
+
+def test_an_xarray_is_what_it_holds(xarray):
+    lazy = xarray.DataArray(da.from_array(X, chunks=(60, 3)))
+    fitted = model().fit(lazy, xarray.DataArray(y))
+    assert_array_equal(fitted.dual_coef_, model().fit(da.from_array(X, chunks=(60, 3)), y).dual_coef_)
+    assert isinstance(fitted.predict(lazy), da.Array)
+    assert_allclose(model().fit(xarray.DataArray(X), y).predict(X), model().fit(X, y).predict(X))
+    with pytest.raises(DataError, match="Dataset of u; give one of its variables"):
+        model().fit(xarray.Dataset({"u": ("row", y)}), y)
