@@ -45,14 +45,14 @@ class _Table(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in PIPELINES.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        from bigkernel.engine.interrupts import terminable
+        from bigkernel.engine.interrupts import exit_code, leave, terminable
 
         try:
             with terminable():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             click.echo("interrupted", err=True)
-            ctx.exit(75)
+            leave(exit_code(error))
         except Exception as error:
             # not imported here: `--help` need not wait for it
             ours = sys.modules.get("bigkernel.errors")

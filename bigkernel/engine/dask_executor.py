@@ -20,6 +20,7 @@ from distributed.protocol.pickle import dumps
 from bigkernel.config import Settings
 from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.executor import Slots, Work
+from bigkernel.engine.interrupts import patience, tell_waiting
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.process_probes import at_work
 from bigkernel.engine.rows import Rows
@@ -71,11 +72,11 @@ class DaskExecutor:
             with Watch(self.client, work.token, work.wanted, work.require_lock, name_of) as watch:
                 tasks.begin(watch)
                 return tasks.finish(watch)
-        except BaseException:
+        except BaseException as error:
             tasks.let_go()
             with contextlib.suppress(Exception):  # the cluster may be gone; the error that brought us here counts
                 if work.job.run:
-                    _settle(self.client, work.token, work.wanted.grace_seconds)
+                    _settle(self.client, work.token, error, patience(error, work.wanted.grace_seconds))
             raise
         finally:
             tasks.let_go()
@@ -234,13 +235,17 @@ def _without_arrays(job: Job) -> Job | None:
     return light if len(dumps(light)) <= MERGER_BYTES else None
 
 
-def _settle(client: Client, token: str, seconds: float) -> None:
+def _settle(client: Client, token: str, error: BaseException, seconds: float) -> None:
     """Wait until no worker is at a task of this sweep: what is under way is still published in the run."""
-    deadline = time.monotonic() + seconds
+    deadline, told = time.monotonic() + seconds, False
     while client.status == "running" and time.monotonic() < deadline:
         busy = client.run(at_work, token, on_error="return", callback_timeout=ASK_SECONDS)
-        if not any(answer is True for answer in busy.values()):
+        count = sum(answer is True for answer in busy.values())
+        if not count:
             return
+        if not told:
+            tell_waiting(error, count, seconds)
+            told = True
         time.sleep(0.1)
 
 

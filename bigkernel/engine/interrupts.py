@@ -1,16 +1,54 @@
-"""SIGTERM as an exception, so that a job that is asked to end keeps what it has finished and says how to go on."""
+"""SIGTERM and Ctrl-C: a job that is asked to end keeps what it has finished, says what it still does, and ends in time.
+
+SIGTERM becomes an exception, so that contexts end as they should. Python hears signals between two steps of its own:
+what it calls may take minutes. So a thread hears them too, at once, and ends the process where the rest takes longer
+than `LAST_SECONDS`; a run stands that as it stands a kill.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+INTERRUPTED, TERMINATED = 75, 128 + int(signal.SIGTERM)  # exit codes
+GRACE_SECONDS = 4.0  # after SIGTERM, for segments under way; or `bigkernel.grace-seconds`, if that is less
+LAST_SECONDS = 9.0  # from SIGTERM, or a second Ctrl-C, to the end of the process
+SEGMENT_THREADS = "bigkernel-segment"
 
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM)."""
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """143 after SIGTERM, 75 after Ctrl-C."""
+    return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+
+
+def patience(error: BaseException, grace_seconds: float) -> float:
+    """Seconds that segments under way have to finish after an error."""
+    return min(GRACE_SECONDS, grace_seconds) if isinstance(error, Terminated) else grace_seconds
+
+
+def tell_waiting(error: BaseException, segments: int, seconds: float) -> None:
+    """Say what is waited for, where somebody asked the job to end and waits too."""
+    if not segments or not isinstance(error, KeyboardInterrupt):
+        return
+    from bigkernel.monitor.events import Note  # late: a command that only shows its help does without it
+    from bigkernel.monitor.scope import emit
+
+    what = f"finishing {segments} segment{'s' * (segments > 1)}"
+    if isinstance(error, Terminated):
+        emit(Note(f"{what}, for up to {seconds:g} s"))
+    else:
+        emit(Note(f"{what}; Ctrl-C again to stop"))
 
 
 @contextmanager
@@ -29,8 +67,59 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise Terminated
 
-    signal.signal(signal.SIGTERM, asked)
+    with _heard_at_once():
+        signal.signal(signal.SIGTERM, asked)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _heard_at_once() -> Iterator[None]:
+    """Let a thread hear every signal of the block as it comes."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    before = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_hear, args=(here,), name="bigkernel-signals", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(before)
+        there.close()
+        thread.join(1)
+
+
+def _hear(signals: socket.socket) -> None:
+    """End the process `LAST_SECONDS` after SIGTERM or a second Ctrl-C, unless the block ends before."""
+    interrupts, code, deadline = 0, INTERRUPTED, float("inf")
+    with signals:
+        while True:
+            left = deadline - time.monotonic()
+            signals.settimeout(None if left == float("inf") else max(0.001, left))
+            try:
+                heard = signals.recv(64)
+            except TimeoutError:
+                end_now(code)
+            if not heard:
+                return
+            interrupts += heard.count(signal.SIGINT)
+            code = TERMINATED if signal.SIGTERM in heard else code
+            if code == TERMINATED or interrupts > 1:
+                deadline = min(deadline, time.monotonic() + LAST_SECONDS)
+
+
+def leave(code: int) -> None:
+    """End the process, without waiting for segments that are still at work in threads of it."""
+    if any(thread.name.startswith(SEGMENT_THREADS) for thread in threading.enumerate()):
+        end_now(code)
+    sys.exit(code)
+
+
+def end_now(code: int) -> None:
+    """End the process as a kill does, but for what was said, and this code."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from bigkernel.config import Settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.executor import Slots, Work
+from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.schedule import Schedule
 from bigkernel.engine.tasks import Job, Partial, merge, run_segment
@@ -110,7 +111,7 @@ def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int)
     job = replace(work.job, heard=pulses.put)  # observers hear them in the thread of the driver
     waiting = deque(work.schedule.waiting())
     running: set[Future[Partial]] = set()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="bigkernel-segment")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
     try:
         while waiting or running:
             while waiting and len(running) < threads:
@@ -121,8 +122,11 @@ def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int)
                     emit(pulses.get_nowait())
             for future in done:
                 finish(future.result())
-    except BaseException:
-        wait(running, timeout=work.wanted.grace_seconds)  # what is under way is still published in the run
+    except BaseException as error:
+        if work.job.run is not None:  # what is under way is still published there
+            seconds = patience(error, work.wanted.grace_seconds)
+            tell_waiting(error, len(running), seconds)
+            wait(running, timeout=seconds)
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()

@@ -344,7 +344,7 @@ def same_model(a, b):
         (signal.SIGKILL, -9, "threads"),
         (signal.SIGINT, 75, "threads"),
         pytest.param(signal.SIGKILL, -9, "local", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 75, "local", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "local", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),
     ],
 )
@@ -367,7 +367,7 @@ def test_F7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     assert 3 <= kept < SEGMENTS
     (state,) = survey(tmp_path / "run")
     assert (state.state, state.segments_done) == ("interrupted", kept)
-    if code == 75:
+    if code in (75, 143):
         assert leftovers(tmp_path / "run") == []
         assert f"run keeps {kept} of {SEGMENTS} segments" in driver.errors()
         # what was under way has been published: each segment that was begun is there
@@ -392,7 +392,8 @@ def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus,
     driver = start(words, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
     driver.process.send_signal(signal.SIGTERM)
-    assert driver.wait() == 75
+    assert driver.wait() == 143
+    assert re.search(r"finishing \d segments?, for up to 4 s", driver.errors())
     listing = start(["runs", "run"], COLUMNS="80")
     assert listing.wait() == 0, listing.errors()
     text = listing.out.read_text()
@@ -400,6 +401,30 @@ def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus,
     assert "to go on: " in text
     assert text.rstrip().endswith("--run run --resume")
     assert max(map(len, text.splitlines()[:2])) <= 80
+
+
+DEAF = """
+import signal, time
+from bigkernel.engine import interrupts
+interrupts.LAST_SECONDS = 0.5
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with interrupts.terminable():
+    while True:
+        try:
+            print("at it", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass  # as a call that goes on for minutes
+"""
+
+
+@pytest.mark.parametrize("signal_, times, code", [(signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 75)])
+def test_F7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times, code):
+    driver = start(DEAF)
+    for i in range(times):
+        driver.until(lambda i=i: driver.out.read_text().count("at it") > i, "a signal that was heard")
+        driver.process.send_signal(signal_)
+    assert driver.wait(30) == code
 
 
 @pytest.mark.parametrize("k", [6, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 11, 16, 21, 26, 31))])
