@@ -93,13 +93,14 @@ class Where:
         """A client of the cluster, for a block."""
         from bigkernel.cluster.connect import connect
 
-        return connect(
+        client: AbstractContextManager[Client] = connect(
             self.cluster,
             workers=self.workers,
             memory_limit=self.memory_limit,
             dashboard=self.dashboard_port,
             tls=self.tls,
         )
+        return client
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from distributed import Client, Security, rpc
 from distributed.comm import CommClosedError, parse_address, parse_host_port
 from tornado.ioloop import IOLoop
 
+from bigkernel.cluster.held import closing
 from bigkernel.cluster.tls_files import check_credentials
 from bigkernel.config import settings
 from bigkernel.engine.context import is_loopback
@@ -57,7 +58,7 @@ def attach(address: str, tls: Path | None, *, insecure: bool) -> Iterator[Client
             client = Client(address, security=security, timeout=seconds)
         except OSError as error:
             raise Stalled(f"{address}: the scheduler was lost while connecting ({error}); is it running?") from error
-        with client:
+        with closing(client):
             yield client
 
 

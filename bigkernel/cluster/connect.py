@@ -43,6 +43,7 @@ from bigkernel.cluster.dask_settings import (
     one_blas_thread,
     pages_load,
 )
+from bigkernel.cluster.held import adopted, closing, held
 from bigkernel.cluster.slurm import slurm_cluster
 from bigkernel.cluster.ssh import ssh_cluster
 from bigkernel.cluster.tls_files import ROLES
@@ -58,9 +59,8 @@ from bigkernel.storage.visible import log_of
 _log = log_of(__name__)
 
 
-@contextmanager
 def connect(
-    cluster: str | Path | ClusterFile = "local",
+    cluster: str | Path | ClusterFile | Client = "local",
     *,
     workers: int | None = None,
     memory_limit: str | int | None = None,
@@ -68,12 +68,15 @@ def connect(
     dashboard: int = 8787,
     host: str | None = None,
     tls: str | os.PathLike[str] | None = None,
-) -> Iterator[Client]:
-    """A client of a cluster, closed (with the cluster, if it was started here) at the end of the block.
+) -> Client:
+    """A client of a cluster, which estimators find; what was started for it ends when it is closed.
+
+    It is closed at the end of a `with` block, by `close()`, or when the process ends: in a notebook no block is needed.
 
     Parameters
     ----------
-    cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, or what `cluster_files.cluster_of` gives
+    cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, what `cluster_files.cluster_of` gives, or a
+        client that exists: it is given back with the plugins that jobs want, and remains the caller's to close.
     workers : int or None
         Processes of a local cluster, of each host by SSH, or jobs of SLURM; None: one a processor, one job.
     memory_limit : bytes, text such as "2GiB", or None (`bigkernel.memory-limit-bytes`)
@@ -89,7 +92,7 @@ def connect(
     ConfigError
         The file has an unknown key or a value that does not fit; a certificate or key is missing, expired, or open to
         others; an address beyond this machine without encryption; certificates that the scheduler does not accept; or
-        what `ssh` and `slurm` refuse.
+        what `ssh` and `slurm` refuse; a client that is asynchronous or closed.
     Stalled
         No scheduler answers at the address, or a host or SLURM does not.
 
@@ -97,10 +100,19 @@ def connect(
     --------
     >>> with connect("local", workers=1) as client:  # doctest: +SKIP
     ...     KernelRidge(n_landmarks=1000).fit(open_corpus("digits.corpus"))
+    >>> client = connect("local", workers=2)  # doctest: +SKIP
+    >>> client.close()  # doctest: +SKIP
     """
     own: dict[str, Any] = {"workers": workers, "memory_limit": memory_limit, "directory": directory, "host": host}
     own["tls"] = None if tls is None else Path(tls)
-    found = _with(_described(cluster), own, dashboard)
+    if isinstance(cluster, Client):
+        return adopted(cluster, [name for name, value in own.items() if value is not None])
+    return held(_opened(_with(_described(cluster), own, dashboard)))
+
+
+@contextmanager
+def _opened(found: ClusterFile) -> Iterator[Client]:
+    """The client of a cluster that is described, for a block; what it takes is started, and ended with it."""
     if isinstance(found, LocalFile):
         with _local(found) as client:
             yield client
@@ -111,7 +123,7 @@ def connect(
         with ssh_cluster(found) as (address, certificates), _attached(address, certificates) as client:
             yield client
     else:
-        with slurm_cluster(found) as running, Client(running) as client:
+        with slurm_cluster(found) as running, closing(Client(running)) as client:
             install_monitor(client, shown=settings().monitor)
             yield client
 
@@ -184,7 +196,7 @@ def _local(file: LocalFile) -> Iterator[Client]:
                 f"the local cluster did not start ({first_cause(error)}; it has {seconds} s); its log is above; and a "
                 "script that calls connect does so under `if __name__ == '__main__':`, because workers import it"
             ) from error
-        with cluster, Client(cluster) as client:
+        with cluster, closing(Client(cluster)) as client:
             client.register_plugin(Undisturbed())
             install_monitor(client, shown=settings().monitor)
             yield client

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,8 +19,9 @@ from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.config import settings
 from bigkernel.engine.process_probes import blas_threads
-from bigkernel.engine.worker_plugins import OneBlasThread
+from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.monitor.transport.plugin import Monitor
 
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
 
@@ -78,6 +80,54 @@ def test_a_local_cluster_listens_on_loopback_with_one_blas_thread_and_the_memory
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     with pytest.raises(ValueError, match="No client"):
         distributed.default_client()
+
+
+@pytest.mark.cluster
+def test_without_a_block_a_client_is_open_until_it_is_closed_or_the_process_ends(tmp_path):
+    code = f"""
+import contextvars, os, sys
+from bigkernel import connect
+if __name__ == "__main__":
+    cell = lambda *words, **more: contextvars.copy_context().run(*words, **more)  # as those of notebooks
+    first = cell(connect, "local", workers=1, dashboard=0, directory={str(tmp_path)!r})
+    print(cell(first.submit, os.getpid).result(), flush=True)
+    cell(first.close)
+    first.close()
+    second = cell(connect, "local", workers=1, dashboard=0, directory={str(tmp_path)!r})
+    print(first.status, cell(second.submit, os.getpid).result(), flush=True)
+"""
+    script = tmp_path / "notebook.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    one, status, two = done.stdout.split()
+    assert status == "closed"
+    wait_until(lambda: not (psutil.pid_exists(int(one)) or psutil.pid_exists(int(two))), what="workers that end")
+
+
+@pytest.mark.cluster
+def test_a_client_that_exists_is_given_back_with_our_plugins(cluster):
+    with distributed.Client(cluster, set_as_default=False) as client:
+        assert connect(client) is client
+        assert client.run_on_scheduler(lambda dask_scheduler: Monitor.name in dask_scheduler.plugins)
+        found = client.run(lambda dask_worker: {OneBlasThread.name, Undisturbed.name} <= set(dask_worker.plugins))
+        assert len(found) == 2
+        assert all(found.values())
+        assert client.status == "running"
+        with pytest.raises(ConfigError, match="workers: a client was given, whose cluster is there"):
+            connect(client, workers=2)
+    with pytest.raises(ConfigError, match="Client is closed"):
+        connect(client)
+
+
+@pytest.mark.cluster
+def test_an_asynchronous_client_is_refused(cluster):
+    async def ask():
+        async with distributed.Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
+            with pytest.raises(ConfigError, match=r"asynchronous.*Client\(client\.scheduler\.address\)"):
+                connect(client)
+
+    asyncio.run(ask())
 
 
 def _trackers():

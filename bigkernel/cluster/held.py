@@ -1,0 +1,72 @@
+"""Clients that hold what was started for them until they are closed, be it by a `with` block, `close()` or the end."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from distributed import Client
+
+from bigkernel.config import settings
+from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
+from bigkernel.errors import ConfigError
+from bigkernel.monitor.sinks import install_monitor
+
+
+@contextmanager
+def closing(client: Client) -> Iterator[Client]:
+    """A client that is closed at the end of the block.
+
+    Dask's own block marks the client in the context that it begins in, and may end in no other: cells of a notebook
+    are others.
+    """
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def held(opened: AbstractContextManager[Client]) -> Client:
+    """Enter a context, and leave it when its client is closed: at the end of a `with` block, by `close()`, or when
+    the process ends.
+    """
+    client = opened.__enter__()
+
+    def close(*args: Any, **kwargs: Any) -> None:
+        """Close the client, and end what was started for it."""
+        if vars(client).pop("close", None) is not None:  # once; the context closes the client by its own method
+            atexit.unregister(close)
+            opened.__exit__(None, None, None)
+
+    client.close = close
+    atexit.register(close)
+    return client
+
+
+def adopted(client: Client, given: list[str]) -> Client:
+    """A client that exists, with the plugins that jobs want: the books of jobs, one BLAS thread, Ctrl-C for the driver.
+
+    Parameters
+    ----------
+    given : arguments that describe a cluster, for the refusal: this one is there
+
+    Raises
+    ------
+    ConfigError
+        It is asynchronous or closed, or there are such arguments.
+    """
+    if given:
+        raise ConfigError(f"{given[0]}: a client was given, whose cluster is there; leave out {', '.join(given)}")
+    if client.asynchronous:
+        raise ConfigError(
+            "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "
+            "asynchronous=True, for instance Client(client.scheduler.address)"
+        )
+    if client.status != "running":
+        raise ConfigError(f"client: this distributed.Client is {client.status}; make another one")
+    for plugin in (Undisturbed(), OneBlasThread()):
+        client.register_plugin(plugin)
+    install_monitor(client, shown=settings().monitor)
+    return client
