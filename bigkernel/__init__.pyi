@@ -37,6 +37,11 @@ from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.given import Pairwise as Pairwise
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
+from .notebooks.plots import plot_band as plot_band
+from .notebooks.plots import plot_confusion as plot_confusion
+from .notebooks.plots import plot_landmarks as plot_landmarks
+from .notebooks.plots import plot_learning_curve as plot_learning_curve
+from .notebooks.plots import plot_search as plot_search
 from .notebooks.write_corpus import write_corpus as write_corpus
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .storage.corpus import Corpus as Corpus

@@ -1,0 +1,169 @@
+"""Pictures show the numbers that they are of, on the axes that they are given."""
+
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from sklearn.metrics import confusion_matrix
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    KernelRidge,
+    KernelRidgeClassifier,
+    Ridge,
+    Standardizer,
+    SweepSearchCV,
+    plot_band,
+    plot_confusion,
+    plot_landmarks,
+    plot_learning_curve,
+    plot_search,
+    write_corpus,
+)
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.kernels.functions import Gaussian
+
+rng = np.random.default_rng(11)
+N = 240
+X = rng.normal(size=(N, 2))
+y = X[:, 0] ** 2 + 0.1 * rng.normal(size=N)
+LABELS = np.array(["$a$", "b_c", "d"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
+GRID = {"gamma": [0.03, 0.3, 3.0], "alpha": [1e-3, 0.1, 10.0, 1e3]}
+
+
+@pytest.fixture
+def ax():
+    return Figure().subplots()
+
+
+@pytest.fixture(scope="module")
+def search():
+    return SweepSearchCV(KernelRidge("rbf", n_landmarks=20, random_state=0), GRID, cv=3).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = make_pipeline(Standardizer(), KernelRidgeClassifier("rbf", alpha=0.1, n_landmarks=30, random_state=0))
+    return model.fit(X, LABELS)
+
+
+def texts(ax):
+    ax.figure.canvas.draw()
+    return [label.get_text() for label in ax.get_xticklabels()]
+
+
+def test_a_map_of_a_search_holds_its_scores_with_a_star_at_the_best(search, ax):
+    assert plot_search(search, ax=ax) is ax
+    shown = ax.images[0].get_array()
+    mean = {(p["gamma"], p["alpha"]): s for p, s in zip(
+        search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True
+    )}  # fmt: skip
+    np.testing.assert_allclose(shown, [[mean[gamma, alpha] for alpha in GRID["alpha"]] for gamma in GRID["gamma"]])
+    star = next(line for line in ax.lines if line.get_marker() == "*")
+    best = search.best_params_
+    place = GRID["alpha"].index(best["alpha"]), GRID["gamma"].index(best["gamma"])
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == place
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("alpha", "gamma")
+
+
+def test_a_line_of_a_search_is_the_best_over_what_is_not_drawn(ax):
+    grid = [{"kernel": [Gaussian(0.5), Gaussian(2.0)], "alpha": [0.1], "fit_intercept": [False, True]}]
+    found = SweepSearchCV(KernelRidge(n_landmarks=20, random_state=0), grid, cv=3).fit(X, y)
+    plot_search(found, ax=ax)
+    mean, params = found.cv_results_["mean_test_score"], found.cv_results_["params"]
+    wanted = [max(s for s, p in zip(mean, params, strict=True) if p["kernel"].sigma == width) for width in (0.5, 2.0)]
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([[0.5, 2.0], wanted]))
+    assert ax.get_xlabel() == "sigma"
+    with pytest.raises(ConfigError, match="no number varies"):
+        plot_search(SweepSearchCV(Ridge(), {"alpha": [1.0]}, cv=3).fit(X, y), ax=ax)
+
+
+def test_a_search_of_several_scores_draws_the_one_that_is_named(ax):
+    found = SweepSearchCV(Ridge(), {"alpha": [1.0, 1e4]}, cv=3, scoring=["r2", "neg_mean_squared_error"], refit="r2")
+    plot_search(found.fit(X, y), score="neg_mean_squared_error", ax=ax)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), found.cv_results_["mean_test_neg_mean_squared_error"])
+    with pytest.raises(ConfigError, match="'mse' is none of the scores of this search: r2, neg_mean"):
+        plot_search(found, score="mse", ax=ax)
+
+
+@pytest.mark.parametrize("kind", ["array", "corpus"])
+def test_confusion_is_that_of_scikit_learn_and_labels_are_letters(classifier, ax, kind, tmp_path):
+    rows = (X, LABELS) if kind == "array" else (write_corpus(tmp_path / "c", X, LABELS),)
+    plot_confusion(classifier, *rows, ax=ax)
+    counts = confusion_matrix(LABELS, classifier.predict(X))
+    np.testing.assert_allclose(ax.images[0].get_array(), counts / counts.sum(axis=1, keepdims=True))
+    assert {text.get_text() for text in ax.texts} == {str(count) for count in counts.ravel() if count}
+    assert texts(ax) == ["$a$", "b_c", "d"]
+    assert not any(label.get_parse_math() for label in ax.get_xticklabels())
+    with pytest.raises(ConfigError, match="expected a classifier, found Ridge"):
+        plot_confusion(Ridge().fit(X, y), X, y, ax=ax)
+
+
+@pytest.mark.parametrize("kind", ["array", "corpus"])
+def test_a_learning_curve_ends_at_the_score_of_a_fit_to_all_rows(ax, kind, tmp_path):
+    model = make_pipeline(Standardizer(), KernelRidgeClassifier("rbf", alpha=0.1, landmarks=X[:30], random_state=0))
+    rows = (X[:180], LABELS[:180]) if kind == "array" else (write_corpus(tmp_path / "c", X[:180], LABELS[:180]),)
+    plot_learning_curve(model, *rows, test=(X[180:], LABELS[180:]), sizes=[40, 90, 180], ax=ax)
+    sizes, scores = ax.lines[0].get_xydata().T
+    assert sizes.tolist() == [40, 90, 180]
+    assert scores[-1] == pytest.approx(model.fit(*rows).score(X[180:], LABELS[180:]))
+    assert not hasattr(Standardizer(), "mean_")
+    plot_learning_curve(Ridge(), X, y, test=(X, y), sizes=3, ax=ax)
+    assert ax.lines[1].get_xdata()[-1] == N
+    for sizes in ([40, 30], [400], []):
+        with pytest.raises(ConfigError, match="sizes: expected numbers that rise from 1 to at most the 180 rows"):
+            plot_learning_curve(Ridge(), X[:180], y[:180], test=(X, y), sizes=sizes, ax=ax)
+
+
+def test_landmarks_are_points_or_pictures_by_their_coefficients(classifier, ax):
+    plot_landmarks(classifier, ax=ax)
+    assert len(ax.collections[0].get_offsets()) == 30
+    images = rng.uniform(size=(50, 12))
+    model = KernelRidge("rbf", alpha=0.1, n_landmarks=13, random_state=0).fit(images, images[:, 0])
+    plot_landmarks(model, image_shape=(3, 4), count=12, ax=ax)
+    sheet = ax.images[0].get_array()
+    assert sheet.shape == (7, 49)
+    first = model.landmarks_[np.argmax(np.abs(model.dual_coef_))].reshape(3, 4)
+    np.testing.assert_allclose(sheet[:3, :4], (first - first.min()) / np.ptp(first))
+    with pytest.raises(ConfigError, match="12 features are points in no plane"):
+        plot_landmarks(model, ax=ax)
+    with pytest.raises(ConfigError, match="have 6 pixels, landmarks 12"):
+        plot_landmarks(model, image_shape=(2, 3), ax=ax)
+    with pytest.raises(ConfigError, match="Ridge has no landmarks"):
+        plot_landmarks(Ridge().fit(X, y), ax=ax)
+
+
+def test_a_band_is_two_deviations_around_the_prediction(ax):
+    x = X[:, :1]
+    model = KernelRidge("rbf", gamma=4.0, alpha=0.1, n_landmarks=8, random_state=0).fit(x, y)
+    plot_band(model, x, y, ax=ax)
+    order = np.argsort(x[:, 0])
+    mean, std = model.predict(x, return_std=True)
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([x[order, 0], mean[order]]))
+    corners = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert corners.max() == pytest.approx((mean + 2 * std).max())
+    assert corners.min() == pytest.approx((mean - 2 * std).min())
+    with pytest.raises(ConfigError, match=r"X has the shape \(240, 2\)"):
+        plot_band(KernelRidge("rbf", n_landmarks=20, random_state=0).fit(X, y), X, ax=ax)
+
+
+def test_without_axes_new_ones_are_those_of_pyplot(classifier):
+    with mpl.rc_context({"backend": "agg"}):
+        from matplotlib import pyplot
+
+        made = plot_landmarks(classifier)
+        assert made.figure in map(pyplot.figure, pyplot.get_fignums())
+        pyplot.close(made.figure)
+
+
+def test_without_matplotlib_the_extra_is_named(classifier, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r'pip install "bigkernel\[plots\]"'):
+        plot_landmarks(classifier)
+
+
+def test_rows_without_labels_confuse_nothing(classifier, ax, tmp_path):
+    with pytest.raises(DataError, match="labels, and there are none"):
+        plot_confusion(classifier, write_corpus(tmp_path / "c", X), ax=ax)
