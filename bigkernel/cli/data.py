@@ -26,7 +26,10 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "za
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what the corpus, model or prediction store at PATH is."""
+    """Say what the corpus, model or prediction store at PATH is.
+
+    Of a model what people ask for; --json has all of its settings and arrays.
+    """
     from bigkernel.storage import zarr_arrays
     from bigkernel.storage.check import STORES, kind_at
     from bigkernel.storage.corpus import open_corpus
@@ -47,6 +50,10 @@ def info(path: str, as_json: bool) -> None:
         stated = {**step["params"], **step["fitted"]}
         shown = {key: value for key, value in stated.items() if value is not None and not key.startswith("_")}
         figures.update({f"  {key.rstrip('_')}": _short(value) for key, value in shown.items()})
+    if kind == "model" and not as_json:
+        words = _model_in_words(attributes.get("steps", []), path, zarr_arrays.array_names(group))
+        show(words, as_json=False, title=path)
+        return
     figures["arrays"] = [
         f"{name} {zarr_arrays.open_array(group, name).shape}" for name in zarr_arrays.array_names(group)
     ]
@@ -113,6 +120,40 @@ def _rejecting(kind: str) -> Iterator[None]:
         raise
 
 
+# what a model keeps for its own use, and parameters that its kernel states better
+_PLUMBING = {
+    *("classes_dtype", "coef0", "degree", "gamma", "max_iter", "tol", "fourier_seed", "fourier_origin"),
+    *("n_features_in", "n_landmarks", "epsilon", "allow_single_domain", "intercept"),
+}
+
+
+def _model_in_words(steps: list[dict[str, Any]], path: str, arrays: list[str]) -> dict[str, Any]:
+    """The figures of a model that `info` prints for people."""
+    figures: dict[str, Any] = {"kind": "model", "steps": " → ".join(str(step["class"]) for step in steps)}
+    widths = (step["fitted"].get("n_features_in_") for step in steps)
+    figures["features"] = next((width for width in widths if isinstance(width, int)), None)
+    for step in steps:
+        stated = {key.rstrip("_"): value for key, value in {**step["params"], **step["fitted"]}.items()}
+        if "n_landmarks" in stated:
+            chosen, count = stated.get("landmarks"), stated["n_landmarks"]
+            how = f", {chosen}" if isinstance(chosen, str) else ", given"
+            stated["landmarks"] = f"{count:,}{how}" if isinstance(count, int) else "every row (exact)"
+        if not any(isinstance(stated.get("kernel"), kind) for kind in (dict, str)):
+            stated.pop("kernel", None)
+        for key, value in stated.items():
+            if not (key in _PLUMBING or key.startswith("_") or value is None or value == {}):
+                figures[key] = _short(value)
+    # more rows, or another alpha, can follow then
+    figures["keeps_its_sums"] = any(".statistics." in name for name in arrays)
+    figures["stored_bytes"] = stored_bytes(path)
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def stored_bytes(path: str) -> int:
+    """Bytes of all files below a directory."""
+    return sum(os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(path) for file in files)
+
+
 def describe(corpus: Corpus) -> dict[str, Any]:
     """The figures of a corpus that `info` and `ingest` print."""
     figures = {
@@ -122,11 +163,7 @@ def describe(corpus: Corpus) -> dict[str, Any]:
         "dtype": corpus.dtype,
         "chunk_rows": corpus.chunk_rows,
         "columns": list(corpus.columns),
-        "stored_bytes": sum(
-            os.path.getsize(os.path.join(directory, file))
-            for directory, _, files in os.walk(corpus.path)
-            for file in files
-        ),
+        "stored_bytes": stored_bytes(corpus.path),
     }
     described = asdict(corpus.info)
     if "y" in corpus.columns and corpus.info.classes and len(corpus.info.classes) <= 100:
@@ -144,5 +181,7 @@ def describe(corpus: Corpus) -> dict[str, Any]:
 
 def _short(value: Any) -> Any:
     if isinstance(value, dict):
-        return ", ".join([str(value.get("kernel", "")), *(f"{k}={v}" for k, v in value.get("params", {}).items())])
+        return ", ".join(
+            [str(value.get("kernel", "")), *(f"{k}={_short(v)}" for k, v in value.get("params", {}).items())]
+        )
     return value if not isinstance(value, float) else f"{value:.6g}"

@@ -298,13 +298,35 @@ def shown(console: Console, *, as_json: bool, once: bool) -> Iterator[Show]:
         yield Log(say)
 
 
+def awaited(place: str, wait_seconds: float) -> Directory:
+    """The run directory at a place, where one is there or appears within so many seconds.
+
+    Raises
+    ------
+    DataError
+        Nothing is there then, or no run; a file at once.
+    """
+    deadline, told = time.monotonic() + wait_seconds, False
+    while True:
+        try:
+            return Directory(place)
+        except DataError as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or os.path.isfile(place):
+                raise
+            if not told:
+                say(f"{error}; waiting {wait_seconds:g} s for one (Ctrl-C ends)", err=True)
+                told = True
+            time.sleep(min(_SOON_SECONDS, left))
+
+
 @contextmanager
-def source_at(place: str, tls: str | None) -> Iterator[Source]:
-    """Return the source that ADDRESS_OR_RUN names."""
+def source_at(place: str, tls: str | None, *, wait_seconds: float = 0.0) -> Iterator[Source]:
+    """Return the source that ADDRESS_OR_RUN names; a run directory may appear within `wait_seconds`."""
     if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
         if tls:
             raise click.UsageError("--tls belongs to an address; a run directory needs no certificates")
-        yield Directory(place)
+        yield awaited(place, wait_seconds)
         return
     if "://" not in place and read_file(Path(place)).kind != "address":
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bigkernel.cli.finished import job_of, note_finished, tell_finished
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import (
     Where,
@@ -79,6 +80,8 @@ def plan(
         steps = fit_plan.plan_of(model, chosen_rows(opened, on_bad_rows))
         solver = fit_plan.solver_of(model, chosen_rows(opened, on_bad_rows))
     if calibrate:
+        if not as_json:
+            say("measuring this machine, all of its processors at once, in 8 steps …", err=True)
         with progress(enabled=not as_json):
             measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
         path = measured.save()
@@ -191,6 +194,9 @@ def fit(
     opened = open_corpus(corpus)
     estimator = build(opened, options)
     judged = _open_held_out(held_out, opened) if held_out else None
+    job = job_of(corpus, *([held_out] if held_out else []))
+    if resume and tell_finished(run, job, model, as_json=as_json, title=model):
+        return
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
@@ -215,6 +221,7 @@ def fit(
         if verdict:
             emit(Figures("score", told(verdict)))
     figures = _fit_figures(report, verdict)
+    note_finished(run, job, model, figures)
     if not as_json and "rounds" in figures:
         figures["rounds"] = rounds_in_words(figures["rounds"])
     show(figures, as_json=as_json, title=model)
@@ -330,6 +337,9 @@ def predict(
     from bigkernel.storage.corpus import open_corpus
 
     loaded, opened = load_model(model), open_corpus(corpus)
+    job = job_of(model, corpus)
+    if resume and tell_finished(run, job, out, as_json=as_json, title=out):
+        return
     _require_target(out, overwrite, "prediction store", run=run)
     last, rows = split(loaded, opened)
     with claimed(out, "the prediction store"), execution(where, run=run, resume=resume, quiet=as_json):
@@ -337,7 +347,9 @@ def predict(
         group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
         seconds = time.perf_counter() - start
     arrays = [f"{name} {group[name].shape}" for name in sorted(group.array_keys())]
-    show({"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}, as_json=as_json, title=out)
+    figures = {"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}
+    note_finished(run, job, out, figures)
+    show(figures, as_json=as_json, title=out)
 
 
 @click.command()
@@ -368,12 +380,15 @@ def score(
     from bigkernel.monitor.scope import emit
     from bigkernel.storage.corpus import open_corpus
 
-    loaded, opened = load_model(model), open_corpus(corpus)
+    loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
+    job = job_of(model, corpus)
+    if resume and tell_finished(run, job, None, as_json=as_json, title=title):
+        return
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
         emit(Figures("score", {**told(verdict), "model": model}))
     shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", "mse", "r2", "seconds"]
-    if as_json:
-        shown += ["confusion", "classes"]
-    figures = {name: verdict[name] for name in shown if name in verdict}
-    show(figures, as_json=as_json, title=f"{model} on {corpus}")
+    told_all = {name: verdict[name] for name in (*shown, "confusion", "classes") if name in verdict}
+    figures = told_all if as_json else {name: value for name, value in told_all.items() if name in shown}
+    note_finished(run, job, None, told_all)
+    show(figures, as_json=as_json, title=title)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bigkernel.cli.finished import may_be_finished
 from bigkernel.cli.said import say
 from bigkernel.errors import BigKernelError
 
@@ -110,7 +111,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**options: Any) -> Any:
         chosen = {name: options.pop(name) for name in Where.__dataclass_fields__}
         where = Where(**chosen)
-        if not (options.get("as_json") or options.get("dry_run")):
+        if not (options.get("as_json") or options.get("dry_run") or may_be_finished(options)):
             where.announce()
         return function(where=where, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import time
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from numpy.typing import NDArray
 
+from bigkernel.cli.finished import job_of, say_finished
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, overwrite_option
+from bigkernel.cli.said import say
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
@@ -97,12 +100,10 @@ def tune(
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
     estimator, grid = build_grid(opened, options)
-    if folds != "domains" and not folds.isdigit():
-        raise click.BadParameter(f"{folds!r}: expected a number of folds or domains", param_hint="--folds")
     search = SweepSearchCV(
         estimator,
         grid,
-        cv=folds if folds == "domains" else int(folds),
+        cv=_cv(folds),
         scoring=scoring,
         one_standard_error=one_standard_error,
         random_state=options["seed"],
@@ -112,6 +113,8 @@ def tune(
         return
     if run:
         require_apart({"run": run, "best model": Path(out, "best.model")})
+    if resume and _tell_finished(Path(out), corpus, as_json=as_json):
+        return
     target = _directory_for(out, overwrite=overwrite)
     # a name of our own: it is removed when the search has ended, or is begun anew
     own = target / ".tune.run" if run is None else None
@@ -126,7 +129,7 @@ def tune(
         found = sorted(records, key=lambda record: record["rank"])[:_TOLD]
         values = {"score": label, "candidates": len(records), "folds": search.n_splits_, "records": found}
         emit(Figures("tune", values))
-    figures = _write_results(search, label, records, target, time.perf_counter() - start)
+    figures = _write_results(search, label, records, target, time.perf_counter() - start, corpus)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
@@ -144,7 +147,13 @@ def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, a
         "flops": planned.flops,
         "task_bytes": planned.task_bytes,
     }
-    show(figures, as_json=as_json, title=f"plan: tune on {corpus}")
+    title = f"plan: tune on {corpus}"
+    if as_json:
+        show(figures, as_json=True)
+        return
+    show({**figures, "sweeps": len(planned.sweeps), "fits": planned.refits}, as_json=False, title=title)
+    for number, line in enumerate(planned.sweeps, 1):
+        say(f"sweep {number}: {line.strip()}")
 
 
 def _directory_for(out: str, *, overwrite: bool) -> Path:
@@ -172,8 +181,28 @@ def _clear(own: Path, *, resume: bool, overwrite: bool) -> None:
     shutil.rmtree(own)
 
 
+def _cv(folds: str) -> int | str:
+    if folds != "domains" and not folds.isdigit():
+        raise click.BadParameter(f"{folds!r}: expected a number of folds or domains", param_hint="--folds")
+    return folds if folds == "domains" else int(folds)
+
+
+def _tell_finished(target: Path, corpus: str, *, as_json: bool) -> bool:
+    """Tell what the results of a search say, if they are of this one; False: it is to be done."""
+    try:
+        found = json.loads((target / "results.json").read_text(encoding="utf-8"))
+        if found.pop("job") != job_of(corpus) or not (target / "best.model").is_dir():
+            return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    del found["results"]
+    say_finished(str(target))
+    show(found, as_json=as_json, title=f"tuned on {corpus}")
+    return True
+
+
 def _write_results(
-    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float
+    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float, corpus: str
 ) -> dict[str, Any]:
     """Write the best model, the picture, the table and the record; the figures that are shown."""
     from bigkernel.estimators.persistence import save_model
@@ -197,7 +226,7 @@ def _write_results(
         "picture": drawn,
     }
     clear_orphans(target / "results.json")
-    write_json(target / "results.json", plain({**figures, "results": records}))
+    write_json(target / "results.json", plain({**figures, "job": job_of(corpus), "results": records}))
     return figures
 
 

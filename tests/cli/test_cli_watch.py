@@ -395,9 +395,10 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
 @pytest.mark.parametrize(
     "what, options, code, found",
     [
-        ("nothing", (), 3, "found nothing"),
+        ("nothing", ("--wait", "0.1"), 3, "found nothing; waiting 0.1 s for one"),
+        ("nothing", ("--once",), 3, "found nothing"),
         ("file", (), 3, "found a file"),
-        ("empty", (), 3, "no run is there"),
+        ("empty", ("--wait", "0"), 3, "no run is there"),
         ("empty", ("--tls", "."), 2, "--tls belongs to an address"),
         ("tcp://127.0.0.1:9", (), 6, "is it running?"),
     ],
@@ -408,6 +409,22 @@ def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options,
     (tmp_path / "empty").mkdir()
     with dask.config.set({"bigkernel.stall-seconds": 1}):
         assert found in invoke(what, *options, code=code).stderr
+
+
+def test_a_run_that_appears_while_it_is_waited_for_is_watched(tmp_path):
+    run = tmp_path / "later.run"
+
+    def begin():
+        time.sleep(0.7)
+        with executing("threads", run=run):
+            sweep(as_rows(X), STATISTIC)
+
+    driver = threading.Thread(target=begin)
+    driver.start()
+    result = invoke(run, "--wait", 60, "--interval", "0.1")
+    driver.join()
+    assert "found nothing; waiting 60 s for one" in result.stderr
+    assert "finished" in result.stdout
 
 
 def test_a_driver_that_is_killed_is_told_from_another_process(make_corpus, tmp_path, follow):
