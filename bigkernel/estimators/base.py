@@ -231,7 +231,7 @@ class RowsEstimator(StatefulEstimator):
     def _predictor(self) -> Predictor:
         """The fitted model as plain data."""
         coef, intercept = self._coefficients()
-        return Predictor(self._features(), coef, intercept, self.classes_ if is_classifier(self) else None)
+        return Predictor.of(self._features(), coef, intercept, self.classes_ if is_classifier(self) else None)
 
     def _values(self, X: Any, predictor: Predictor | None = None) -> Any:
         """f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""

@@ -129,7 +129,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         return ProjectionFit(inputs=inputs, basis=basis, solution=Solution(**parts["solution"], alpha=0.0))
 
     def _row_map(self) -> Projection:
-        return Projection(int(self.n_features_in_), Predictor(self._features(), self.dual_coef_, self.intercept_))
+        return Projection(int(self.n_features_in_), Predictor.of(self._features(), self.dual_coef_, self.intercept_))
 
     @property
     def _n_features_out(self) -> int:

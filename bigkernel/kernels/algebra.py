@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.blocks import Bound
+from bigkernel.kernels.blocks import PART_ROWS, Bound, JoinedBound
 
 Array = NDArray[Any]
-_PART_ROWS = 128  # of a block whose parts are computed one after the other
 
 
 class Kernel:
@@ -42,9 +41,12 @@ class Kernel:
         """Products that a block takes: 1, or as many as it is made of."""
         return 1
 
-    def spare_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """Bytes that m landmarks of d features take beyond those of one product, and blocks beyond themselves."""
-        return 0
+    def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
+        """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
+
+        Where rows may touch landmarks these are kept beside the factors of the product.
+        """
+        return m * (d + 2) * (1 + self.kinked) * itemsize
 
     def described(self) -> dict[str, Any]:
         """Name and parameters, as plain data for reports."""
@@ -148,58 +150,6 @@ class Kernel:
     def _check(self, n_features: int) -> None: ...
 
 
-@dataclass
-class JoinedBound(Bound):
-    """Landmarks prepared for a kernel made of kernels: `multiply` gives its values, and `finish` leaves them.
-
-    Attributes
-    ----------
-    parts : prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
-    join : what two parts become
-    factor : of the whole
-    """
-
-    parts: Sequence[tuple[Bound, Array | None]] = ()
-    join: Callable[..., Any] = np.add
-    factor: float = 1.0
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[Bound, Array | None]], n_features: int, **how: Any) -> JoinedBound:
-        """Of parts of one dtype."""
-        none = np.empty((n_features, 0), parts[0][0].dtype)
-        return cls(keep_values, none, None, None, None, n_features, parts=tuple(parts), **how)
-
-    def product(self, rows: Array, out: Array) -> None:
-        self.multiply(rows, out)
-
-    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
-        """out (b, s) ← k of rows and some of the landmarks; a hundred rows at a time, so that a part is small."""
-        x = rows[:, : self.n_features]
-        for start in range(0, len(out), _PART_ROWS):
-            strip = slice(start, start + _PART_ROWS)
-            for number, (bound, columns) in enumerate(self.parts):
-                value = _values(bound, x[strip] if columns is None else x[strip, columns], out.shape[1])
-                if number:
-                    self.join(out[strip], value, out=out[strip])
-                else:
-                    out[strip] = value
-            if self.factor != 1:
-                out[strip] *= self.dtype.type(self.factor)
-
-
-def _values(bound: Bound, x: Array, m: int) -> Array:
-    """k of rows (b, d), which stay as they are, and all landmarks, (b, m)."""
-    rows, out = np.empty((len(x), bound.columns), bound.dtype), np.empty((len(x), m), bound.dtype)
-    rows[:, : bound.n_features] = x
-    bound.product(rows, out)
-    bound.finish(out)
-    return out
-
-
-def keep_values(strip: Array) -> None:
-    """The strip holds values of the kernel."""
-
-
 class _Made(Kernel):
     """A kernel made of others; block path and "scale" parameters are theirs."""
 
@@ -223,11 +173,10 @@ class _Made(Kernel):
     def kinked(self) -> bool:
         return any(part.kinked for part in self.parts)
 
-    def spare_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """One more prepared form a part, its columns as they come, and a hundred rows of it."""
-        inside = sum(part.spare_bytes(m, d, itemsize) for part in self.parts)
-        prepared = (len(self.parts) - 1) * m * (d + 2) * itemsize * (1 + self.kinked)
-        return inside + prepared + 8 * m * d + _PART_ROWS * (m + d + 2) * itemsize
+    def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
+        """Those of the parts, of the columns of one as they come, and a hundred rows of it."""
+        parts = sum(part.prepared_bytes(m, d, itemsize) for part in self.parts)
+        return parts + 8 * m * d + PART_ROWS * (m + d + 2) * itemsize
 
     def described(self) -> dict[str, Any]:
         """As it is written."""

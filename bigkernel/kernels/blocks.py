@@ -5,8 +5,8 @@ Shapes: b rows of a block, d features, m landmarks. Nothing in here allocates mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from scipy.spatial.distance import cdist
 
 Array = NDArray[Any]
 _FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
+PART_ROWS = 128  # of a block whose parts are computed one after the other
 _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
 
 
@@ -26,7 +27,8 @@ class Bound:
     is overwritten; `out` is (b, m). Both are of `dtype`, C-contiguous.
     """
 
-    value: Callable[[Array], None]  # turns a strip of the argument into a strip of the kernel, in place
+    # turns a strip of the argument into a strip of the kernel, in place; a method of a kernel, which is told beside
+    value: Callable[[Array], None] = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
     weights: Array  # (columns, m): what the rows are multiplied by
     shift: Array | None  # (d,): subtracted from the rows; None for kernels of the inner product
     stretch: Array | None  # (d,): the rows are multiplied by it (one length per feature)
@@ -50,36 +52,49 @@ class Bound:
         With `touching` the distances of rows that nearly touch a landmark keep their digits: for kernels whose slope
         in ‖x−z‖² is infinite at 0.
         """
-        # the mean as the blocks see it: rounded once, the same for rows and landmarks
+        limits, d = np.finfo(dtype), Z.shape[1]
+        weights, squares = np.empty((d + 2, len(Z)), dtype), np.empty(len(Z))
+        placed = np.empty(Z.shape, dtype) if touching else None
         with np.errstate(over="ignore", invalid="ignore"):
-            shift = Z.mean(axis=0).astype(dtype)
-            centred, lost = Z - shift.astype(np.float64), np.zeros(Z.shape[1])
+            # the mean as the blocks see it: rounded once, the same for rows and landmarks
+            shift, lost = Z.mean(axis=0).astype(dtype), rounding_of(Z, dtype)
+            stretch = None if lengths is None else (1 / lengths).astype(dtype)
+            if stretch is not None:
+                lost *= stretch
             for strip in strips(Z):
-                np.maximum(lost, np.abs(Z[strip].astype(dtype) - Z[strip]).max(axis=0, initial=0.0), out=lost)
-            stretch = None
-            if lengths is not None:
-                stretch = (1 / lengths).astype(dtype)
-                centred, lost = centred * stretch.astype(np.float64), lost * stretch
-            rounded = centred.astype(dtype)
-            centred[...] = rounded
-            squares = np.einsum("ij,ij->i", centred, centred)
+                centred = Z[strip] - shift.astype(np.float64)
+                if stretch is not None:
+                    centred *= stretch.astype(np.float64)
+                centred[...] = centred.astype(dtype)
+                squares[strip] = np.einsum("ij,ij->i", centred, centred)
+                np.multiply(centred.T, 2 * gamma, out=weights[:-2, strip], casting="same_kind")
+                if placed is not None:
+                    placed[strip] = centred
             # what rounding leaves of γ‖x−z‖²: of the product, and of the values as they come
-            limits, largest = np.finfo(dtype), float(squares.max(initial=0.0))
+            largest = float(squares.max(initial=0.0))
             blur = gamma * largest * limits.eps + (2 * gamma) ** 0.5 * np.linalg.norm(lost)
             vanish = gamma * largest > limits.eps and largest < _FAR * float(limits.tiny)
             if gamma > float(limits.max) / _FAR or vanish:  # rows so small that γ or their squares leave the range
                 blur = np.inf
             # [x, ‖x‖², 1] · [2γz, −γ, −γ‖z‖²] = −γ‖x−z‖²
-            weights = np.empty((Z.shape[1] + 2, len(Z)), dtype)
-            np.multiply(centred.T, 2 * gamma, out=weights[:-2], casting="same_kind")
             weights[-2] = -gamma
             weights[-1] = -gamma * squares
-        return cls(value, weights, shift, stretch, None, Z.shape[1], rounded if touching else None), float(blur)
+        return cls(value, weights, shift, stretch, None, d, placed), float(blur)
 
     @property
     def columns(self) -> int:
         """Width of the row buffer: d, or d + 2 for kernels of the distance."""
         return int(self.weights.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that was prepared."""
+        held = (self.weights, self.landmarks, self.touching)
+        return sum(array.nbytes for array in held if array is not None)
+
+    def spare_bytes(self, columns: int) -> int:
+        """Bytes that values at so many of the landmarks take beside the block: L1 distances see these in float64."""
+        return 0 if self.landmarks is None else 8 * columns * self.n_features
 
     @property
     def horizon(self) -> float:
@@ -97,16 +112,17 @@ class Bound:
 
     def product(self, rows: Array, out: Array) -> None:
         """out ← the kernel's argument: −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁."""
+        self.place(rows)
+        self.multiply(rows, out)
+
+    def place(self, rows: Array) -> None:
+        """Shift and stretch rows as the landmarks are, in place; for kernels of the distance with ‖x‖² and 1 behind."""
         d = self.n_features
         x = rows[:, :d]
         if self.shift is not None:
             np.subtract(x, self.shift, out=x)
         if self.stretch is not None:
             np.multiply(x, self.stretch, out=x)
-        if self.landmarks is not None:
-            for strip in strips(out):
-                out[strip] = cdist(x[strip], self.landmarks, "cityblock")
-            return
         if self.columns > d:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.einsum("ij,ij->i", x, x, out=rows[:, d])
@@ -114,14 +130,22 @@ class Bound:
             if far.any():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
                 x[far], rows[far, d] = 0, self.horizon
             rows[:, d + 1] = 1
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
-            np.matmul(rows, self.weights, out=out)
-        if self.touching is not None:
-            self._look_again(x, rows[:, d], out)
 
-    def _look_again(self, x: Array, squares: Array, out: Array) -> None:
+    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+        """out (b, s) ← the argument of placed rows and some of the landmarks."""
+        if self.landmarks is not None:
+            points = self.landmarks[some].astype(np.float64, copy=False)  # once, and not for every strip
+            for strip in strips(out):
+                out[strip] = cdist(rows[strip], points, "cityblock")
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
+            np.matmul(rows, self.weights[:, some], out=out)
+        if self.touching is not None:
+            self._look_again(rows, out, self.touching[some])
+
+    def _look_again(self, rows: Array, out: Array, landmarks: Array) -> None:
         """Compute the few ‖x−z‖² < √eps·‖x‖² from the differences: the product has lost half of their digits."""
-        assert self.touching is not None
+        x, squares = rows[:, : self.n_features], rows[:, self.n_features]
         limits = (-self._gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
         most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))
         for strip in strips(out):
@@ -129,13 +153,80 @@ class Bound:
             found = np.flatnonzero(values > limits[strip])
             for first in range(0, len(found), most):
                 i, j = np.divmod(found[first : first + most], values.shape[1])
-                gap = near[i] - self.touching[j]
+                gap = near[i] - landmarks[j]
                 values[i, j] = -self._gamma * np.einsum("ij,ij->i", gap, gap)
 
     def finish(self, out: Array) -> None:
         """out ← k, from its argument, in place."""
         for strip in strips(out):
             self.value(out[strip])
+
+
+@dataclass
+class JoinedBound(Bound):
+    """Landmarks prepared for a kernel made of kernels: `multiply` gives its values, and `finish` leaves them.
+
+    Attributes
+    ----------
+    parts : prepared landmarks of each kernel, and the columns (k,) of the rows that it sees; None: all
+    join : what two parts become
+    factor : of the whole
+    """
+
+    parts: Sequence[tuple[Bound, Array | None]] = ()
+    join: Callable[..., Any] = np.add
+    factor: float = 1.0
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Bound, Array | None]], n_features: int, **how: Any) -> JoinedBound:
+        """Of parts of one dtype."""
+        none = np.empty((n_features, 0), parts[0][0].dtype)
+        return cls(keep_values, none, None, None, None, n_features, parts=tuple(parts), **how)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(bound.nbytes for bound, _ in self.parts)
+
+    def spare_bytes(self, columns: int) -> int:
+        """A hundred rows of a part, and what that takes."""
+        part = PART_ROWS * (columns + self.n_features + 2) * self.dtype.itemsize
+        return part + max(bound.spare_bytes(columns) for bound, _ in self.parts)
+
+    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+        """out (b, s) ← k of rows and some of the landmarks; a hundred rows at a time, so that a part is small."""
+        x = rows[:, : self.n_features]
+        for start in range(0, len(out), PART_ROWS):
+            strip = slice(start, start + PART_ROWS)
+            for number, (bound, columns) in enumerate(self.parts):
+                value = _values(bound, x[strip] if columns is None else x[strip, columns], out.shape[1], some)
+                if number:
+                    self.join(out[strip], value, out=out[strip])
+                else:
+                    out[strip] = value
+            if self.factor != 1:
+                out[strip] *= self.dtype.type(self.factor)
+
+
+def _values(bound: Bound, x: Array, count: int, some: slice) -> Array:
+    """k of rows (b, d), which stay as they are, and some of the landmarks, (b, count)."""
+    rows, out = np.empty((len(x), bound.columns), bound.dtype), np.empty((len(x), count), bound.dtype)
+    rows[:, : bound.n_features] = x
+    bound.place(rows)
+    bound.multiply(rows, out, some)
+    bound.finish(out)
+    return out
+
+
+def keep_values(strip: Array) -> None:
+    """The strip holds values of the kernel."""
+
+
+def rounding_of(Z: Array, dtype: Any) -> Array:
+    """The largest |z − z rounded to `dtype`| of every feature, (d,)."""
+    lost = np.zeros(Z.shape[1])
+    for strip in strips(Z):
+        np.maximum(lost, np.abs(Z[strip].astype(dtype) - Z[strip]).max(axis=0, initial=0.0), out=lost)
+    return lost
 
 
 def strips(block: Array) -> list[slice]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.blocks import Bound, strips
+from bigkernel.kernels.feature_maps import held_bytes
 from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk
 
@@ -89,10 +90,8 @@ class LandmarkFamily:
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the landmarks as they came, prepared, and two copies while they are being prepared."""
-        m, d = self.landmarks.shape
-        spare = max(kernel.spare_bytes(m, d, self.dtype.itemsize) for kernel in self.kernels)
-        return int(m * d * (3 * 8 + self.dtype.itemsize) + spare)
+        """See `FeatureMap`: the landmarks as they came and as prepared."""
+        return held_bytes(self.kernels, self.landmarks, self.dtype)
 
     def about(self, place: int) -> Array | None:
         """See `FeatureMap`."""

@@ -7,7 +7,7 @@ an m×m matrix, with m² less work a row (MATH: sweep over B, not over φ).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -77,6 +77,10 @@ class SingleMap:
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         """See `FeatureMap`."""
         yield self.block(chunk, block, spare)
+
+    def parts(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
+        """Columns, and the features of these rows in them: here all at once (`landmark_slices` gives several)."""
+        yield slice(None), self.block(chunk, block)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +165,8 @@ class LandmarkMap(SingleMap):
 
     @property
     def fixed_bytes(self) -> int:
-        """See `FeatureMap`: the landmarks as they came, prepared, two copies meanwhile, and NumPy's own buffers."""
-        spare = self.kernel.spare_bytes(self.width, self.n_features, self.dtype.itemsize)
-        return self.width * self.n_features * (3 * 8 + self.dtype.itemsize) + UFUNC_BYTES + spare
+        """See `FeatureMap`: the landmarks as they came and as prepared, and NumPy's own buffers."""
+        return held_bytes((self.kernel,), self.landmarks, self.dtype) + UFUNC_BYTES
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,) float64."""
@@ -183,6 +186,12 @@ class LandmarkMap(SingleMap):
                 if self.shift is not None:
                     np.subtract(out[strip, : self.width], self.shift, out=out[strip, : self.width])
         return out
+
+
+def held_bytes(kernels: Sequence[Kernel], landmarks: Array, dtype: np.dtype[Any]) -> int:
+    """Bytes of landmarks (m, d) float64, and of what is prepared from them for blocks of kernels of one argument."""
+    m, d = landmarks.shape
+    return int(8 * m * d + max(kernel.prepared_bytes(m, d, dtype.itemsize) for kernel in kernels))
 
 
 def centre_of(kernel: Kernel, landmarks: Array, dtype: Any) -> Array:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import Kernel as Kernel
 from bigkernel.kernels.algebra import OnColumns, Product, Scaled, Sum, refuse_blur
-from bigkernel.kernels.blocks import Bound
+from bigkernel.kernels.blocks import Bound, rounding_of
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 
 Array = NDArray[Any]
@@ -133,11 +133,15 @@ class Laplacian(Kernel):
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             gamma = float(self.resolve(Z).gamma)
-            blur = float(np.abs(Z.astype(dtype) - Z).max(axis=0).sum() * gamma)
+            blur = float(rounding_of(Z, dtype).sum() * gamma)
         if gamma > float(np.finfo(dtype).max):
             blur = np.inf
         refuse_blur(self.name, np.dtype(dtype), blur)
         return Bound(self.finish, np.empty((Z.shape[1], 0), dtype), None, None, Z.astype(dtype), Z.shape[1])
+
+    def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
+        """L1 distances see the landmarks in float64."""
+        return m * d * (itemsize + 8)
 
     def _check(self, n_features: int) -> None:
         _check_widths(self.name, "gamma", self.gamma, None)
@@ -256,6 +260,8 @@ def as_kernel(kernel: Kernel | str, *, gamma: float | None = None, degree: int =
     """
     if isinstance(kernel, Kernel):
         return kernel
+    if isinstance(kernel, type):
+        raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
     if callable(kernel) or kernel in PAIRWISE:
         return Pairwise(kernel, gamma=gamma if kernel == "chi2" else None)
     if kernel == Precomputed.name:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels.algebra import Kernel, keep_values
-from bigkernel.kernels.blocks import Bound, strips
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.blocks import Bound, keep_values, strips
 
 Array = NDArray[Any]
 PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, beside those that `functions` has
@@ -26,29 +26,42 @@ _SYMMETRIC = 1e-6  # of the largest value: what k(x, z) and k(z, x) may differ b
 
 @dataclass
 class GivenBound(Bound):
-    """Values of a kernel that are not made of products: `fill(x, out)` writes k of rows x (b, d) into out (b, m)."""
+    """Values that are no products: the kernel writes them itself, from points (m, d) float64 or without."""
 
-    fill: Callable[[Array, slice, Array], None] = lambda x, some, out: None
+    kernel: _Given | None = None
+    points: Array | None = None
 
-    @classmethod
-    def of(cls, fill: Callable[[Array, slice, Array], None], n_features: int, dtype: Any) -> GivenBound:
-        """Of rows of so many features, in blocks of this dtype."""
-        return cls(keep_values, np.empty((n_features, 0), dtype), None, None, None, n_features, fill=fill)
-
-    def product(self, rows: Array, out: Array) -> None:
-        self.multiply(rows, out)
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.points is None else self.points.nbytes
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """out (b, s) ← k of rows and some of the landmarks."""
+        assert self.kernel is not None
+        points = None if self.points is None else self.points[some]
         for strip in strips(out):
-            self.fill(rows[strip, : self.n_features], some, out[strip])
+            self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip])
 
 
 class _Given(Kernel):
     _distance: ClassVar[bool] = False
+    _points: ClassVar[bool] = True  # values are computed from the landmarks
+
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        points = np.asarray(Z, np.float64) if self._points else None
+        none = np.empty((np.shape(Z)[1], 0), dtype)
+        return GivenBound(keep_values, none, None, None, None, np.shape(Z)[1], kernel=self, points=points)
+
+    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
+        """out (b, s) ← k of rows x (b, d) and points (s, d), which are number `some` of the landmarks."""
+        raise TypeError(type(self).__name__)
 
     def finish(self, strip: Array) -> None:
         """Nothing: the block holds values already."""
+
+    def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
+        """The landmarks are seen as they are; values of a strip come in float64."""
+        return 2**20
 
 
 @dataclass
@@ -59,6 +72,7 @@ class Precomputed(_Given):
     """
 
     name: ClassVar[str] = "precomputed"
+    _points: ClassVar[bool] = False
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         K = np.asarray(Z)
@@ -74,17 +88,13 @@ class Precomputed(_Given):
             )
         return self
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        return GivenBound.of(_copy, np.shape(Z)[1], dtype)
+    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
+        out[...] = x[:, some]
 
     def diag(self, X: Array) -> Array:
         if np.shape(X)[0] != np.shape(X)[1]:
             raise ConfigError("kernel='precomputed': k(x, x) of other rows than those of the fit is not known")
         return np.asarray(np.diagonal(X), np.float64)
-
-
-def _copy(x: Array, some: slice, out: Array) -> None:
-    out[...] = x[:, some]
 
 
 @dataclass
@@ -127,17 +137,12 @@ class Pairwise(_Given):
             raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
         return self
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        Z = np.asarray(Z, np.float64)
-        values = self._of_blocks(Z)
-
-        def fill(x: Array, some: slice, out: Array) -> None:
-            found = np.asarray(values(x.astype(np.float64), Z[some]))
-            if found.shape != out.shape:
-                raise DataError(f"{self.formula()} kernel: expected values {out.shape}, found {found.shape}")
-            out[...] = found
-
-        return GivenBound.of(fill, Z.shape[1], dtype)
+    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
+        assert points is not None
+        found = np.asarray(self._of_blocks(points)(x.astype(np.float64), points))
+        if found.shape != out.shape:
+            raise DataError(f"{self.formula()} kernel: expected values {out.shape}, found {found.shape}")
+        out[...] = found
 
     def diag(self, X: Array) -> Array:
         X = np.asarray(X, np.float64)

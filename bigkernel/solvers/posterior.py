@@ -9,7 +9,7 @@ noise variances, α/w_i; a new observation has noise variance α. Shapes: b rows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
+BLOCK_BYTES = 2**28  # of a block of rows and its half-solves
 
 
 class Posterior(Protocol):
@@ -133,15 +134,26 @@ class SpreadPredictor(Predictor):
         """The factors, as they come and as they are unpacked, and NumPy's own buffers."""
         return super().fixed_bytes + 2 * 2 * 8 * self.features.width**2 + 2**18
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of a block, at most: it cannot go in slices, for its half-solves need whole rows."""
+        return max(1, BLOCK_BYTES // (self.features.row_bytes + self.row_bytes))
+
+    def work_bytes(self, block_rows: int) -> int:
+        """Bytes that a task needs to predict, its chunk apart."""
+        return super().work_bytes(min(block_rows, self.most_rows))
+
     def values(self, chunk: Chunk) -> Array:
         """f of every row and the standard deviation of y around it, (n, c + 1) float64."""
         assert self.posterior is not None
         assert isinstance(self.features, LandmarkMap | FourierMap)
         out = np.empty((len(chunk), self.width))
+        chunk = replace(chunk, block_rows=min(chunk.block_rows, self.most_rows))
         for block in chunk.blocks():
             diagonal = self.features.diagonal(chunk, block)
             phi = self.features.block(chunk, block)
             with chunk.work.stage("predict"):
-                self.finish(phi, out[block, :-1])
+                out[block, :-1] = phi @ self.weights
+                out[block, :-1] += self.intercept
                 out[block, -1] = np.sqrt(self.posterior.variance(phi.astype(np.float64), diagonal))
         return out

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.landmark_slices import LandmarkSlices, in_slices
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Targets, add
 from bigkernel.streaming.chunk import Chunk
@@ -38,10 +39,15 @@ class Predictor:
     classes : (c,) labels, or None for numbers
     """
 
-    features: IdentityMap | LandmarkMap | FourierMap
+    features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap
     coef: Array
     intercept: Array
     classes: Array | None = None
+
+    @classmethod
+    def of(cls, features: Any, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
+        """With landmarks in slices where there are many."""
+        return cls(in_slices(features), coef, intercept, classes)
 
     @property
     def width(self) -> int:
@@ -76,18 +82,18 @@ class Predictor:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "weights"}
 
-    def finish(self, phi: Array, out: Array) -> None:
-        """out ← f, (b, c) float64, of rows whose features are `phi`."""
-        out[...] = phi @ self.weights
-        out += self.intercept
+    def fill(self, chunk: Chunk, block: slice | Array, out: Array) -> None:
+        """out ← f, (b, c) float64, of these rows of the chunk: φᵀW of one slice of columns after another, and b."""
+        out[...] = self.intercept
+        for columns, phi in self.features.parts(chunk, block):
+            with chunk.work.stage("predict"):
+                out += phi @ self.weights[columns]
 
     def values(self, chunk: Chunk) -> Array:
         """f of every row of the chunk, (n, c) float64."""
         out = np.empty((len(chunk), self.width))
         for block in chunk.blocks():
-            phi = self.features.block(chunk, block)
-            with chunk.work.stage("predict"):
-                self.finish(phi, out[block])
+            self.fill(chunk, block, out[block])
         return out
 
 
@@ -126,12 +132,12 @@ class ScoreStatistic:
         assert chunk.y is not None
         known, c = np.flatnonzero(self.targets.labelled(chunk.y, chunk.start)), self.targets.width
         for block in chunk.blocks(known):
-            phi = self.predictor.features.block(chunk, block)
+            b = len(chunk.y[block])
+            values, truth = (chunk.work.buffer(name, (b, c), np.float64) for name in ("values", "truth"))
+            self.predictor.fill(chunk, block, values)
             with chunk.work.stage("predict"):
-                values, truth = (chunk.work.buffer(name, (len(phi), c), np.float64) for name in ("values", "truth"))
-                self.predictor.finish(phi, values)
                 self.targets.encode(chunk.y[block], truth)
-                weight = np.ones(len(phi)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
+                weight = np.ones(b) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
                 ids = np.arange(chunk.start, chunk.start + len(chunk), dtype=np.float64)[block]
                 self._add(total, ids, weight, values, truth)
 

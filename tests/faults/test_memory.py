@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pickle import dumps
 
 import dask
 import numpy as np
@@ -19,17 +21,22 @@ from bigkernel import (
     Laplacian,
     Matern,
     Polynomial,
+    Rescaler,
     Ridge,
     SSSLClassifier,
     Standardizer,
     SweepSearchCV,
     UnitNormalizer,
     executing,
+    load_model,
+    save_model,
 )
 from bigkernel.config import settings
 from bigkernel.engine.process_probes import peak_bytes
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import PlanTooLarge
+from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
+from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.monitor.events import SweepStarted
 from bigkernel.monitor.scope import observe
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
@@ -191,6 +198,61 @@ def test_a_fresh_worker_takes_no_more_than_announced(shape, job, make, tmp_path)
     assert peak - before <= announced + ALLOCATOR_BYTES
     assert peak <= max(plan.worker_bytes(settings().worker_base_bytes) for plan in plans)
     assert peak - before > announced / 5  # and the announcement is about what it takes
+
+
+def model_file(path, m, d, dtype):
+    """A model of m random landmarks and coefficients, as a fit by conjugate gradients leaves one, from its file."""
+    g, c = np.random.default_rng(2), 10
+    model = KernelRidgeClassifier(gaussian(d), n_landmarks=m, solver="cg", random_state=0)
+    inputs = Inputs(d, classes=np.arange(c))
+    solution = IterativeSolution(
+        coef=g.normal(size=(m, c)),
+        intercept=np.zeros(c),
+        rank=m,
+        alpha=1.0,
+        training_mse=np.ones(c),
+        with_intercept=True,
+        iterations=3,
+    )
+    model._see(inputs)
+    basis = LandmarkBasis(model.kernel, g.integers(0, 256, (m, d)) / 255, dtype)
+    model._fitted = IterativeFit(inputs=inputs, basis=basis, solution=solution)
+    save_model(model, path)
+    return load_model(path)
+
+
+@pytest.mark.parametrize(
+    "m, d, dtype",
+    [
+        pytest.param(50_000, 784, "float32", marks=pytest.mark.slow),
+        pytest.param(50_000, 784, "float64", marks=pytest.mark.slow),
+        (30_000, 200, "float32"),
+    ],
+)
+def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announced(m, d, dtype, make, tmp_path):
+    model, tiny = model_file(tmp_path / "model", m, d, dtype), make(40, 3, "float32", 0, 10)
+    rows = Rescaler(1 / 255).fit(corpus := make(2048, d, "uint8", 10, 2048)).transform(corpus)
+    jobs = {
+        "score": lambda: model.score(rows),
+        "predict_to": lambda: model.predict_to(rows, tmp_path / "out", decision=True),
+        "lazy": lambda: model.predict(rows).compute(),
+    }
+    plans, peaks = [], {}
+    with one_worker(limit := 2**31) as client, executing(client):
+        Ridge().fit(tiny)  # the libraries are loaded
+        (before,) = client.run(peak_bytes).values()
+        with observe(lambda event: plans.append(event.plan) if isinstance(event, SweepStarted) else None):
+            for name, job in jobs.items():
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Sending large graph")  # the model of a lazy array
+                    job()
+                (peaks[name],) = client.run(peak_bytes).values()
+    announced, taken = max(plan.task_bytes for plan in plans), peaks["predict_to"] - before
+    assert taken <= announced + ALLOCATOR_BYTES
+    assert announced <= 1.25 * taken
+    assert max(plan.worker_bytes(settings().worker_base_bytes) for plan in plans) <= limit
+    assert peaks["lazy"] - before <= announced + len(dumps(model._predictor()))  # the graph travels with it
+    assert peaks["lazy"] <= limit
 
 
 def test_a_worker_whose_limit_is_the_announcement_finishes(make):

@@ -156,4 +156,4 @@ def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
     advice = re.search(r"about (\d+)% of the landmarks", str(caught.value))
     assert advice
     fewer = int(m * int(advice[1]) / 100)
-    assert planned(fewer).task_bytes <= 1.05 * limit  # "about"
+    assert planned(fewer).task_bytes <= 1.1 * limit  # "about": some buffers do not depend on it

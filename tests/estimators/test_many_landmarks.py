@@ -1,0 +1,96 @@
+"""Predictions by slices of landmarks: every way to predict gives the numbers of one wide block, whoever computes."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Matern, Nystroem, executing
+from bigkernel.kernels import landmark_slices
+from bigkernel.kernels.landmark_slices import LandmarkSlices
+from bigkernel.solvers import posterior
+from bigkernel.streaming.chunk import Chunk
+
+rng = np.random.default_rng(50_000)
+N, D, M = 300, 4, 50
+X = rng.normal(size=(N, D)).astype(np.float32)
+LABELS = (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int) + (X[:, 2] > 1)
+Y = np.c_[np.sin(X[:, 0]), X[:, 1] * X[:, 2]].astype(np.float64)
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@pytest.fixture
+def few_columns(monkeypatch):
+    """Slices of 16 columns of float32."""
+    monkeypatch.setattr(landmark_slices, "SLICE_ROW_BYTES", 64)
+
+
+def classifier(kernel):
+    return KernelRidgeClassifier(kernel, n_landmarks=M, random_state=0).fit(X, LABELS)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(1.5), Matern(2.0, 0.5), Laplacian(0.3)], ids=lambda kernel: kernel.name)
+def test_slices_change_predictions_by_rounding_alone(kernel, request):
+    model = classifier(kernel)
+    wide = model.decision_function(X)
+    request.getfixturevalue("few_columns")
+    assert isinstance(model._predictor().features, LandmarkSlices)
+    narrow = model.decision_function(X)
+    assert_allclose(narrow, wide, atol=2e-5)
+    # in float64 the sum of float32 values is known to its digits
+    weights = model.dual_coef_.astype(np.float32).astype(np.float64)
+    features = model._features()
+    exact = features.block(Chunk(X), slice(None)).astype(np.float64) @ weights + model.intercept_
+    assert np.abs(narrow - exact).max() <= 1.5 * np.abs(wide - exact).max() + 1e-6
+    assert_array_equal(model.predict(X), np.argmax(narrow, axis=1))
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("few_columns")
+def test_every_executor_gives_the_same_bits(client, make_corpus, tmp_path):
+    model, corpus = classifier(Gaussian(1.5)), make_corpus(X, y=LABELS, classes=(0, 1, 2))
+    found = {}
+    for name, executor in {"serial": "serial", "threads": "threads", "dask": client}.items():
+        with executing(executor):
+            group = model.predict_to(corpus, tmp_path / name, decision=True)
+            score = model.score(corpus)
+        found[name] = group["decision"][...], group["prediction"][...], score
+    with executing(client, run=tmp_path / "run"):  # the prepared landmarks come from the run directory
+        group = model.predict_to(corpus, tmp_path / "by run", decision=True)
+    found["run"] = group["decision"][...], group["prediction"][...], found["serial"][2]
+    for name, values in found.items():
+        for one, other in zip(values, found["serial"], strict=True):
+            assert_array_equal(one, other, err_msg=name)
+    assert found["serial"][2] == np.mean(model.predict(X) == LABELS)
+
+
+@pytest.mark.usefixtures("few_columns")
+def test_lazy_input_gives_what_rows_in_memory_give(tmp_path):
+    model = KernelRidge(Gaussian(1.5), alpha=1e-2, n_landmarks=M, random_state=0, dtype="float64").fit(X, Y)
+    here = model.predict(X)
+    stored = zarr.create_array(tmp_path / "x.zarr", chunks=(17, 2), data=X)
+    for lazy in (da.from_array(X, chunks=(40, 3)), stored):
+        assert_allclose(model.predict(lazy).compute(), here, rtol=1e-12, atol=1e-12)
+    lazy_y = da.from_array(Y, chunks=(40, 2))
+    assert model.score(da.from_array(X, chunks=(40, 3)), lazy_y) == pytest.approx(model.score(X, Y), abs=1e-12)
+
+
+@pytest.mark.usefixtures("few_columns")
+def test_a_transform_by_slices_whitens_as_before(monkeypatch):
+    model = Nystroem(Gaussian(1.5), n_components=M, random_state=0, dtype="float64").fit(X)
+    narrow = model.transform(X)
+    monkeypatch.undo()
+    assert_allclose(narrow, model.transform(X), atol=1e-9)
+
+
+def test_deviations_take_fewer_rows_a_block_where_they_are_wide(monkeypatch):
+    model = KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0, dtype="float64").fit(X, Y[:, 0])
+    mean, deviation = model.predict(X, return_std=True)
+    before = model._spread_predictor()
+    monkeypatch.setattr(posterior, "BLOCK_BYTES", 5 * (before.features.row_bytes + before.row_bytes))
+    assert model._spread_predictor().most_rows == 5
+    assert before.work_bytes(2048) - before.fixed_bytes == posterior.BLOCK_BYTES
+    again, narrower = model.predict(X, return_std=True)
+    assert_allclose(again, mean, rtol=1e-12)
+    assert_allclose(narrower, deviation, rtol=1e-12)
