@@ -9,6 +9,10 @@ The methods (all but "uniform" see a uniform sample only, never all n rows):
     "leverage"           rows by recursive ridge leverage scores (`bigkernel.kernels.landmark_sampling`)
     "rpcholesky"         rows by randomly pivoted Cholesky, in blocks (`bigkernel.kernels.landmark_sampling`)
 
+The last two work in this process, as far as its memory goes (`bigkernel.estimators.choice_memory`): among 20 rows a
+landmark, from 3,700 landmarks on among fewer, down to two from 11,600 on. There the factor of "rpcholesky" is float32,
+unless rows are float64.
+
 Weights of rows are not looked at. Shapes: n rows, d features, m landmarks.
 """
 
@@ -31,6 +35,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.choice_memory import require_room
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.functions import Kernel
 from bigkernel.kernels.landmark_sampling import recursive_leverage, rp_cholesky
@@ -43,7 +48,7 @@ BY_KERNEL = {"leverage": recursive_leverage, "rpcholesky": rp_cholesky}
 FEW_ROWS = 20_000  # up to which k-means sees every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
 ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
 SAMPLE_BYTES = 2**30
-FACTOR_BYTES = 2**31  # of the (rows of the sample, m) matrix that choices by the kernel work on
+FACTOR_BYTES = 2**31  # of (rows of the sample, m) numbers, up to which there are more than two rows a landmark
 LLOYD_STEPS = 10  # of k-means on a sample of more than FEW_ROWS rows
 SCALABLE_ROUNDS = 5  # of the choice of its first centres, m candidates expected in each (Bahmani et al. 2012)
 _PART_BYTES = 2**25
@@ -79,6 +84,8 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
         An unknown method.
     DataError
         More landmarks than rows (or, balanced, than domains have), or no column "domain".
+    PlanTooLarge
+        A choice by the kernel takes more memory than is free.
     """
     draws.require_count(len(rows), count)
     if method == "uniform":
@@ -210,16 +217,15 @@ def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.rand
             f"landmarks={method!r}: the {kernel.name} kernel is not positive definite, and its values at rows are no "
             "variances; expected 'uniform' or 'k-means' for it"
         )
-    if 16 * count * count > FACTOR_BYTES:
-        raise ConfigError(
-            f"landmarks={method!r}: choosing {count:,} landmarks among twice as many rows takes "
-            f"{16e-9 * count * count:,.0f} GB, more than {FACTOR_BYTES / 1e9:,.0f} GB; expected 'uniform' or "
-            "'k-means' for so many"
-        )
-    size = min(sample_size(len(rows), rows.shape[1], count, least=0), FACTOR_BYTES // (8 * count))
+    most = max(2 * count, FACTOR_BYTES // (8 * count))
+    size = min(sample_size(len(rows), rows.shape[1], count, least=0), most)
+    options = {}
+    if method == "rpcholesky" and most * count * 8 > FACTOR_BYTES and rows.dtype != np.float64:
+        options["dtype"] = np.float32
+    require_room(method, size, rows.shape[1], count, 4 if options else 8)
     ids = sampled(rows, size, rng, least=count)
     X = rows.take(ids)
-    places = BY_KERNEL[method](kernel.resolve(X), X, count, rng).rows
+    places = BY_KERNEL[method](kernel.resolve(X), X, count, rng, **options).rows
     note = None
     if len(places) < count:
         note = (

@@ -103,8 +103,7 @@ class Kernel:
         bound.product(rows, out)
         bound.finish(out)
         if Z is None:
-            np.add(out, out.T.copy(), out=out)
-            out *= 0.5
+            _symmetrize(out)
         return out
 
     def diag(self, X: Array) -> Array:
@@ -345,3 +344,15 @@ def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:
             f"{kernel} kernel: in {dtype} the distances between these landmarks carry an error of {blur:.1e} "
             "bandwidths (expected below 0.01); use dtype='float64', scale or shift the rows, or take a larger bandwidth"
         )
+
+
+def _symmetrize(matrix: Array) -> None:
+    """(M + Mᵀ)/2 in the place of M (n, n), a strip at a time."""
+    step = 64  # whole cache lines of either triangle
+    for start in range(0, len(matrix), step):
+        rows = slice(start, start + step)
+        # above the diagonal nothing was written yet
+        half = matrix[rows, start:] + matrix[start:, rows].T
+        half *= 0.5
+        matrix[rows, start:] = half
+        matrix[start:, rows] = half.T

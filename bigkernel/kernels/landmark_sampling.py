@@ -18,10 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.functions import Kernel
 
 Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)
+_RESIDUE = 64 * float(np.finfo(np.float32).eps)  # of k(x, x), that products in float32 leave of what is explained
+_STRIP_ROWS, _STRIP_COLUMNS = 8192, 1024  # of the factor, and of a product in float32, that are worked on at a time
+_STRIP_BYTES = 2**26  # of a half-solve
+_BASE = 8192  # rows of the first dictionary, at most
 _BLOCKS = 10  # of randomly pivoted Cholesky, at least, if they have `_LEAST` proposals
 _LEAST, _MOST = 8, 512
 
@@ -35,12 +40,19 @@ class Drawn:
 
 
 def rp_cholesky(
-    kernel: Kernel, X: Array, count: int, rng: np.random.RandomState, *, proposals: int | None = None
+    kernel: Kernel,
+    X: Array,
+    count: int,
+    rng: np.random.RandomState,
+    *,
+    proposals: int | None = None,
+    dtype: Any = np.float64,
 ) -> Drawn:
     """Draw rows, each with a probability in proportion to what is left of k(x, x) after those before it.
 
     `proposals` rows are drawn at a time, and each is accepted with the share that those accepted before it have left
-    of it: the law of one draw after another, at the speed of matrix products. n·(m² + md) work, 8nm bytes.
+    of it: the law of one draw after another, at the speed of matrix products. n·(m² + md) work; 8nm bytes, or 4nm in
+    float32, beside strips of a fixed number of rows.
 
     Parameters
     ----------
@@ -48,6 +60,8 @@ def rp_cholesky(
     X : (n, d)
     count : m ≤ n
     proposals : in a block; None: m/10 within limits; 1: the plain method
+    dtype : of the factor. In float32 rows of which a share of 8e-6 is left count as explained, which float32 blocks of
+        a fit cannot tell apart either.
 
     Returns
     -------
@@ -56,8 +70,9 @@ def rp_cholesky(
     """
     block = proposals or max(_LEAST, min(_MOST, -(-count // _BLOCKS)))
     left = np.array(kernel.diag(X), np.float64)
-    total, rounding = left.sum(), count * _EPS * left.max(initial=0.0)
-    F = np.empty((len(X), count), order="F")  # K̂ = FFᵀ
+    total, narrow = left.sum(), np.dtype(dtype) == np.float32
+    rounding = (_RESIDUE if narrow else count * _EPS) * left.max(initial=0.0)
+    F = np.empty((len(X), count), dtype, order="F")  # K̂ = FFᵀ
     drawn = np.empty(0, np.int64)
     while len(drawn) < count:
         left[left <= rounding] = 0
@@ -65,21 +80,33 @@ def rp_cholesky(
             break
         k = len(drawn)
         proposed = rng.choice(len(X), size=block, p=left / left.sum())
-        H = kernel(X[proposed]) - F[proposed, :k] @ F[proposed, :k].T
+        H = _less(kernel(X[proposed]), F[proposed, :k], F[proposed, :k])
         left[proposed[np.diagonal(H) <= rounding]] = 0  # by subtraction it may have stayed above
         accepted, L = _accepted(H, rounding, rng)
         accepted, L = accepted[: count - k], L[: count - k, : count - k]
         fresh = proposed[accepted]
         if not len(fresh):
             continue
-        # the columns of K − FFᵀ at the rows accepted are GLᵀ
-        column = kernel(X, X[fresh]) - F[:, :k] @ F[fresh, :k].T
-        G = linalg.solve_triangular(L, column.T, lower=True, check_finite=False).T
-        F[:, k : k + len(fresh)] = G
-        left -= np.einsum("ij,ij->i", G, G)
+        known = F[fresh, :k]
+        for start in range(0, len(X), _STRIP_ROWS):
+            rows = slice(start, start + _STRIP_ROWS)
+            # the columns of K − FFᵀ at the rows accepted are GLᵀ
+            column = _less(kernel(X[rows], X[fresh]), F[rows, :k], known)
+            G = linalg.solve_triangular(L, column.T, lower=True, check_finite=False, overwrite_b=True).T
+            F[rows, k : k + len(fresh)] = G
+            left[rows] -= np.einsum("ij,ij->i", G, G)
         drawn = np.concatenate([drawn, fresh])
         left[drawn] = 0
     return Drawn(drawn, float(np.maximum(left, 0).sum() / total) if total > 0 else 0.0)
+
+
+def _less(values: Array, A: Array, B: Array) -> Array:
+    """values − ABᵀ, in place: products in float32 are summed in float64, a strip of the columns at a time."""
+    step = A.shape[1] if A.dtype == np.float64 else _STRIP_COLUMNS
+    for start in range(0, A.shape[1], max(1, step)):
+        columns = slice(start, start + step)
+        values -= A[:, columns] @ B[:, columns].T
+    return values
 
 
 def _accepted(H: Array, rounding: float, rng: np.random.RandomState) -> tuple[Array, Array]:
@@ -111,9 +138,16 @@ def leverage_scores(kernel: Kernel, X: Array, ridge: float, dictionary: Array, w
     """
     core = kernel(dictionary)
     core.flat[:: len(core) + 1] += ridge / weights
-    L = linalg.cholesky(core, lower=True, check_finite=False, overwrite_a=True)
-    half = linalg.solve_triangular(L, kernel(dictionary, X), lower=True, check_finite=False, overwrite_b=True)
-    scores: Array = (kernel.diag(X) - np.einsum("ij,ij->j", half, half)) / ridge
+    # symmetric, and LAPACK's order of its transpose needs no copy
+    L = linalg.cholesky(core.T, lower=True, check_finite=False, overwrite_a=True)
+    explained, step = np.empty(len(X)), max(1, _STRIP_BYTES // (8 * len(core)))
+    for start in range(0, len(X), step):
+        rows = slice(start, start + step)
+        half = linalg.solve_triangular(
+            L, kernel(X[rows], dictionary).T, lower=True, check_finite=False, overwrite_b=True
+        )
+        explained[rows] = np.einsum("ij,ij->j", half, half)
+    scores: Array = (kernel.diag(X) - explained) / ridge
     return np.clip(scores, 0.0, 1.0)
 
 
@@ -121,8 +155,8 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
     """Draw rows with probabilities in proportion to their ridge leverage scores, without replacement.
 
     The scores come from a dictionary that was drawn with those of half of the rows, and so on down to few of them. The
-    ridge of a level is what the k = m/(4 log m) leading directions of its dictionary leave, over k. About n·m²/4 work,
-    4nm bytes.
+    ridge of a level is what the k = m/(4 log m) leading directions of its dictionary leave, over k. About n·m²/4 work;
+    dictionaries have about m/2 rows, and their matrix takes 2m² bytes.
 
     Parameters
     ----------
@@ -139,7 +173,7 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
     leading = max(1, int(np.ceil(count / (4 * oversampling))))
     order = rng.permutation(n)
     sizes = [n]
-    while sizes[-1] > count:
+    while sizes[-1] > min(count, _BASE):
         sizes.append(-(-sizes[-1] // 2))
     dictionary, weights = order[: sizes[-1]], np.ones(sizes[-1])
     scores = np.ones(n)
@@ -164,12 +198,14 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
 def _ridge(kernel: Kernel, Z: Array, weights: Array, leading: int) -> float:
     """λ of a level: the tail of the spectrum of its weighted dictionary over the number of leading directions."""
     root = np.sqrt(weights)
-    core = kernel(Z) * np.outer(root, root)
+    core = kernel(Z)
+    for rows in strips(core):
+        core[rows] *= np.outer(root[rows], root)
     trace = float(np.trace(core))
     least = 10 * len(Z) * _EPS * max(trace, 1e-300)  # below it the core is not positive
     if leading >= len(Z):
         return least
-    top = linalg.eigvalsh(core, subset_by_index=(len(Z) - leading, len(Z) - 1), check_finite=False)
+    top = linalg.eigvalsh(core.T, subset_by_index=(len(Z) - leading, len(Z) - 1), check_finite=False, overwrite_a=True)
     return max(least, (trace - float(top.sum())) / leading)
 
 

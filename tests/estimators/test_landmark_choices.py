@@ -1,5 +1,6 @@
 """Choices of landmarks through the estimators: the same for every kind of input, and what each of them promises."""
 
+import re
 import tracemalloc
 from contextlib import nullcontext
 
@@ -16,8 +17,8 @@ from sklearn.metrics import pairwise_distances_argmin_min
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Polynomial, Sigmoid, executing
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.estimators import landmark_choice
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
+from bigkernel.estimators import choice_memory, landmark_choice
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
 from bigkernel.monitor.events import Spent
 from bigkernel.monitor.scope import observe
@@ -27,6 +28,7 @@ N, D, M = 150, 4, 12
 X, y = rng.normal(size=(N, D)), rng.normal(size=N)
 DOMAIN = np.repeat([3, 0, 9], [100, 46, 4])
 KERNEL = Gaussian(1.5)
+by_kernel = pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
 every_choice = pytest.mark.parametrize("choice", CHOICES)
 ROWS = ("uniform", "balanced", "leverage", "rpcholesky")
 
@@ -191,16 +193,47 @@ def test_choices_by_the_kernel_follow_its_width():
     assert spread[1] > spread[0]
 
 
-@pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
-def test_choices_by_the_kernel_are_refused_where_they_mean_nothing_or_take_too_much(choice, monkeypatch):
+@by_kernel
+def test_choices_by_the_kernel_are_refused_where_they_mean_nothing(choice):
     with pytest.raises(ConfigError, match=r"sigmoid kernel is not positive definite"):
         fitted(choice, kernel=Sigmoid())
+
+
+@by_kernel
+def test_a_choice_that_takes_more_than_is_free_is_refused_with_what_would_fit(choice, monkeypatch):
+    monkeypatch.setattr(choice_memory, "STRIPS_BYTES", 0)
+    monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 0)  # two rows a landmark
+    needed = choice_memory.choice_bytes(choice, 100, D, 50, 8)
+    monkeypatch.setattr(choice_memory, "free_bytes", lambda: needed)
+    assert len(chosen(choice, count=50).landmarks) == 50
+    monkeypatch.setattr(choice_memory, "free_bytes", lambda: int(0.6 * needed))
+    with pytest.raises(
+        PlanTooLarge, match=rf"landmarks='{choice}': choosing 50 landmarks among 100 rows.*'uniform'"
+    ) as told:
+        chosen(choice, count=50)
+    assert ("'leverage' (" in str(told.value)) == (choice == "rpcholesky")
+    fewer = int(re.search(r"or (\d+) landmarks would fit", str(told.value))[1])
+    assert 25 < fewer < 50
+    assert len(chosen(choice, count=fewer).landmarks) == fewer
+    with pytest.raises(PlanTooLarge):
+        chosen(choice, count=fewer + 2)
+
+
+@pytest.mark.parametrize(("dtype", "options"), [("float32", {"dtype": np.float32}), ("float64", {})])
+def test_many_landmarks_are_chosen_among_two_rows_for_each_with_a_factor_like_the_rows(monkeypatch, dtype, options):
     monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 16 * M * M - 1)
-    with pytest.raises(ConfigError, match=rf"landmarks='{choice}'.*12 landmarks"):
-        fitted(choice)
+    seen, plain = [], landmark_choice.BY_KERNEL["rpcholesky"]
+
+    def note(kernel, X, count, draws, **given):
+        seen.append((len(X), given))
+        return plain(kernel, X, count, draws, **given)
+
+    monkeypatch.setitem(landmark_choice.BY_KERNEL, "rpcholesky", note)
+    assert len(chosen("rpcholesky", as_rows(X.astype(dtype))).landmarks) == M
+    assert seen == [(2 * M, options)]
 
 
-@pytest.mark.parametrize("choice", ["leverage", "rpcholesky"])
+@by_kernel
 def test_a_sample_is_cut_to_what_fits(choice, monkeypatch):
     monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 8 * M * 40)
     taken, plain = [], landmark_choice.BY_KERNEL[choice]

@@ -1,5 +1,7 @@
 """Landmarks that follow the kernel: against the plain pivoted Cholesky, exact leverage scores, and rows that repeat."""
 
+import tracemalloc
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare
 
 from bigkernel import Gaussian, Linear, Matern
+from bigkernel.kernels import landmark_sampling
 from bigkernel.kernels.landmark_sampling import leverage_scores, recursive_leverage, rp_cholesky
 
 rng = np.random.default_rng(20241003)
@@ -110,6 +113,54 @@ def test_rows_of_zeros_have_nothing_to_explain_under_a_linear_kernel():
     drawn = rp_cholesky(Linear(), np.zeros((5, 2)), 2, np.random.RandomState(0))
     assert len(drawn.rows) == 0
     assert drawn.trace_error == 0
+
+
+@pytest.fixture
+def small_strips(monkeypatch):
+    """Strips that cut some dozen rows into several."""
+    for name, value in {"_STRIP_ROWS": 17, "_STRIP_COLUMNS": 5, "_STRIP_BYTES": 2**12}.items():
+        monkeypatch.setattr(landmark_sampling, name, value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_work_by_strips_draws_the_same_rows(method, monkeypatch, request):
+    whole = METHODS[method](KERNEL, X, 30, np.random.RandomState(2)).rows
+    request.getfixturevalue("small_strips")
+    assert_array_equal(METHODS[method](KERNEL, X, 30, np.random.RandomState(2)).rows, whole)
+    monkeypatch.setattr(landmark_sampling, "_BASE", 9)  # a smaller dictionary to begin with draws others, no fewer
+    assert len(set(METHODS[method](KERNEL, X, 30, np.random.RandomState(2)).rows)) == 30
+
+
+@pytest.mark.usefixtures("small_strips")
+@pytest.mark.parametrize("count", [10, 37])
+def test_a_factor_in_float32_explains_as_much(count):
+    drawn = rp_cholesky(KERNEL, X, count, np.random.RandomState(1), dtype=np.float32)
+    assert_allclose(drawn.trace_error, oracle.trace_error(K, drawn.rows), atol=1e-6)
+    assert_array_equal(drawn.rows, rp_cholesky(KERNEL, X, count, np.random.RandomState(1)).rows)
+    # what float32 cannot tell from nothing is not drawn
+    wide = rp_cholesky(Gaussian(50.0), X, N, np.random.RandomState(1), dtype=np.float32)
+    assert len(wide.rows) < N / 2
+    assert oracle.trace_error(Gaussian(50.0)(X), wide.rows) < 1e-5
+
+
+# m² bytes of each method where there are two rows a landmark; see `bigkernel.estimators.choice_memory`
+STATE = {"rpcholesky": (rp_cholesky, 16), "in float32": (partial(rp_cholesky, dtype=np.float32), 8)}
+STATE["leverage"] = (recursive_leverage, 8)
+
+
+@pytest.mark.parametrize(("draw", "per_square"), STATE.values(), ids=STATE)
+def test_a_draw_holds_no_more_than_its_matrix(draw, per_square, monkeypatch):
+    for name, value in {"_STRIP_ROWS": 256, "_STRIP_BYTES": 2**20, "_MOST": 64}.items():
+        monkeypatch.setattr(landmark_sampling, name, value)
+    m, d = 1200, 5
+    rows, around = rng.normal(size=(2 * m, d)), 2**22 + 16 * 2 * m * d
+    tracemalloc.start()
+    found = draw(Gaussian(1.0), rows, m, np.random.RandomState(0)).rows
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == m
+    assert peak < per_square * m**2 + around
+    assert peak > per_square * m**2 / 2
 
 
 @pytest.mark.timeout(60)
