@@ -118,8 +118,6 @@ class _KernelRidge(ChoosesSolver):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
-        if self.solver == "cg":
-            raise ConfigError("solver='cg': a search by sweeps solves from sums; take solver='direct'")
         return Penalty(self.alpha, self.fit_intercept)
 
     def coordinates(

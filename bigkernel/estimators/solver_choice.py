@@ -6,14 +6,16 @@ For estimators with the parameters alpha, fit_intercept, solver, tol and max_ite
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
+from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
-from bigkernel.estimators.iterative import Goal, fit_iteratively
+from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.sub_samples import labelled_weight
@@ -27,6 +29,7 @@ from bigkernel.solvers.descent_cost import (
     decades,
     direct_flops,
     driver_bytes,
+    solve_flops,
 )
 from bigkernel.solvers.preconditioners import named
 from bigkernel.statistics.moments import Targets
@@ -67,25 +70,51 @@ class ChoosesSolver(LandmarkEstimator):
             return f"expected a number above 0 for alpha, found {self.alpha!r}"
         return "" if self._kernel().positive else f"the {self._kernel().name} kernel is not positive definite"
 
-    def _descent(self, rows: Rows, targets: Targets) -> PreconditionerChoice | None:
-        """How conjugate gradients fit these rows; None where the fit is direct."""
+    def descent(self, rows: Rows, targets: Targets, *, models: int = 1) -> PreconditionerChoice | None:
+        """How conjugate gradients fit these rows; None where the fit is direct.
+
+        `models` : that are fitted side by side, of other penalties or to other rows: a direct solve each, or columns.
+        """
         m = self._width
         if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
             return None
-        choice = choose_preconditioner(*rows.shape, m, self._columns(targets), self.tol)
+        choice = choose_preconditioner(*rows.shape, m, models * self._columns(targets), self.tol)
         float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
-        return choice if self.solver == "cg" or choice.flops < direct_flops(*rows.shape, m, float64=float64) else None
+        direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
+        return choice if self.solver == "cg" or choice.flops < direct else None
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
-        choice = self._descent(rows, targets)
+        choice = self.descent(rows, targets)
         if choice is None:
             return self._fit_moments(rows, targets, inputs, basis)
-        alphas = (self.alpha,) if self.alpha != "gcv" else _grid(rows, targets, basis)
-        goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter)
+        return self._fit_iteratively(rows, targets, inputs, basis, choice)
+
+    def _fit_iteratively(
+        self,
+        rows: Rows,
+        targets: Targets,
+        inputs: Inputs,
+        basis: Any,
+        choice: PreconditionerChoice,
+        start: NDArray[Any] | None = None,
+    ) -> IterativeFit:
+        chooses = self.alpha == "gcv"
+        alphas = _grid(rows, targets, basis) if chooses else (self.alpha,)
+        probes = PROBES if chooses else 0
+        goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter, probes)
         with solving(self):
-            fit = fit_iteratively(rows, targets, inputs, basis, goal, choice)
+            fit = fit_iteratively(rows, targets, inputs, basis, goal, choice, start)
         finite(self, fit.solution)
         return fit
+
+    def adopt_descent(
+        self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any, start: NDArray[Any] | None
+    ) -> Self:
+        """Become the model that a descent from coefficients near it ends at, (m, c); None: from anew."""
+        self._see(inputs)
+        choice = choose_preconditioner(*rows.shape, self._width, targets.width, self.tol)
+        self._fitted = self._fit_iteratively(rows, targets, inputs, basis, choice, start)
+        return self
 
     def _statistic(self, basis: Any, targets: Any) -> Any:
         if self.solver != "cg":
@@ -124,7 +153,7 @@ class ChoosesSolver(LandmarkEstimator):
 
     def _planned_descent(self, X: Any, y: Any) -> PreconditionerChoice | None:
         rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
-        return self._descent(rows, targets)
+        return self.descent(rows, targets)
 
     def _columns(self, targets: Targets) -> int:
         """Columns that descend side by side: the targets, or of a grid of penalties each the targets and probes."""

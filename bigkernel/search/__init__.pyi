@@ -1,4 +1,4 @@
 """The names of this package, and the module that each comes from."""
 
-from .sweep_search import SearchPlan as SearchPlan
+from .planning import SearchPlan as SearchPlan
 from .sweep_search import SweepSearchCV as SweepSearchCV

@@ -7,7 +7,7 @@ its moments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,26 +20,31 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, PlanTooLarge
 from bigkernel.estimators.arithmetic import whitened, witnessed
+from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.kernel_basis import FOURIER, LandmarkBasis
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.kernels.functions import Kernel, as_kernel
 from bigkernel.search.splits import Partition
+from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.statistics.products import FoldProducts
 
 Array = NDArray[Any]
+_STATES = 12  # (m, columns) float64 that a step of a descent holds: the state, the next one, and what makes it
 
 
 @dataclass(eq=False)
 class Candidate:
     """One point of the grid: its number, its parameters, its model, the last step of it, and what that is ridge in.
 
-    `basis` is None where every fit chooses its own.
+    `basis` is None where every fit chooses its own; `choice` is that of conjugate gradients, None of a direct solve.
     """
 
     index: int
@@ -48,6 +53,7 @@ class Candidate:
     last: Any
     penalty: Penalty
     basis: Any = None
+    choice: PreconditionerChoice | None = None
 
 
 @dataclass(eq=False)
@@ -123,12 +129,78 @@ class Sweep:
         return [Sweep(self.members[:middle]), Sweep(self.members[middle:])]
 
 
+@dataclass(eq=False)
+class Descents(Sweep):
+    """Candidates of one kernel that conjugate gradients fit, by rising penalty; all folds descend in the same sweeps.
+
+    Attributes
+    ----------
+    choice : of the preconditioner
+    """
+
+    choice: PreconditionerChoice = field(kw_only=True)
+
+    @property
+    def goal(self) -> Goal:
+        """What their descents are after."""
+        last, penalties = self.lead.last, [candidate.penalty for candidate in self.candidates]
+        alphas = tuple(float(penalty.alpha) for penalty in penalties)
+        return Goal(alphas, penalties[0].fit_intercept, last.tol, last.max_iter)
+
+    @property
+    def factor_bytes(self) -> int:
+        """Of the preconditioners that the penalties need."""
+        return len(decades(np.array(self.goal.alphas))[0]) * 8 * int(self.lead.basis.width) ** 2
+
+    def state_bytes(self, targets: Targets, partition: Partition) -> int:
+        """Of the vectors of a step on the driver."""
+        columns = partition.folds.count * len(self.candidates) * targets.width
+        return _STATES * 8 * int(self.lead.basis.width) * columns
+
+    def driver_bytes(self, targets: Targets, partition: Partition) -> int:
+        """Most memory that arrays take on the driver, at once."""
+        m, factors = int(self.lead.basis.width), len(decades(np.array(self.goal.alphas))[0])
+        return driver_bytes(m, self.choice, factors) + self.state_bytes(targets, partition)
+
+    def statistic(self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()) -> Any:
+        """The products of a look, for a plan."""
+        shape = (self.lead.basis.width, partition.folds.count * len(self.candidates) * targets.width)
+        features, vectors = self.lead.basis.features(), np.broadcast_to(0.0, shape)
+        return FoldProducts(features, targets, vectors, "plan", residual=True, folds=partition.folds)
+
+    def halves(self) -> list[Sweep]:
+        """Of half the candidates each."""
+        (members,), middle = self.members, len(self.candidates) // 2
+        return [Descents([half], choice=self.choice) for half in (members[:middle], members[middle:])]
+
+    def at_once(
+        self, rows: Rows, targets: Targets, partition: Partition, counts: bool
+    ) -> list[tuple[Descents, Partition]]:
+        """What descends together: all, or fewer folds, or then fewer candidates, where memory does not hold all."""
+        halves: list[tuple[Any, Partition]] = []
+        if self.factor_bytes > FACTOR_BYTES and len(self.candidates) > 1:
+            halves = [(half, partition) for half in self.halves()]
+        elif not fits(self, rows, targets, [partition], counts):
+            if partition.folds.count > 1:
+                halves = [(self, half) for half in partition.halves()]
+            elif len(self.candidates) > 1:
+                halves = [(half, partition) for half in self.halves()]
+        if not halves:
+            return [(self, partition)]
+        return [found for one, part in halves for found in one.at_once(rows, targets, part, counts)]
+
+
 def arrange(
     members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, counts: bool
 ) -> list[Sweep]:
     """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
-    sweeps = []
+    sweeps: list[Sweep] = []
+    _choose_solvers(members, rows, targets, sum(len(part.splits) for part in parts))
     for group in _share_landmarks(members, rows):
+        sweeps += _descents([candidate for candidate in group if candidate.choice])
+        group = [candidate for candidate in group if not candidate.choice]
+        if not group:
+            continue
         if not isinstance(group[0].basis, LandmarkBasis):
             sweeps.append(Sweep([group]))
             continue
@@ -141,6 +213,42 @@ def arrange(
             for family in gather([one[0].basis.kernel for one in lists]):
                 sweeps += within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
     return sweeps
+
+
+def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, splits: int) -> None:
+    """Note of the candidates that conjugate gradients fit which preconditioner they take."""
+    groups: dict[Any, list[Candidate]] = {}
+    for candidate in members:
+        last = candidate.last
+        if not isinstance(last, ChoosesSolver):
+            continue
+        if last.alpha != "gcv":
+            given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
+            key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
+            groups.setdefault(key, []).append(candidate)
+        elif last.solver == "cg":
+            raise ConfigError("param_grid: alpha='gcv' with solver='cg' chooses in one fit; give a search numbers")
+    for group in groups.values():
+        for candidate in group:
+            candidate.choice = candidate.last.descent(rows, targets, models=splits * len(group))
+
+
+def _alike(candidate: Candidate) -> Any:
+    """Equal for candidates of the same landmarks whose descents may share sweeps."""
+    last = candidate.last
+    return _columns_of(last), candidate.penalty.fit_intercept, last.tol, last.max_iter
+
+
+def _descents(members: list[Candidate]) -> list[Sweep]:
+    """Candidates of the same landmarks by what descends side by side."""
+    groups: dict[Any, list[Candidate]] = {}
+    for candidate in members:
+        groups.setdefault((_alike(candidate), candidate.choice), []).append(candidate)
+    found: list[Sweep] = []
+    for group in groups.values():
+        assert group[0].choice is not None
+        found.append(Descents([sorted(group, key=lambda one: float(one.penalty.alpha))], choice=group[0].choice))
+    return found
 
 
 def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
@@ -161,7 +269,8 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
         lead = group[0].basis = group[0].last.basis(rows)
         bases: dict[Any, Any] = {}
-        whitens = {_columns_of(one.last) for one in group if one.last.has_witness and one.last.whitens}
+        direct = [one.last for one in group if not one.choice]
+        whitens = {_columns_of(last) for last in direct if last.has_witness and last.whitens}
         for candidate in group:
             last, key = candidate.last, _columns_of(candidate.last)
             if key not in bases:
@@ -194,6 +303,8 @@ def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], count
     if isinstance(executor, Client):
         workers = executor.scheduler_info(n_workers=-1)["workers"].values()
         limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
+    if isinstance(one, Descents) and any(one.state_bytes(targets, part) > wanted.memory_limit_bytes for part in parts):
+        return False
     try:
         for partition in parts:
             statistics: list[Any] = [one.statistic(targets, partition, len(rows))]

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from bigkernel.errors import DataError
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import SCORES, Tested
+
+Array = NDArray[Any]
 
 
 def table(
@@ -52,6 +55,10 @@ def table(
         results[f"param_{name}"] = column
     results["params"] = [candidate.params for candidate in everyone]
     results["prediction_error"] = np.array([[tested[i, j].error for j in range(splits)] for i in range(k)]).max(axis=1)
+    ends = [[tested[i, j].ended for j in range(splits)] for i in range(k)]
+    ended = np.array([False not in of_one for of_one in ends])
+    if any(end is not None for of_one in ends for end in of_one):
+        results["converged"] = ended
     for label, name in scores.items():
         values = np.array([[SCORES[name](tested[i, j]) for j in range(splits)] for i in range(k)])
         if not np.isfinite(values).all():
@@ -65,8 +72,16 @@ def table(
         results[f"mean_test_{label}"] = values.mean(axis=1)
         results[f"std_test_{label}"] = values.std(axis=1)
         results[f"sem_test_{label}"] = values.std(axis=1, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
-        results[f"rank_test_{label}"] = rankdata(-values.mean(axis=1), method="min").astype(np.int32)
+        results[f"rank_test_{label}"] = _ranks(values.mean(axis=1), ended)
     return results
+
+
+def _ranks(mean: Array, ended: Array) -> Array:
+    """From 1 by falling mean, equal ones alike; candidates whose descents have not ended come after all others."""
+    ranks = np.zeros(len(mean), np.int32)
+    ranks[ended] = rankdata(-mean[ended], method="min")
+    ranks[~ended] = ended.sum() + rankdata(-mean[~ended], method="min")
+    return ranks
 
 
 def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
@@ -74,7 +89,8 @@ def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate]
     mean, error = results[f"mean_test_{label}"], results[f"sem_test_{label}"]
     best = int(results[f"rank_test_{label}"].argmin())
     if one_standard_error:
-        near = np.flatnonzero(mean >= mean[best] - error[best])
+        ended = results.get("converged", np.ones(len(mean), bool))
+        near = np.flatnonzero((mean >= mean[best] - error[best]) & (ended if ended[best] else True))
         best = int(max(near, key=lambda i: (*_simplicity(everyone[int(i)]), mean[i])))
     return best
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.solvers.accuracy import ENOUGH, Errors
 
 Array = NDArray[Any]
 
@@ -30,6 +31,8 @@ class Tested:
     loss : Σ −log p, or None
     gcv : generalised cross-validation of the rows that were trained on, or None
     error : how far predictions are from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
+    allowed : an error that is as was asked
+    ended : whether the descent came to its end; None: there was none
     """
 
     n: float
@@ -41,6 +44,35 @@ class Tested:
     loss: float | None = None
     gcv: float | None = None
     error: float = float("nan")
+    allowed: float = ENOUGH
+    ended: bool | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """True where the error is beyond what was asked."""
+        return self.error > self.allowed
+
+
+@dataclass(eq=False)
+class Solved:
+    """Candidates of one kernel on one fold.
+
+    Attributes
+    ----------
+    tested : what their test says
+    errors : of their predictions, or None where they are not known
+    weights, intercepts : coefficients (p, k·c), and (k·c,)
+    """
+
+    tested: list[Any]
+    errors: list[Errors | None]
+    weights: Array
+    intercepts: Array
+
+    @classmethod
+    def of(cls, count: int, width: int, c: int) -> Solved:
+        """Nothing yet, of `count` candidates."""
+        return cls([None] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
 
 
 def _r2(tested: Tested) -> float:

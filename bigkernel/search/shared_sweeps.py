@@ -21,16 +21,16 @@ from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
 from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Inputs, Problem
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
-from bigkernel.search.arrangement import Candidate, Sweep, fits, within_memory
-from bigkernel.search.scoring import OF_CLASSES, Tested
-from bigkernel.search.splits import Partition
-from bigkernel.solvers.accuracy import PROMISE, Errors, Variances, variances
+from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, within_memory
+from bigkernel.search.fold_descents import descended
+from bigkernel.search.scoring import OF_CLASSES, Solved, Tested
+from bigkernel.search.splits import Partition, require_fold
+from bigkernel.solvers.accuracy import PROMISE, Variances, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -66,12 +66,17 @@ class Work:
     partitions: list[Partition]
     sweeps: list[Sweep]
     kept: dict[int, Problem] = field(default_factory=dict)
+    starts: dict[int, tuple[Array, int]] = field(default_factory=dict)  # of candidates: a sum of coefficients, of folds
 
     def run(self, scores: Sequence[str]) -> Iterator[tuple[Candidate, int, Tested]]:
         """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
         counts = any(name in OF_CLASSES for name in scores)
         for one in self.sweeps:
             for partition in self.partitions:
+                if isinstance(one, Descents):
+                    for some, folds in one.at_once(self.rows, self.targets, partition, counts):
+                        yield from self._judge(some, folds, scores)
+                    continue
                 # the partition before may have found that some of its kernels need better arithmetic
                 for part in one.by_arithmetic():
                     for fitting in within_memory(part, self.rows, self.targets, [partition], counts):
@@ -82,7 +87,10 @@ class Work:
     ) -> Iterator[tuple[Candidate, int, Tested]]:
         """Sweep, solve and test; kernels whose moments prove too coarse once more, in better arithmetic."""
         classes = [name for name in scores if name in OF_CLASSES]
-        solved = self._solve_all(one, partition, expand=bool(classes), gcv="neg_gcv" in scores)
+        if isinstance(one, Descents):
+            solved = {id(one.members[0]): self._descend(one, partition)}
+        else:
+            solved = self._solve_all(one, partition, expand=bool(classes), gcv="neg_gcv" in scores)
         again = self._again(one, partition, solved, counts=bool(classes))
         for finer in again:
             yield from self._judge(finer, partition, scores)
@@ -141,10 +149,24 @@ class Work:
         emit(Step("solve", len(one.members), len(one.members)))
         return solved
 
+    def _descend(self, one: Descents, partition: Partition) -> list[Solved]:
+        """The descents of all candidates on all folds, by fold; where they end, a fit to all rows may begin."""
+        solved, shares = descended(one, partition, self.rows, self.targets, self.inputs)
+        count = f"{len(one.candidates)} penalties and {len(partition.splits)} folds of a kernel"
+        emit(Note(f"{count} descended side by side in {len(shares)} steps"))
+        c, width = self.targets.width, int(one.lead.basis.width)
+        for place, candidate in enumerate(one.candidates):
+            if 8 * width * c * (len(self.starts) + 1) > settings().memory_limit_bytes:
+                break
+            ends = [fold.weights[:, place * c : (place + 1) * c] for fold in solved]
+            before, splits = self.starts.get(candidate.index, (np.zeros((width, c)), 0))
+            self.starts[candidate.index] = before + np.sum(ends, axis=0), splits + len(ends)
+        return solved
+
     def _again(self, one: Sweep, partition: Partition, solved: dict[int, list[Solved]], *, counts: bool) -> list[Sweep]:
         """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
         coarse: dict[Any, list[list[Candidate]]] = {}
-        if not one.lead.last.tells_candidates:
+        if isinstance(one, Descents) or not one.lead.last.tells_candidates:
             return []
         for members in one.members:
             errors = [error for fold in solved[id(members)] for error in fold.errors if error is not None]
@@ -220,14 +242,8 @@ class Work:
 
     def _require_fold(self, labelled: list[Moments], fold: int, split: int) -> None:
         train = summed([part for number, part in enumerate(labelled) if number != fold])
-        for moments, role in ((labelled[fold], "test"), (train, "train on")):
-            if not moments.n > 0:
-                raise DataError(f"cv: split {split} has no labelled row with a weight above zero to {role}")
-        if self.targets.classes is not None and not (train.t > 0).all():
-            raise DataError(
-                f"cv: split {split} has no row of class number {int(np.argmin(train.t))} to train on; take fewer or "
-                "stratified folds"
-            )
+        classes = None if self.targets.classes is None else train.t
+        require_fold(split, float(labelled[fold].n), float(train.n), classes)
 
     def _keep(
         self, members: list[Candidate], problem: Problem, partition: Partition, statistic: MomentStatistic
@@ -244,35 +260,18 @@ class Work:
         self.kept[id(members)] = replace(problem, statistics=joined)
 
     def fit(self, candidate: Candidate) -> None:
-        """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from a sweep."""
+        """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from sweeps."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
         problem, targets, inputs = None if found is None else self.kept.get(id(found)), self.targets, self.inputs
         if not candidate.penalty.fit_intercept:  # as its own fit would have the targets
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
             problem = None if problem is None else problem.of_targets()
-        candidate.last.adopt(self.rows, targets, inputs, candidate.basis, problem)
-
-
-@dataclass(eq=False)
-class Solved:
-    """Candidates of one kernel on one fold.
-
-    Attributes
-    ----------
-    tested : what their test says
-    errors : of their predictions, or None where they are not known
-    weights, intercepts : coefficients (p, k·c), and (k·c,)
-    """
-
-    tested: list[Any]
-    errors: list[Errors | None]
-    weights: Array
-    intercepts: Array
-
-    @classmethod
-    def of(cls, count: int, width: int, c: int) -> Solved:
-        """Nothing yet, of `count` candidates."""
-        return cls([None] * count, [None] * count, np.zeros((width, count * c)), np.zeros(count * c))
+        if candidate.choice:
+            ends, folds = self.starts.get(candidate.index, (None, 1))
+            start = None if ends is None else ends / folds
+            candidate.last.adopt_descent(self.rows, targets, inputs, candidate.basis, start)
+        else:
+            candidate.last.adopt(self.rows, targets, inputs, candidate.basis, problem)
 
 
 def _fit_fold(

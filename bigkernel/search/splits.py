@@ -8,17 +8,24 @@ every fold.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
+from sklearn.model_selection import (
+    GroupKFold,
+    GroupShuffleSplit,
+    ShuffleSplit,
+    StratifiedGroupKFold,
+    StratifiedShuffleSplit,
+    check_cv,
+)
 
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds
+from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
 
 Array = NDArray[Any]
 NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
@@ -45,6 +52,14 @@ class Partition:
         """The rows with what the folds read."""
         return rows if self.column is None else as_rows(rows, fold=self.column)
 
+    def halves(self) -> list[Partition]:
+        """Two partitions of half of the splits each."""
+        count = self.folds.count
+        return [
+            replace(self, folds=SomeFolds(self.folds, tuple(part)), splits=tuple(self.splits[i] for i in part))
+            for part in (range(count // 2), range(count // 2, count))
+        ]
+
 
 def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
     """Partitions that together make every split of `cv`.
@@ -69,6 +84,8 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
         return [_named(cv, rows, labelled)]
     if cv is None or (isinstance(cv, int | np.integer) and not isinstance(cv, bool)):
         return _counted(5 if cv is None else int(cv), rows, labelled, classifier=classifier, seed=seed)
+    if isinstance(cv, float | np.floating) and 0 < cv < 1:
+        return _held_out(float(cv), rows, labelled, classifier=classifier, seed=seed)
     if hasattr(cv, "of") and hasattr(cv, "count"):
         return [Partition(cv, tuple(range(_several(cv.count))))]
     if hasattr(cv, "split") and not isinstance(cv, type):
@@ -82,7 +99,8 @@ def partitions(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool,
         else:
             return _drawn(given, rows, labelled, classifier=classifier)
     raise ConfigError(
-        f"cv: expected a number of folds, 'domains', a splitter, an array of folds or pairs (train, test), found {cv!r}"
+        "cv: expected a number of folds, a share below 1 of rows to hold out, 'domains', a splitter, an array of "
+        f"folds or pairs (train, test), found {cv!r}"
     )
 
 
@@ -120,6 +138,26 @@ def _counted(count: int, rows: Rows, labelled: Array | None, *, classifier: bool
         splitter: Any = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
         return _drawn(splitter, rows, labelled, classifier=classifier)
     return _drawn(check_cv(count, _required(rows, "y"), classifier=classifier), rows, labelled, classifier=classifier)
+
+
+def _held_out(share: float, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
+    grouped = "group" in rows.columns
+    if not rows.in_memory:
+        return [Partition(HeldOut(share, seed, "group" if grouped else "row"), (0,))]
+    kind: Any = GroupShuffleSplit if grouped else StratifiedShuffleSplit if classifier else ShuffleSplit
+    return _drawn(kind(1, test_size=share, random_state=seed), rows, labelled, classifier=classifier)
+
+
+def require_fold(split: int, tested: float, trained: float, classes: Array | None = None) -> None:
+    """Raise `DataError` unless a split has weight to test and to train on, and to train on of each class (c,)."""
+    for weight, role in ((tested, "test"), (trained, "train on")):
+        if not weight > 0:
+            raise DataError(f"cv: split {split} has no labelled row with a weight above zero to {role}")
+    if classes is not None and not (classes > 0).all():
+        raise DataError(
+            f"cv: split {split} has no row of class number {int(np.argmin(classes))} to train on; take fewer or "
+            "stratified folds"
+        )
 
 
 def _required(rows: Rows, name: str) -> Array:

@@ -21,44 +21,19 @@ from sklearn.utils.validation import check_is_fitted
 
 import bigkernel
 from bigkernel.engine.rows import as_rows
-from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, part_of_job
 from bigkernel.search.arrangement import Candidate, arrange
+from bigkernel.search.planning import SearchPlan, planned
 from bigkernel.search.refits import refit_each
 from bigkernel.search.results import choose, table
 from bigkernel.search.scoring import OF_CLASSES, Tested, chosen
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import partitions
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """The plan of a search: candidates, splits, sweeps and their cost.
-
-    Attributes
-    ----------
-    candidates, splits : how many
-    sweeps : a line each
-    refits : fits of candidates that keep no statistics
-    flops : of the sweeps
-    task_bytes : most memory that a task of one of them needs, on top of the process
-    """
-
-    candidates: int
-    splits: int
-    sweeps: tuple[str, ...]
-    refits: int
-    flops: float
-    task_bytes: int
-
-    def __str__(self) -> str:
-        lines = [f"{self.candidates} candidates, {self.splits} splits: {len(self.sweeps)} sweeps, {self.refits} fits"]
-        return "\n".join(lines + [f"  {line}" for line in self.sweeps])
+from bigkernel.solvers.accuracy import PROMISE
 
 
 class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
@@ -71,11 +46,14 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     param_grid : dict or list of dicts
         As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` cost no sweep; kernels of one kind share one,
         bandwidths included, as far as memory allows; other landmarks, dtypes or transforms take their own.
-    cv : int, "domains", array (n,) of folds, splitter, or iterable of (train, test)
+        With solver="cg" (or where "auto" takes it) the penalties and folds of a kernel descend side by side in the
+        sweeps of one fit, and kernels one after the other.
+    cv : int, float, "domains", array (n,) of folds, splitter, or iterable of (train, test)
         A number: scikit-learn's (stratified) folds for arrays in memory; folds by a hash of the row's number for lazy
-        input. Where there are groups (`groups`, or a corpus with a column of them) these stay together. −1 in an array:
-        trained on by every fold. Only labelled rows are folded; in semi-supervised learning unlabelled ones shape
-        the basis of every fold, as the tested ones do without their labels.
+        input. A share below 1: about so many of the rows are held out, once. Where there are groups (`groups`, or a
+        corpus with a column of them) these stay together. −1 in an array: trained on by every fold. Only labelled rows
+        are folded; in semi-supervised learning unlabelled ones shape the basis of every fold, as the tested ones do
+        without their labels.
         Landmarks are drawn once, from all rows, the tested ones included.
     scoring : str, list of str or None
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes: of their
@@ -83,7 +61,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv": generalised
         cross-validation of the rows that were trained on. Scores are weighted where rows are.
     refit : bool or str
-        Whether `best_estimator_` is made (no sweep, where its moments were kept), and by which of several scores.
+        Whether `best_estimator_` is made (no sweep, where its moments were kept; by "cg" from where its folds have
+        ended), and by which of several scores.
     one_standard_error : bool
         Take the simplest candidate within one standard error of the best: of largest α, then of fewest components,
         then of widest kernel.
@@ -95,7 +74,9 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     cv_results_ : dict of arrays, the columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and
         `prediction_error`, how far the predictions of a candidate are from least squares in float64, relative to their
         norm (`solvers.accuracy`; NaN: not known, as of SSSL, linear and exact models). Kernels of candidates beyond
-        a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`Inaccurate`).
+        a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`Inaccurate`). Where
+        conjugate gradients fit candidates, it is what `tol` leaves, and `converged` tells whose descents have come to
+        their end on all splits: the others rank behind them, and are no choice unless all are like them.
     best_index_, best_params_, best_score_, best_estimator_, n_splits_, refit_time_, classes_, n_features_in_
     plan_ : SearchPlan
 
@@ -204,32 +185,17 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 )
             wide = any(name in OF_CLASSES for name in self._scores.values())
             sweeps = [] if exact else arrange(members, rows, targets, parts, counts=wide)
+            if "neg_gcv" in self._scores.values() and any(member.choice for member in members):
+                raise ConfigError(
+                    "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
+                    "or solver='direct'"
+                )
             prepared.append(_Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, y))
         return prepared
 
     def _plan(self, prepared: list[_Prepared]) -> SearchPlan:
-        lines, refits, flops, size = [], 0, 0.0, 0
-        splits = sum(len(part.splits) for part in prepared[0].work.partitions)
         wide = any(name in OF_CLASSES for name in self._scores.values())
-        for one in prepared:
-            if not one.work.sweeps:
-                refits += len(one.members) * splits
-            for sweep_ in one.work.sweeps:
-                for part in one.work.partitions:
-                    rows = part.attach(one.work.rows)
-                    steps = plan_sweep(rows, sweep_.statistic(one.work.targets, part, len(rows)))
-                    flops, size = flops + steps.flops, max(size, steps.task_bytes)
-                    if wide:
-                        judge = sweep_.judge(one.work.targets, part)
-                        counting = plan_sweep(rows, judge)
-                        flops, size = flops + counting.flops, max(size, counting.task_bytes)
-                    lines.append(
-                        f"{len(sweep_.members)} kernel{'s' * (len(sweep_.members) > 1)}, {len(sweep_.candidates)} "
-                        f"candidates, {len(part.splits)} folds: moments, {steps.flops:.2g} flops"
-                    )
-                    if wide:
-                        lines.append(f"  scores of its {len(sweep_.candidates)} candidates")
-        return SearchPlan(sum(len(one.members) for one in prepared), splits, tuple(lines), refits, flops, size)
+        return planned([(one.members, one.work) for one in prepared], counts=wide)
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -276,7 +242,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         everyone = sorted((member for one in prepared for member in one.members), key=lambda member: member.index)
         self.multimetric_ = not isinstance(self.scoring, str | type(None))
         self.cv_results_ = table(everyone, tested, shares, self._scores, self.n_splits_)
-        self._warn_of_errors()
+        self._warn_of_errors(everyone, tested)
         self.scorer_ = dict(self._scores) if self.multimetric_ else self._scores["score"]
         inputs = prepared[0].work.inputs
         self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
@@ -309,13 +275,24 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 return Pipeline([*fitted, (candidate.model.steps[-1][0], candidate.last)])
         raise AssertionError
 
-    def _warn_of_errors(self) -> None:
-        errors = self.cv_results_["prediction_error"]
-        if off := int((errors > ENOUGH).sum()):
+    def _warn_of_errors(self, everyone: list[Candidate], tested: dict[tuple[int, int], Tested]) -> None:
+        errors, off = self.cv_results_["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
+        if off:
             warnings.warn(
-                f"{off} of {len(errors)} candidates may be judged wrongly: their predictions may differ from least "
-                f"squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at most "
-                f"{np.nanmax(errors):.1g}); take larger alphas, narrower kernels, or fewer landmarks or columns",
+                f"{len(off)} of {len(errors)} candidates may be judged wrongly: their predictions may differ from "
+                f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
+                f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
+                "columns",
+                Inaccurate,
+                stacklevel=4,
+            )
+        if open_ := int((~self.cv_results_.get("converged", np.ones(1, bool))).sum()):
+            lasts = [candidate.last for candidate in everyone if candidate.choice]
+            warnings.warn(
+                f"the conjugate gradients of {open_} of {len(errors)} candidates have not ended after "
+                f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g} was asked; "
+                "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
+                "solver='direct'",
                 Inaccurate,
                 stacklevel=4,
             )

@@ -94,6 +94,11 @@ def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
     return n * m * (gram * m + sweeps * (2 * d + _KERNEL)) + sweeps * _WIDE * _EIGEN * float(m) ** 3
 
 
+def solve_flops(m: int) -> float:
+    """Of one more solve from the same sums."""
+    return _WIDE * float(m) ** 3 / 3
+
+
 def choose_preconditioner(n: int, d: int, m: int, c: int, tol: float) -> PreconditionerChoice:
     """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`."""
     each, made = sweep_flops(n, d, m, c), float(m) ** 2 * (2 * d + _KERNEL)

@@ -7,6 +7,7 @@ end the descent early. Shapes: b rows of a block, p columns of the map, c target
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +19,14 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Targets, add, weights_of
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import mixed
+from bigkernel.streaming.folds import Folds, mixed
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 _STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
 _LEAST_ROWS = 32  # of such a copy: every one of them reads and writes the sums
+_FOLD_ROWS = 256  # the same, where the sums have many columns
 
 
 def signs(rows: Array, count: int) -> Array:
@@ -86,16 +88,17 @@ class ProductStatistic:
         """See `Statistic`."""
         if chunk.y is None:
             raise DataError("y: labels are needed and the input has none")
-        known = self.targets.labelled(chunk.y, chunk.start)
+        known = self._used(chunk)
         for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 w = None if chunk.weight is None else weights_of(chunk, block)
-                y = None
-                if self.residual:
-                    y = self._wanted(chunk, block, len(phi), w)
-                    total["rows"] += len(phi) if w is None else np.count_nonzero(w)
-                self._add(total, chunk, phi, w, y)
+                y = self._wanted(chunk, block, len(phi), w) if self.residual else None
+                self._add(total, chunk, block, phi, w, y)
+
+    def _used(self, chunk: Chunk) -> Array:
+        """Which rows count, (n,) bool."""
+        return self.targets.labelled(chunk.y, chunk.start)  # type: ignore[arg-type]
 
     def _wanted(self, chunk: Chunk, block: slice | Array, count: int, w: Array | None) -> Array:
         """Targets and probes of a block, (b, columns), for each group of columns."""
@@ -111,13 +114,22 @@ class ProductStatistic:
             y[:, start : start + width] = y[:, :width]
         return y
 
-    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, w: Array | None, y: Array | None) -> None:
-        """Add a block (b, p) with its weights (b,) and targets (b, c), a strip of rows at a time."""
-        rows = max(_LEAST_ROWS, _STRIP_NUMBERS // max(1, phi.shape[1]))
+    def _strips(self, chunk: Chunk, phi: Array, least: int = _LEAST_ROWS) -> Iterator[tuple[slice, Array]]:
+        """Some rows of a block (b, p) at a time, in float64."""
+        rows = max(least, _STRIP_NUMBERS // max(1, phi.shape[1]))
         for start in range(0, len(phi), rows):
             strip = slice(start, start + rows)
             wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
             np.copyto(wide, phi[strip])
+            yield strip, wide
+
+    def _add(
+        self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
+    ) -> None:
+        """Add a block (b, p) with its weights (b,) and targets (b, c), a strip of rows at a time."""
+        if y is not None:
+            total["rows"] += len(phi) if w is None else np.count_nonzero(w)
+        for strip, wide in self._strips(chunk, phi):
             values = wide @ self.vectors
             weight = np.ones(len(values)) if w is None else w[strip]
             if y is not None:
@@ -128,3 +140,86 @@ class ProductStatistic:
                 total["sse"] += weight @ values**2
                 total["s"] += weight @ wide
             total["U"] += wide.T @ (values if w is None else weight[:, None] * values)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldProducts(ProductStatistic):
+    """Products for models that are each trained without a fold: a row adds nothing to the columns of its own fold.
+
+    `vectors` are (p, F·k), fold by fold, each of equal groups of c columns. `U`, `e`, `sse` and `squares` are sums over
+    the rows that a column is trained on. With `residual`, what is the same for all k is summed by group of rows, those
+    of each fold and then those of none, g = F + 1: `rows`, `n` (g,), `s` (g, p), and of the targets `t` = Σ w y and
+    `q` = Σ w y², (g, c). `held_e` and `held_sse` are `e` and `sse` over the rows of the column's own fold.
+
+    Attributes
+    ----------
+    folds : which fold a row is of; rows below −1 are left out
+    """
+
+    folds: Folds = field(kw_only=True)
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
+        shapes: dict[str, tuple[int, ...]] = {"U": (p, columns)}
+        if self.residual:
+            shapes |= {"rows": (g,), "n": (g,), "s": (g, p), "t": (g, c), "q": (g, c)}
+            shapes |= dict.fromkeys(("e", "sse", "squares", "held_e", "held_sse"), (columns,))
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
+        rows = max(_FOLD_ROWS, _STRIP_NUMBERS // max(1, p))
+        return Footprint(
+            flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
+            partial_bytes=8 * (p * (columns + g) + 5 * columns + 2 * g * (c + 1)),
+            work_bytes=self.features.fixed_bytes
+            + block_rows * (self.features.row_bytes + 8 * (c + 4))
+            + 8 * (rows * (p + 4 * columns + g) + 3 * p * (columns + g)),
+        )
+
+    def _used(self, chunk: Chunk) -> Array:
+        return super()._used(chunk) & (self.folds.of(chunk) >= -1)
+
+    def _wanted(self, chunk: Chunk, block: slice | Array, count: int, w: Array | None) -> Array:
+        """Targets of a block, (b, c)."""
+        y = chunk.work.buffer("targets", (count, self.targets.width), np.float64)
+        self.targets.encode(chunk.y[block], y)  # type: ignore[index]
+        return y
+
+    def _add(
+        self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
+    ) -> None:
+        count, fold = self.folds.count, self.folds.of(chunk)[block]
+        for strip, wide in self._strips(chunk, phi, _FOLD_ROWS):
+            weight = np.ones(len(wide)) if w is None else w[strip]
+            held = np.flatnonzero(fold[strip] >= 0)
+            own = fold[strip][held]
+            values: Array = (wide @ self.vectors).reshape(len(wide), count, -1)
+            if y is not None:
+                apart = np.zeros((len(wide), count + 1))  # weights by group
+                apart[np.arange(len(wide)), np.where(fold[strip] < 0, count, fold[strip])] = weight
+                self._add_groups(total, wide, y[strip], apart)
+                squares = values**2
+                squares[held, own] = 0
+                total["squares"] += weight @ squares.reshape(len(wide), -1)
+                # y is the same for every group of c columns
+                values = np.tile(y[strip], values.shape[2] // self.targets.width)[:, None] - values
+                left = values[held, own]
+                total["held_e"] += (apart[held, :count].T @ left).ravel()
+                total["held_sse"] += (apart[held, :count].T @ left**2).ravel()
+            values[held, own] = 0
+            values = values.reshape(len(wide), -1)
+            if y is not None:
+                total["e"] += weight @ values
+                total["sse"] += weight @ values**2
+            total["U"] += wide.T @ (values if w is None else weight[:, None] * values)
+
+    def _add_groups(self, total: Accumulator, wide: Array, y: Array, apart: Array) -> None:
+        """Add what is summed by group of rows: blocks (b, p), targets (b, c), weights by group (b, g)."""
+        total["rows"] += np.count_nonzero(apart, axis=0)
+        total["n"] += apart.sum(axis=0)
+        total["s"] += apart.T @ wide
+        total["t"] += apart.T @ y
+        total["q"] += apart.T @ y**2

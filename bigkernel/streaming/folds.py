@@ -86,6 +86,57 @@ class DomainFolds:
         return np.where(self.domains[place] == chunk.domain, place, -1)
 
 
+@dataclass(frozen=True, eq=False)
+class SomeFolds:
+    """Some folds of others, numbered anew; rows of the rest are trained on by all of these.
+
+    Attributes
+    ----------
+    folds : all of them
+    among : numbers of those that are taken
+    """
+
+    folds: Folds
+    among: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """See `Folds`."""
+        return len(self.among)
+
+    def of(self, chunk: Chunk) -> Array:
+        """See `Folds`; rows below −1 stay so."""
+        found, place = self.folds.of(chunk), np.full(self.folds.count, -1)
+        place[list(self.among)] = np.arange(len(self.among))
+        return np.where(found >= 0, place[found], found)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One fold of about a share of the rows, or of the groups, by a hash; the others are trained on.
+
+    Attributes
+    ----------
+    share : above 0, below 1
+    seed : another seed, other rows
+    by : "row" or "group"
+    """
+
+    share: float
+    seed: int = 0
+    by: Literal["row", "group"] = "row"
+
+    @property
+    def count(self) -> int:
+        """See `Folds`."""
+        return 1
+
+    def of(self, chunk: Chunk) -> Array:
+        """See `Folds`."""
+        parts = 2**20
+        return np.where(HashFolds(parts, self.seed, self.by).of(chunk) < self.share * parts, 0, -1)
+
+
 def mixed(ids: Array, seed: int) -> Array:
     """SplitMix64 of ids (n,), uint64: neighbouring ids give unrelated numbers (Steele, Lea & Flood, OOPSLA 2014)."""
     start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)

@@ -14,7 +14,6 @@ from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
-    SweepSearchCV,
     executing,
     load_model,
     open_corpus,
@@ -270,11 +269,6 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
 def test_what_it_cannot_do_is_refused_before_a_row_is_read(settings, told):
     with pytest.raises(ConfigError, match=told):
         model().set_params(**settings).fit(X, Y)
-
-
-def test_a_search_by_sweeps_asks_for_the_direct_solver():
-    with pytest.raises(ConfigError, match="solver='direct'"):
-        SweepSearchCV(model(), {"alpha": [0.1, 1.0]}, cv=2).fit(X, Y[:, 0])
 
 
 def test_the_plan_is_of_one_step_and_needs_no_square():

@@ -10,8 +10,9 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.products import ProductStatistic
+from bigkernel.statistics.products import FoldProducts, ProductStatistic
 from bigkernel.storage.fingerprint import fingerprint
+from bigkernel.streaming.folds import ColumnFolds, SomeFolds
 
 rng = np.random.default_rng(7)
 N, M = 300, 17
@@ -84,3 +85,33 @@ def test_the_footprint_is_of_vectors_and_not_of_a_square():
     statistic = ProductStatistic(FEATURES, Targets(3), np.zeros((M, 3)), "1")
     assert statistic.footprint(256).partial_bytes < 8 * M * M
     assert statistic.footprint(512).work_bytes > statistic.footprint(256).work_bytes
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+def test_columns_of_folds_leave_out_the_rows_that_these_test(small_steps, weight):
+    fold = rng.integers(-2, 3, N)  # −2: no split uses a row, −1: all train on it
+    rows, w = as_rows(X, Y, weight=weight, fold=fold), np.ones(N) if weight is None else weight
+    given = rng.normal(size=(M, 2, 2, 3))  # two of the folds, two penalties, three targets
+    folds = SomeFolds(ColumnFolds(3), (2, 0))
+
+    def swept(residual):
+        statistic = FoldProducts(FEATURES, Targets(3), given.reshape(M, -1), "1", residual, folds=folds)
+        return sweep(rows, statistic, client="serial").total
+
+    products, looked = swept(False)["U"].reshape(given.shape), swept(True)
+    for place, number in enumerate((2, 0)):
+        trained, tested = w * ((fold > -2) & (fold != number)), w * (fold == number)
+        for penalty in range(2):
+            f = B @ given[:, place, penalty]
+            near = {"rtol": 1e-9, "atol": 1e-9}
+            assert_allclose(products[:, place, penalty], B.T @ (trained[:, None] * f), **near)
+            wanted = {"U": B.T @ (trained[:, None] * (Y - f)), "e": trained @ (Y - f), "sse": trained @ (Y - f) ** 2}
+            wanted |= {"squares": trained @ f**2, "held_e": tested @ (Y - f), "held_sse": tested @ (Y - f) ** 2}
+            for name, values in wanted.items():
+                found = looked[name].reshape(-1, 2, 2, 3)[:, place, penalty]
+                assert_allclose(found.squeeze(), values, **near, err_msg=name)
+    for place, own in enumerate((fold == 2, fold == 0, (fold == 1) | (fold == -1))):
+        assert_allclose(looked["s"][place], (w * own) @ B, rtol=1e-9, atol=1e-12)
+        assert_allclose(looked["t"][place], (w * own) @ Y, rtol=1e-9, atol=1e-9)
+        assert_allclose(looked["q"][place], (w * own) @ Y**2, rtol=1e-9)
+        assert_allclose([looked["n"][place], looked["rows"][place]], [w[own].sum(), np.count_nonzero(w[own])])
