@@ -194,7 +194,7 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
         *_kernel_options(grid=grid),
         *_penalty_options(grid=grid),
         *_PROJECTION,
-        *(() if grid else _SOLVER),
+        *_SOLVER,
         click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
         *_OF_THE_ROWS,
     )

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _TOLD = 20  # candidates, the best, that the report shows
-_OF_TESTS = ("score", "standard_error", "rank", "prediction_error")  # what a record holds beside parameters
+_OF_TESTS = (
+    "score",
+    "standard_error",
+    "rank",
+    "prediction_error",
+    "converged",
+)  # what a record holds beside parameters
 
 
 @click.command()
@@ -41,8 +47,9 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error")  # what a re
     "--folds",
     default="5",
     show_default=True,
-    metavar="N|domains",
-    help="Folds by a hash of the row (of its group, where the corpus has groups), or one domain left out in turn.",
+    metavar="N|SHARE|domains",
+    help="Folds by a hash of the row (of its group, where the corpus has groups), a share below 1 to hold out once, "
+    "or one domain left out in turn.",
 )
 @click.option(
     "--scoring",
@@ -80,7 +87,8 @@ def tune(
 
     --sigma, --gamma, --alpha and --components take a number, numbers with commas between, or FIRST:LAST:COUNT in equal
     ratios. Every alpha and number of components comes from the same sweep; several bandwidths share one, as far as
-    memory allows. Accuracy takes one sweep more.
+    memory allows. Accuracy takes one sweep more. With --solver cg all alphas and folds of a bandwidth come from the
+    sweeps of about one fit.
 
     \b
     bigkernel tune train.corpus --transform unit-norm --landmarks 1000 \\
@@ -147,6 +155,8 @@ def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, a
         "flops": planned.flops,
         "task_bytes": planned.task_bytes,
     }
+    if planned.driver_bytes:
+        figures |= {"expected_sweeps": planned.count, "driver_bytes": planned.driver_bytes}
     title = f"plan: tune on {corpus}"
     if as_json:
         show(figures, as_json=True)
@@ -181,10 +191,18 @@ def _clear(own: Path, *, resume: bool, overwrite: bool) -> None:
     shutil.rmtree(own)
 
 
-def _cv(folds: str) -> int | str:
-    if folds != "domains" and not folds.isdigit():
-        raise click.BadParameter(f"{folds!r}: expected a number of folds or domains", param_hint="--folds")
-    return folds if folds == "domains" else int(folds)
+def _cv(text: str) -> int | float | str:
+    """What `SweepSearchCV` calls cv."""
+    if text == "domains" or text.isdigit():
+        return text if text == "domains" else int(text)
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        told = f"{text!r}: expected a number of folds, a share between 0 and 1, or domains"
+        raise click.BadParameter(told, param_hint="--folds")
+    return share
 
 
 def _tell_finished(target: Path, corpus: str, *, as_json: bool) -> bool:
@@ -220,7 +238,7 @@ def _write_results(
         "standard_error": best["standard_error"],
         "candidates": len(records),
         "folds": search.n_splits_,
-        "sweeps": len(search.plan_.sweeps),
+        "sweeps": search.plan_.count,
         "seconds": seconds,
         "model": str(target / "best.model"),
         "picture": drawn,
@@ -251,6 +269,8 @@ def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
             "rank": int(results["rank_test_score"][i]),
             "prediction_error": told if np.isfinite(told := float(results["prediction_error"][i])) else None,
         }
+        if "converged" in results:
+            record["converged"] = bool(results["converged"][i])
         records.append(record)
     return records
 
@@ -288,16 +308,17 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
         from bigkernel.search.score_map import score_map
     except ImportError:
         return None
-    cells: dict[tuple[float, float], tuple[float, float, float]] = {}
+    cells: dict[tuple[float, float], tuple[float, float, bool]] = {}
     results = search.cv_results_
+    descents = "converged" in results
+    doubtful = ~results["converged"] if descents else results["prediction_error"] > ENOUGH
     for i, params in enumerate(results["params"]):
         kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
         alpha = next(value for name, value in params.items() if name.endswith("alpha"))
         width = 0.0 if kernel is None else float(np.mean(next(iter(kernel.get_params().values()))))
-        score, error, off = (results[name][i] for name in ("mean_test_score", "sem_test_score", "prediction_error"))
-        found = (float(score), float(error), float(off))
+        found = float(results["mean_test_score"][i]), float(results["sem_test_score"][i]), bool(doubtful[i])
         place = width, float(alpha)
-        cells[place] = max(cells.get(place, (-np.inf, 0.0, 0.0)), found)  # over components
+        cells[place] = max(cells.get(place, (-np.inf, 0.0, False)), found)  # over components
     widths, alphas = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
     if len(widths) < 2 or len(alphas) < 2:
         return None
@@ -305,6 +326,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
     path = target / "score.png"
     name = next(iter(first.get_params()))
-    picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > ENOUGH)
+    said = {"said": "conjugate gradients have not ended"} if descents else {}
+    picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > 0, **said)
     path.write_bytes(picture)
     return os.fspath(path)

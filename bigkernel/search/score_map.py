@@ -26,6 +26,7 @@ def score_map(
     label: str,
     width_name: str,
     inexact: Array | None = None,
+    said: str = "right only to more than a thousandth of the predictions",
     colours: tuple[str, str] = ("#ffffff", INK),
 ) -> bytes:
     """A heat map (PNG) of scores over widths (rows) and penalties (columns).
@@ -36,7 +37,8 @@ def score_map(
     Parameters
     ----------
     mean, error : (w, a), to be large
-    inexact : (w, a) bool, candidates whose predictions rounding has moved too far; they are hatched
+    inexact : (w, a) bool, candidates whose predictions may be off; they are hatched
+    said : of what is hatched
     colours : of the paper and the ink
     """
     ground, ink = colours
@@ -67,7 +69,7 @@ def score_map(
         ax.set(xlabel="penalty alpha (loss summed over rows)", ylabel=f"{width_name} (units of the rows)")
         told = f"best {label} {mean[best]:.4g} ± {error[best]:.2g}; outlined: within one standard error of it"
         ax.set_title(
-            told + ("\nhatched: right only to more than a thousandth of the predictions" if len(doubtful) else ""),
+            told + (f"\nhatched: {said}" if len(doubtful) else ""),
             fontsize=10,
             loc="left",
         )

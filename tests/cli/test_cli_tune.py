@@ -55,6 +55,27 @@ def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work)
     assert "--overwrite" in run("tune", "digits.corpus", *GRID, "--out", "t", code=3).stderr
 
 
+def test_conjugate_gradients_search_a_held_out_share_to_the_scores_of_the_direct_search(run, work):  # noqa: F811
+    options = ["--folds", "0.3", "--tol", "1e-6"]
+    cg = ("tune", "digits.corpus", *GRID, *options, "--solver", "cg", "--out", "cg", "--json")
+    planned = json.loads(run(*cg, "--dry-run").stdout)
+    assert planned["splits"] == 1
+    assert planned["driver_bytes"] > 0
+    assert planned["expected_sweeps"] > len(planned["sweeps"])
+    shown = json.loads(run(*cg).stdout)
+    wanted = json.loads(run("tune", "digits.corpus", *GRID, *options, "--out", "direct", "--json").stdout)
+    assert shown["accuracy"] == pytest.approx(wanted["accuracy"], abs=0.01)
+    results = json.loads((work / "cg" / "results.json").read_text())["results"]
+    assert [record["converged"] for record in results] == [True] * 9
+    assert load_model(work / "cg" / "best.model")[-1].n_iter_ != 1
+    assert (work / "cg" / "score.png").exists()
+
+
+@pytest.mark.parametrize("folds", ["1.5", "0.0", "half", "-3"])
+def test_folds_that_are_none_are_wrong_usage(run, work, folds):  # noqa: F811
+    assert "a share between 0 and 1" in run("tune", "digits.corpus", f"--folds={folds}", "--out", "t", code=2).stderr
+
+
 def test_only_what_the_search_made_is_removed(run, work):  # noqa: F811
     (work / "t" / "run").mkdir(parents=True)
     (work / "t" / "run" / "mine").write_text("of someone else")
