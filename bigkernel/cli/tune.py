@@ -305,7 +305,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     from bigkernel.solvers.accuracy import ENOUGH
 
     try:
-        from bigkernel.search.score_map import score_map
+        from bigkernel.search.score_map import INEXACT, score_map
     except ImportError:
         return None
     cells: dict[tuple[float, float], tuple[float, float, bool]] = {}
@@ -326,7 +326,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
     path = target / "score.png"
     name = next(iter(first.get_params()))
-    said = {"said": "conjugate gradients have not ended"} if descents else {}
-    picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > 0, **said)
+    said = "conjugate gradients have not ended" if descents else INEXACT
+    picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > 0, said=said)
     path.write_bytes(picture)
     return os.fspath(path)

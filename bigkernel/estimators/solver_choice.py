@@ -70,15 +70,20 @@ class ChoosesSolver(LandmarkEstimator):
             return f"expected a number above 0 for alpha, found {self.alpha!r}"
         return "" if self._kernel().positive else f"the {self._kernel().name} kernel is not positive definite"
 
-    def descent(self, rows: Rows, targets: Targets, *, models: int = 1) -> PreconditionerChoice | None:
+    def descent(
+        self, rows: Rows, targets: Targets, *, models: int = 1, trained: float | None = None
+    ) -> PreconditionerChoice | None:
         """How conjugate gradients fit these rows; None where the fit is direct.
 
-        `models` : that are fitted side by side, of other penalties or to other rows: a direct solve each, or columns.
+        Parameters
+        ----------
+        models : that are fitted side by side, of other penalties or folds: a direct solve each, or columns
+        trained : rows that each of several folds has, which share a preconditioner
         """
         m = self._width
         if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
             return None
-        choice = choose_preconditioner(*rows.shape, m, models * self._columns(targets), self.tol)
+        choice = choose_preconditioner(*rows.shape, m, models * self._columns(targets), self.tol, trained)
         float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
         direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
         return choice if self.solver == "cg" or choice.flops < direct else None

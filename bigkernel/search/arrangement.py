@@ -37,7 +37,7 @@ from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import FoldProducts
 
 Array = NDArray[Any]
-_STATES = 12  # (m, columns) float64 that a step of a descent holds: the state, the next one, and what makes it
+_STATES = 16  # (m, columns) float64 that a step of a descent holds: the state, the next one, and what makes it
 
 
 @dataclass(eq=False)
@@ -195,7 +195,7 @@ def arrange(
 ) -> list[Sweep]:
     """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
     sweeps: list[Sweep] = []
-    _choose_solvers(members, rows, targets, sum(len(part.splits) for part in parts))
+    _choose_solvers(members, rows, targets, parts)
     for group in _share_landmarks(members, rows):
         sweeps += _descents([candidate for candidate in group if candidate.choice])
         group = [candidate for candidate in group if not candidate.choice]
@@ -215,8 +215,10 @@ def arrange(
     return sweeps
 
 
-def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, splits: int) -> None:
+def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition]) -> None:
     """Note of the candidates that conjugate gradients fit which preconditioner they take."""
+    splits, most = (sum(len(part.splits) for part in parts), max(len(part.splits) for part in parts))
+    trained = len(rows) * (1 - 1 / most) if most > 1 else None  # a single fold has a preconditioner of its own
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
         last = candidate.last
@@ -230,7 +232,7 @@ def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, spli
             raise ConfigError("param_grid: alpha='gcv' with solver='cg' chooses in one fit; give a search numbers")
     for group in groups.values():
         for candidate in group:
-            candidate.choice = candidate.last.descent(rows, targets, models=splits * len(group))
+            candidate.choice = candidate.last.descent(rows, targets, models=splits * len(group), trained=trained)
 
 
 def _alike(candidate: Candidate) -> Any:

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+INEXACT = "right only to more than a thousandth of the predictions"
 INK, SOFT, MARK = "#1c2430", "#5a6573", "#d55e00"
 
 
@@ -26,7 +27,7 @@ def score_map(
     label: str,
     width_name: str,
     inexact: Array | None = None,
-    said: str = "right only to more than a thousandth of the predictions",
+    said: str = INEXACT,
     colours: tuple[str, str] = ("#ffffff", INK),
 ) -> bytes:
     """A heat map (PNG) of scores over widths (rows) and penalties (columns).

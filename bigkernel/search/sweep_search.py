@@ -170,7 +170,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 proto.set_params(fit_intercept=True)
             rows, targets, inputs = proto.training(inner, y, sample_weight)
             rows = as_rows(rows, domain=sample_domain, group=groups)
-            labels = rows.column("y") if rows.in_memory or not isinstance(self.cv, int | type(None)) else None
+            labels = rows.column("y") if rows.in_memory or not isinstance(self.cv, int | float | None) else None
             labelled = None if labels is None else targets.labelled(labels, 0)
             if prepared:
                 parts = prepared[0].work.partitions

@@ -99,8 +99,13 @@ def solve_flops(m: int) -> float:
     return _WIDE * float(m) ** 3 / 3
 
 
-def choose_preconditioner(n: int, d: int, m: int, c: int, tol: float) -> PreconditionerChoice:
-    """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`."""
+def choose_preconditioner(
+    n: int, d: int, m: int, c: int, tol: float, trained: float | None = None
+) -> PreconditionerChoice:
+    """The preconditioner whose fit is expected to be the sooner, to an excess of `tol`.
+
+    `trained` : rows of each of several training sets that it serves, which differ from it as draws of so many rows do.
+    """
     each, made = sweep_flops(n, d, m, c), float(m) ** 2 * (2 * d + _KERNEL)
 
     def sweeps(pace: float) -> int:
@@ -110,7 +115,8 @@ def choose_preconditioner(n: int, d: int, m: int, c: int, tol: float) -> Precond
     options = [PreconditionerChoice(0, sweeps(FALKON_PACE), _WIDE * (made + float(m) ** 3))]
     for share in SHARES:
         if sample_fits(share * m, n, d):
+            apart = 0.0 if trained is None else m / trained
             gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
-            options.append(PreconditionerChoice(share * m, sweeps(PACE * share), _WIDE * made + gram))
+            options.append(PreconditionerChoice(share * m, sweeps(PACE / (1 / share + apart)), _WIDE * made + gram))
     whole = [replace(option, flops=option.flops + option.sweeps * each) for option in options]
     return min(whole, key=lambda option: option.flops)

@@ -227,7 +227,7 @@ def test_the_plan_says_what_all_columns_take():
     assert "1 kernel, 4 candidates, 3 folds: about" in four.sweeps[0]
     assert four.flops > 1.5 * one.flops
     # a factor for each of three decades and one in the making, the core, and the vectors of 24 columns
-    assert four.driver_bytes == 8 * (4 + 1) * M**2 + 12 * 8 * M * 24
+    assert four.driver_bytes == 8 * (4 + 1) * M**2 + 16 * 8 * M * 24
     assert four.task_bytes > one.task_bytes
 
 

@@ -116,5 +116,9 @@ def test_costs_grow_as_they_should_and_the_sooner_preconditioner_is_taken():
     assert many_rows.rows in (16_000, 32_000, 64_000)
     assert choose_preconditioner(10**7, 10**5, 4_000, 10, 1e-3).rows == 0  # no sub-sample that memory holds
     assert many_rows.sweeps < few_rows.sweeps
+    # training sets of folds differ from it, the more the fewer rows they have
+    folds = [choose_preconditioner(60_000, 784, 2_000, 10, 1e-3, trained) for trained in (None, 55_000, 30_000)]
+    assert [choice.sweeps for choice in folds] == sorted(choice.sweeps for choice in folds)
+    assert folds[0].sweeps < folds[2].sweeps
     # m³ of a sub-sample costs more than further sweeps of few rows
     assert choose_preconditioner(200_000, 20, 20_000, 1, 1e-3).rows == 0
