@@ -13,7 +13,7 @@ import pytest
 from drivers import SEGMENTS, Driver
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import digest, split_scores
-from sklearn.model_selection import GroupKFold, ShuffleSplit
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import (
@@ -118,16 +118,29 @@ def test_more_penalties_take_no_more_sweeps_and_those_that_have_ended_none():
     assert columns[1] >= {3 * 9 * 2}
 
 
-def test_the_labels_of_tested_rows_do_not_reach_the_models():
-    train, test = np.arange(N) % 4 > 0, np.arange(N) % 4 == 0
-    split, sums = [(np.flatnonzero(train), np.flatnonzero(test))], []
+def test_folds_cost_few_steps_and_those_that_a_seed_draws_no_more():
+    fit = searched("cg", grid={"alpha": [0.1]}, model={"tol": 1e-3}).estimator.set_params(alpha=0.1).fit(X, Y).n_iter_
+    steps = []
+    for cv in (0.2, KFold(2, shuffle=True, random_state=0), KFold(2, shuffle=True, random_state=1), 5):
+        _, sweeps = sweeps_of(partial(searched, grid={"alpha": [0.1]}, refit=False, model={"tol": 1e-3}, cv=cv))
+        steps.append(len(sweeps) - 2)  # the residual before and after
+    held, zero, one, five = steps
+    assert held <= fit + 1
+    assert five <= fit + 3
+    assert zero <= one + 1  # the sub-sample is no part of a fold that the same generator draws
+
+
+@pytest.mark.parametrize("cv", ["one split", "folds"])
+def test_the_labels_of_tested_rows_do_not_reach_the_models(cv):
+    fold, sums = np.arange(N) % 4, []
+    splits = fold if cv == "folds" else [(np.flatnonzero(fold > 0), np.flatnonzero(fold == 0))]
     for shift in (0.0, 1.0, -1.0):
-        y = Y[:, 1] + shift * test
-        loose = {"tol": 0.3, "max_iter": 1}  # where it ends is near where it begins
+        y = Y[:, 1] + shift * (fold == 0)
+        early = {"tol": 1e-12, "max_iter": 1}  # where it ends is near where it begins
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Inaccurate)
-            found = searched(y=y, cv=split, scoring="neg_mean_squared_error", refit=False, model=loose)
-        sums.append(-split_scores(found))
+            found = searched(y=y, cv=splits, scoring="neg_mean_squared_error", refit=False, model=early)
+        sums.append(-split_scores(found)[:, 0])
     # Σ(y + δ − f)² + Σ(y − δ − f)² − 2Σ(y − f)² = 2nδ² of one and the same f
     assert_allclose(sums[1] + sums[2] - 2 * sums[0], 2.0, rtol=1e-9)
 

@@ -21,7 +21,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds
+from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds, HeldOut, SomeFolds
 
 rng = np.random.default_rng(2014)
 MASK = 2**64 - 1
@@ -53,6 +53,24 @@ def test_the_fold_of_a_row_is_the_hash_of_its_number(start, seed, count):
 def test_the_fold_of_a_group_is_the_hash_of_its_number(keys, seed):
     found = folds_of(HashFolds(7, seed, "group"), len(keys), group=np.array(keys, np.int64))
     assert found.tolist() == [splitmix(key & MASK, seed) % 7 for key in keys]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.9])
+def test_a_share_of_rows_or_of_groups_is_held_out(share):
+    found = folds_of(HeldOut(share, seed=3), 40_000)
+    assert set(found.tolist()) == {0, -1}
+    assert abs((found == 0).mean() - share) < 0.01
+    assert_array_equal(folds_of(HeldOut(share, seed=3), 500, 700), found[700:1200])
+    groups = np.arange(40_000) // 10
+    of_groups = folds_of(HeldOut(share, seed=3, by="group"), 40_000, group=groups)
+    assert_array_equal(of_groups, found[groups])
+
+
+def test_some_folds_are_numbered_anew_and_the_others_are_trained_on():
+    fold = np.array([0, 1, 2, 3, -1, -2, 2])
+    found = folds_of(SomeFolds(ColumnFolds(4), (2, 0)), len(fold), fold=fold)
+    assert found.tolist() == [1, -1, 0, -1, -1, -2, 0]
+    assert SomeFolds(ColumnFolds(4), (2, 0)).count == 2
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.float64])
