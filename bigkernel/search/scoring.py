@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.solvers.accuracy import ENOUGH, Errors
+
+if TYPE_CHECKING:  # the command line asks for names of scores, and loads nothing of SciPy for them
+    from bigkernel.solvers.accuracy import Errors
 
 Array = NDArray[Any]
 
@@ -31,7 +33,7 @@ class Tested:
     loss : Σ −log p, or None
     gcv : generalised cross-validation of the rows that were trained on, or None
     error : how far predictions are from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
-    allowed : an error that is as was asked
+    allowed : what an error may be at most
     ended : whether the descent came to its end; None: there was none
     """
 
@@ -44,7 +46,7 @@ class Tested:
     loss: float | None = None
     gcv: float | None = None
     error: float = float("nan")
-    allowed: float = ENOUGH
+    allowed: float = float("inf")
     ended: bool | None = None
 
     @property

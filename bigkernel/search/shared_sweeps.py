@@ -30,7 +30,7 @@ from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, withi
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.scoring import OF_CLASSES, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
-from bigkernel.solvers.accuracy import PROMISE, Variances, variances
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -296,7 +296,7 @@ def _fit_fold(
     scores = gcv_scores(train, penalties) if gcv else [None] * len(penalties)
     told = [float("nan") if error is None else error.total for error in errors]
     tested = [
-        Tested(float(one.n), float(one.rows), square, spread, one.q, gcv=score, error=error)
+        Tested(float(one.n), float(one.rows), square, spread, one.q, gcv=score, error=error, allowed=ENOUGH)
         for square, score, error in zip(squares, scores, told, strict=True)
     ]
     flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
