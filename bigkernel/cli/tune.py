@@ -302,7 +302,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     import numpy as np
 
     from bigkernel.kernels.functions import Kernel
-    from bigkernel.solvers.accuracy import ENOUGH
+    from bigkernel.search.results import doubtful
 
     try:
         from bigkernel.search.score_map import INEXACT, score_map
@@ -310,13 +310,12 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
         return None
     cells: dict[tuple[float, float], tuple[float, float, bool]] = {}
     results = search.cv_results_
-    descents = "converged" in results
-    doubtful = ~results["converged"] if descents else results["prediction_error"] > ENOUGH
+    off = doubtful(results)
     for i, params in enumerate(results["params"]):
         kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
         alpha = next(value for name, value in params.items() if name.endswith("alpha"))
         width = 0.0 if kernel is None else float(np.mean(next(iter(kernel.get_params().values()))))
-        found = float(results["mean_test_score"][i]), float(results["sem_test_score"][i]), bool(doubtful[i])
+        found = float(results["mean_test_score"][i]), float(results["sem_test_score"][i]), bool(off[i])
         place = width, float(alpha)
         cells[place] = max(cells.get(place, (-np.inf, 0.0, False)), found)  # over components
     widths, alphas = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
@@ -326,7 +325,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
     path = target / "score.png"
     name = next(iter(first.get_params()))
-    said = "conjugate gradients have not ended" if descents else INEXACT
+    said = "conjugate gradients have not ended" if "converged" in results else INEXACT
     picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > 0, said=said)
     path.write_bytes(picture)
     return os.fspath(path)

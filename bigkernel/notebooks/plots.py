@@ -21,7 +21,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import split
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.kernels.functions import Kernel
-from bigkernel.solvers.accuracy import ENOUGH
+from bigkernel.search.results import doubtful
 from bigkernel.statistics.predictor import score as score_of
 from bigkernel.storage.visible import visible
 
@@ -38,7 +38,7 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
 
     One number that varies gives a line with its standard errors, two a map; of more, the penalty and the first other
     are shown, and each place is the best over the rest. The best candidate is a star; crosses mark candidates whose
-    predictions rounding has moved by more than a thousandth.
+    predictions rounding has moved by more than a thousandth, or whose conjugate gradients have not ended.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
             cells[key] = i
     ax = _axes(ax)
     draw = _draw_line if len(varied) == 1 else _draw_map
-    draw(ax, cells, mean, results[f"sem_test_{label}"], results["prediction_error"] > ENOUGH)
+    draw(ax, cells, mean, results[f"sem_test_{label}"], doubtful(results))
     said = str(label if label != "score" else search.scorer_ if isinstance(search.scorer_, str) else "score")
     ax.set_xlabel(varied[0], parse_math=False)
     if len(varied) == 1:

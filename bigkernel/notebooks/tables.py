@@ -192,7 +192,7 @@ def _search(search: Any) -> Markup:
     if results is None:
         return diagram
     label = next(iter(search.scorer_)) if search.multimetric_ else "score"
-    figures = {"candidates": len(results["params"]), "splits": search.n_splits_, "sweeps": len(search.plan_.sweeps)}
+    figures = {"candidates": len(results["params"]), "splits": search.n_splits_, "sweeps": search.plan_.count}
     if hasattr(search, "best_params_"):
         figures |= {"best": {name: str(value) for name, value in search.best_params_.items()}}
     order = np.argsort(results[f"rank_test_{label}"], kind="stable")[:_BEST]

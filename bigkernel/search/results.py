@@ -12,6 +12,7 @@ from scipy.stats import rankdata
 from bigkernel.errors import DataError
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import SCORES, Tested
+from bigkernel.solvers.accuracy import ENOUGH
 
 Array = NDArray[Any]
 
@@ -82,6 +83,14 @@ def _ranks(mean: Array, ended: Array) -> Array:
     ranks[ended] = rankdata(-mean[ended], method="min")
     ranks[~ended] = ended.sum() + rankdata(-mean[~ended], method="min")
     return ranks
+
+
+def doubtful(results: Mapping[str, Any]) -> Array:
+    """Candidates that may be judged wrongly, (k,) bool, as `cv_results_` tells."""
+    off: Array = results["prediction_error"] > ENOUGH
+    if "converged" in results:  # an error within what tol asks is none
+        off = ~results["converged"]
+    return off
 
 
 def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
