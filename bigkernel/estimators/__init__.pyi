@@ -12,7 +12,7 @@ from .linear import Ridge as Ridge
 from .nystroem import Nystroem as Nystroem
 from .random_fourier import RandomFourier as RandomFourier
 from .ridge import KernelRidge as KernelRidge
-from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
+from .ridge_classifier import KernelRidgeClassifier as KernelRidgeClassifier
 from .sssl import SSSL as SSSL
 from .sssl import SSSLClassifier as SSSLClassifier
 from .transforms import Rescaler as Rescaler

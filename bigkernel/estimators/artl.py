@@ -11,24 +11,29 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.fit_state import AlignedSolution, Problem, Solved
+from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.fit_state import AlignedSolution, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Labels
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
 from bigkernel.solvers.artl import Strengths, adapted, slope
-from bigkernel.solvers.pseudo_labels import Decision
+from bigkernel.solvers.jda import Aligned
+from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Targets
 
 Array = NDArray[Any]
 
 
-class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstimator):
+class ARTLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstimator, Probabilities):
     """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
 
     Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
@@ -61,6 +66,10 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         Most rounds; fewer where no label changes.
     n_neighbors : int, default 3
         Landmarks on which a row is written in the graph.
+    class_weight : dict, "balanced" or None, of the source's rows; as in `KernelRidgeClassifier`
+    probability : bool, default False
+        As in `KernelRidgeClassifier`, calibrated on the source's rows: probabilities are those of the target as far as
+        both are alike to the model. Pseudo-labels stay those of the fit to all rows.
     gamma : float, "median" or None, default "median"
         Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None, and
         for other kernels "median" too: the bandwidth of `KernelRidge`.
@@ -111,9 +120,12 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         "sharpness": [Interval(Real, 0, None, closed="neither"), tuple],
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        **CLASS_WEIGHT,
+        **PROBABILITY,
     }
-    state_schema = tuple(
-        replace(entry, axis="c") if isinstance(entry, Labels) else entry for entry in SidedEstimator.state_schema
+    state_schema = (
+        *(replace(entry, axis="c") if isinstance(entry, Labels) else entry for entry in SidedEstimator.state_schema),
+        *CALIBRATION,
     )
     _solution_type = AlignedSolution
     _guarded = True
@@ -136,6 +148,8 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
+        class_weight: dict[Any, float] | str | None = None,
+        probability: bool = False,
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel
@@ -152,6 +166,8 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         self.degree = degree
         self.coef0 = coef0
         self.dtype = dtype
+        self.class_weight = class_weight
+        self.probability = probability
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
@@ -192,10 +208,11 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
 
     def _statistic(self, basis: Any, sides: Any) -> Any:
         if not self.manifold > 0:
-            return super()._statistic(basis, sides)
-        cells, neighbours = sides.cells, min(self.n_neighbors, basis.width)
-        targets = Targets(cells.n_classes, cells.classes, cells.position)
-        return AnchorMomentStatistic(basis.centred(), targets, sides=sides, neighbours=neighbours, sums=basis.sum_dtype)
+            return self._folded(super()._statistic(basis, sides))
+        targets, neighbours = self._classes(sides), min(self.n_neighbors, basis.width)
+        return self._folded(
+            AnchorMomentStatistic(basis.centred(), targets, sides=sides, neighbours=neighbours, sums=basis.sum_dtype)
+        )
 
     def _reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
         reduced, total = super()._reduce(problem, whitening), problem.statistics
@@ -223,3 +240,33 @@ class ARTLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstima
         solution, aligned = solved.solution, solved.reduced.aligned
         steepness = slope(aligned, solution.whitened, self._sharpness(number))  # type: ignore[attr-defined]
         return Decision(solution.coef, solution.intercept), steepness
+
+    # -- weights of classes, and probabilities -------------------------------------------------------------------------
+
+    def _read(self, X: Any, y: Any, *given: Any, **options: Any) -> tuple[Rows, Cells, Inputs]:
+        rows, cells, inputs = super()._read(X, y, *given, **options)
+        return self._weigh(rows, _of_cells(cells), inputs), cells, inputs
+
+    def _classes(self, sides: Sides) -> Targets:
+        return _of_cells(sides.cells)
+
+    def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
+        return self._calibrated(super()._adapt(rows, sides, count, solved, report), rows, sides)
+
+    def _joins(self) -> bool:
+        return False  # a row of the source is none of the target
+
+    def _reduced_without(self, reduced: ReducedSides, part: Problem) -> ReducedSides:
+        # the graph is of all rows, labelled or not
+        return replace(reduced, aligned=Aligned.of(part.statistics, reduced.whitening, shift=part.centre))
+
+
+class _CellTargets(Targets):
+    """Targets of which NaN is no label too, as cells have it."""
+
+    def labelled(self, y: Array, start: int) -> Array:
+        return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
+
+
+def _of_cells(cells: Cells) -> Targets:
+    return _CellTargets(cells.n_classes, cells.classes, cells.position)

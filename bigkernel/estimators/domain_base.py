@@ -77,6 +77,7 @@ class DomainedEstimator(LandmarkEstimator):
             raise DataError(f"{rows.name}: {name} requires y to be passed, but the target y is None")
         domain = None if sample_domain is None else _integers(sample_domain)
         kept = {"domain", "weight"} | ({"y"} if labels else set())
+        kept |= {"group"} if getattr(self, "probability", False) else set()  # whose rows are held out together
         rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
         rows = as_rows(rows, weight=sample_weight, domain=domain)
         found: Array | None = None

@@ -55,6 +55,11 @@ def encode(value: Any, where: str) -> Any:
     if isinstance(value, Kernel):
         params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
         return {"kernel": value.name, "params": params}
+    if isinstance(value, dict):
+        return {
+            "keys": [encode(key, where) for key in value],
+            "values": [encode(item, where) for item in value.values()],
+        }
     if isinstance(value, np.ndarray | list | tuple) and np.ndim(value) == 1:
         return [encode(item, where) for item in value]
     if isinstance(value, np.generic):
@@ -66,6 +71,13 @@ def encode(value: Any, where: str) -> Any:
 
 def decode(value: Any, depth: int = 0) -> Any:
     """The value of `encode`; `ModelRejected` where it is none. `depth`: kernels that it is inside of."""
+    if isinstance(value, dict) and set(value) == {"keys", "values"}:
+        if not all(isinstance(part, list) for part in value.values()):
+            raise ModelRejected("unexpected value: a table of something else than lists")
+        keys, items = decode(value["keys"]), decode(value["values"])
+        if not len(keys) == len(items) == len(set(keys)):
+            raise ModelRejected("unexpected value: a table whose keys and values do not belong together")
+        return dict(zip(keys, items, strict=True))
     if isinstance(value, dict):
         if depth > _DEEPEST:
             raise ModelRejected(f"a kernel of kernels more than {_DEEPEST} deep")

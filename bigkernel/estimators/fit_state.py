@@ -22,6 +22,7 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.calibration import Calibration
 from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -153,6 +154,7 @@ class Problem:
     statistics : the sums of one sweep
     pseudo_labels : of the last round, where a method has rounds of them
     centre : (p,) what the statistics of the columns are about, or None: 0
+    folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
     """
 
     inputs: Inputs
@@ -160,6 +162,7 @@ class Problem:
     statistics: Accumulator
     pseudo_labels: PseudoLabels | None = None
     centre: Array | None = None
+    folds: Accumulator | None = None
 
     @classmethod
     def of_sums(cls, inputs: Inputs, basis: Any, total: Accumulator, shift: Array | None) -> Self:
@@ -220,6 +223,7 @@ class MomentFit(Problem):
     sweep : report of the sweep; nothing where the sums came from elsewhere
     skipped_rows : bad rows that were left out
     rounds : figures of each round of pseudo-labels
+    calibration : of values of f to probabilities, where they were asked for
     """
 
     solution: Solution
@@ -227,6 +231,7 @@ class MomentFit(Problem):
     sweep: Mapping[str, Any] = field(default_factory=dict)
     skipped_rows: int = 0
     rounds: Sequence[Mapping[str, float]] = ()
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -239,6 +244,7 @@ class ExactFit:
     certificates: Mapping[str, float | int] = field(default_factory=dict)
     skipped_rows: int = 0
     weight: Array | None = None
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -255,6 +261,7 @@ class IterativeFit:
     sweep: Mapping[str, Any] = field(default_factory=dict)
     skipped_rows: int = 0
     rows: int = 0
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -31,6 +31,7 @@ from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
+_LATER = ("class_weight", "probability")  # parameters that files of before are without
 _CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__}
 
 
@@ -146,6 +147,8 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
         raise ModelRejected(f"unknown class {described['class']!r}")
     known = set(kind._get_param_names())
     params = {str(key): decode(value) for key, value in described["params"].items()}
+    defaults = kind().get_params(deep=False) if known - set(params) else {}
+    params |= {name: defaults[name] for name in _LATER if name in known - set(params)}
     if set(params) != known:
         raise ModelRejected(f"{kind.__name__}: parameters {sorted(set(params) ^ known)} are unknown or missing")
     values = {}

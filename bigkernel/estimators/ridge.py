@@ -1,4 +1,4 @@
-"""Kernel ridge regression and its classifier: exact for some thousands of rows, Nyström for any number."""
+"""Kernel ridge regression: exact for some thousands of rows, Nyström for any number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators.arithmetic import deviation_error, evidence_of
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.fit_state import (
     ExactFit,
     Fitted,
@@ -31,7 +31,7 @@ from bigkernel.estimators.fit_state import (
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
 from bigkernel.estimators.solver_choice import ChoosesSolver
-from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
+from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
 from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.exact import exact_krr
@@ -44,10 +44,12 @@ from bigkernel.solvers.ridge import Whitening, nystrom_ridge
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
-_INTERCEPT = ("_with_intercept", "solution.with_intercept")
+INTERCEPT = ("_with_intercept", "solution.with_intercept")
 
 
-class _KernelRidge(ChoosesSolver):
+class BaseKernelRidge(ChoosesSolver):
+    """Base of the regressor and of the classifier (`ridge_classifier`)."""
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
@@ -167,7 +169,7 @@ class _KernelRidge(ChoosesSolver):
         )
 
 
-class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge):
+class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRidge):
     """Kernel ridge regression, min ‖Ka + 1b − Y‖² + α aᵀKa, exact or on m Nyström landmarks.
 
     Parameters
@@ -248,7 +250,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _KernelRidge
     True
     """
 
-    state_schema = (*_KernelRidge.state_schema, *OF_NUMBERS, Flag(*_INTERCEPT, says="it has one"))
+    state_schema = (*BaseKernelRidge.state_schema, *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
     _posterior: tuple[ExactFit | MomentFit | IterativeFit, Posterior] | None = None  # of which fit
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -328,25 +330,3 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
         return of_sums(fit.moments)
     require_exact(name, fit.basis.width)
     return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
-
-
-class KernelRidgeClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _KernelRidge):
-    """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
-
-    Parameters and attributes as in `KernelRidge`. Rows of a corpus labelled −1 are unlabelled and left out.
-
-    Attributes
-    ----------
-    classes_ : (c,)
-    """
-
-    state_schema = (*_KernelRidge.state_schema, *OF_CLASSES, Flag(*_INTERCEPT, optional=True))
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""
-        return self._fit(X, y, sample_weight)
-
-    @available_if(keeps_statistics)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
-        return self._partial_fit(X, y, classes, sample_weight)

@@ -20,9 +20,11 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.arithmetic import sweep_until_right
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
+from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
 from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
 from bigkernel.kernels.functions import Kernel
@@ -296,23 +298,84 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
         return self._partial_fit(X, y, None, sample_weight)
 
 
-class SSSLClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL):
+class SSSLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL, Probabilities):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 are unlabelled.
 
     Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
 
+    Parameters
+    ----------
+    class_weight, probability : as in `KernelRidgeClassifier`
+        Of the labelled rows. Held-out rows still shape the eigenfunctions, without their labels.
+
     Attributes
     ----------
     classes_ : (c,)
+    calibration_scale_, calibration_offset_ : as in `KernelRidgeClassifier`
     """
 
-    state_schema = (*_SSSL.state_schema, *OF_CLASSES, PseudoLabelSums("pseudo_labels_", "pseudo_labels"))
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_SSSL._parameter_constraints,
+        **CLASS_WEIGHT,
+        **PROBABILITY,
+    }
+    state_schema = (
+        *_SSSL.state_schema,
+        *OF_CLASSES,
+        *CALIBRATION,
+        PseudoLabelSums("pseudo_labels_", "pseudo_labels"),
+    )
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        n_components: int = 120,
+        alpha: float | str = 0.4,
+        *,
+        n_landmarks: int | None = None,
+        eigenfunctions: str = "all",
+        alignment: float = 1.0,
+        n_rounds: int = 0,
+        landmarks: Any = "uniform",
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        class_weight: dict[Any, float] | str | None = None,
+        probability: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            kernel,
+            n_components,
+            alpha,
+            n_landmarks=n_landmarks,
+            eigenfunctions=eigenfunctions,
+            alignment=alignment,
+            n_rounds=n_rounds,
+            landmarks=landmarks,
+            gamma=gamma,
+            degree=degree,
+            coef0=coef0,
+            dtype=dtype,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+        self.probability = probability
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""
         return self._fit(X, y, sample_weight)
 
-    @available_if(keeps_statistics)
+    @available_if(adds_rows)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; `classes` lists all labels where the first rows lack some."""
         return self._partial_fit(X, y, classes, sample_weight)
+
+    def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
+        fit = super()._adapt(rows, sides, count, solved, report)
+        cells = sides.cells
+        return self._calibrated(fit, rows, Targets(cells.n_classes, cells.classes, cells.position))
+
+    def _joins(self) -> bool:
+        return bool(self.eigenfunctions != "aligned")  # there, rows without a label are another domain

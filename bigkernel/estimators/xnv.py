@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
 from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
 from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
 from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -132,7 +135,9 @@ class _XNV(LandmarkEstimator):
 
     def _features(self) -> LandmarkMap:
         """The first view: predictions need no other."""
-        basis = self._require("fit").basis
+        return self._first_view(self._require("fit").basis)
+
+    def _first_view(self, basis: Any) -> LandmarkMap:
         first: LandmarkMap = replace(basis, landmarks=basis.landmarks[: basis.width // 2]).features()
         return first
 
@@ -260,22 +265,68 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
         return self._partial_fit(X, y, None, sample_weight)
 
 
-class XNVClassifier(LazyScoreMixin, DecisionMixin, ClassifierMixin, _XNV):
+class XNVClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, _XNV, Probabilities):
     """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 are unlabelled.
 
     Parameters and attributes as in `XNV`; −1 is therefore not available as a class.
 
+    Parameters
+    ----------
+    class_weight, probability : as in `KernelRidgeClassifier`
+        Of the labelled rows. Held-out rows still shape the directions, without their labels.
+
     Attributes
     ----------
     classes_ : (c,)
+    calibration_scale_, calibration_offset_ : as in `KernelRidgeClassifier`
     """
 
-    state_schema = (*_XNV.state_schema, *OF_CLASSES)
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_XNV._parameter_constraints,
+        **CLASS_WEIGHT,
+        **PROBABILITY,
+    }
+    state_schema = (*_XNV.state_schema, *OF_CLASSES, *CALIBRATION)
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: float = 1e-3,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        fit_intercept: bool = True,
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        class_weight: dict[Any, float] | str | None = None,
+        probability: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            kernel,
+            alpha,
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            fit_intercept=fit_intercept,
+            gamma=gamma,
+            degree=degree,
+            coef0=coef0,
+            dtype=dtype,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+        self.probability = probability
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""
         return self._fit(X, y, sample_weight)
 
+    @available_if(adds_rows)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; `classes` lists all labels where the first rows lack some."""
         return self._partial_fit(X, y, classes, sample_weight)
+
+    def _held_out_features(self, fit: Any) -> LandmarkMap:
+        return self._first_view(fit.basis)

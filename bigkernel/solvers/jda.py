@@ -44,7 +44,12 @@ class SidedMomentStatistic(MomentStatistic):
     def _split(self, chunk: Chunk) -> list[Array | None]:
         if self.sides is None:
             return super()._split(chunk)
-        return [None if len(part) == len(chunk) else part for part in self.sides.split(chunk)]
+        target, source = self.sides.split(chunk)
+        parts = [target, source]
+        if self.folds is not None:
+            fold = self.folds.of(chunk)[source]
+            parts = [target, *(source[fold == number] for number in (*range(self.folds.count), -1))]
+        return [None if len(part) == len(chunk) else part for part in parts]
 
 
 @dataclass(frozen=True, eq=False)

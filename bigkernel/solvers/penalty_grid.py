@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import Errors, Variances, prediction_errors
 from bigkernel.solvers.linear import linear_ridge
@@ -80,11 +81,15 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 
 @dataclass(frozen=True)
 class Penalty:
-    """α (or "gcv"), the intercept, and s (None: all): the candidates that share all moments differ in no more."""
+    """α (or "gcv"), the intercept, and s (None: all): the candidates that share all moments differ in no more.
+
+    `weighting` tells how their classes are weighed, in which they may not differ.
+    """
 
     alpha: float | str
     fit_intercept: bool = False
     n_components: int | None = None
+    weighting: str = ""
 
 
 def candidates(
@@ -94,6 +99,10 @@ def candidates(
 
     And, where something is known of the errors behind the moments, those of their predictions.
     """
+    if len({penalty.weighting for penalty in penalties}) > 1:
+        raise ConfigError(
+            "class_weight: candidates of one search share the weights of their rows; search once for each"
+        )
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
     errors: list[Errors | None] = [None] * len(penalties)

@@ -37,12 +37,14 @@ class Predictor:
     coef : (p, c)
     intercept : (c,)
     classes : (c,) labels, or None for numbers
+    logits : the values are logits of the classes, whose softmax are probabilities
     """
 
     features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap
     coef: Array
     intercept: Array
     classes: Array | None = None
+    logits: bool = False
 
     @classmethod
     def of(cls, features: Any, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:

@@ -37,6 +37,7 @@ class JDAOnItself(OnItself, JDA):
 ESTIMATORS = [
     ARTLClassifierOnItself(n_rounds=2),
     ARTLClassifierOnItself(n_landmarks=12, n_rounds=1, random_state=0),
+    ARTLClassifierOnItself(n_landmarks=12, n_rounds=1, probability=True, random_state=0),
     JDAOnItself(n_rounds=1),
 ]
 

@@ -1,0 +1,134 @@
+"""Weights by class, as scikit-learn has them: a factor for the weights of every row of a class.
+
+For classifiers with the parameter class_weight. "balanced" gives every class the same weight in all: the factor of
+class c is W/(k W_c), W_c the weight of its rows, W that of all labelled rows and k the number of classes that have any.
+The columns y and weight alone are read for it, before the sweep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
+
+from bigkernel.config import settings
+from bigkernel.engine.class_weights import ClassWeightSource
+from bigkernel.engine.rows import Rows
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.fit_state import Inputs
+from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.statistics.moments import Targets
+
+Array = NDArray[Any]
+CLASS_WEIGHT: dict[str, list[Any]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+
+
+class ClassWeighted:
+    """Mixin of classifiers, left of what reads their rows."""
+
+    class_weight: Any
+
+    def _check_settings(self) -> None:
+        super()._check_settings()  # type: ignore[misc]
+        for label, factor in self.class_weight.items() if isinstance(self.class_weight, dict) else ():
+            if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
+                raise ConfigError(
+                    f"class_weight: expected finite numbers of at least 0, found {factor!r} for the class {label!r}"
+                )
+
+    def training(self, X: Any, y: Any, sample_weight: Any, **known: Any) -> tuple[Rows, Targets, Inputs]:
+        """See `RowsEstimator.training`; the column of weights has the factors of the classes in it."""
+        rows, targets, inputs = super().training(X, y, sample_weight, **known)  # type: ignore[misc]
+        return self._weigh(rows, targets, inputs), targets, inputs
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        if self.class_weight == "balanced":
+            raise ConfigError(
+                "class_weight='balanced': partial_fit does not see all rows, and earlier ones cannot be weighed again; "
+                "give a dict of weights, or fit to all rows"
+            )
+        fitted: Self = super()._partial_fit(X, y, classes, sample_weight)  # type: ignore[misc]
+        return fitted
+
+    def penalty(self) -> Penalty:
+        """See `RowsEstimator.penalty`."""
+        if self.class_weight is not None and self.exact:  # type: ignore[attr-defined]
+            raise ConfigError(
+                "class_weight: a search weighs rows once for all candidates, and each fit of the exact form would do "
+                "it again; set n_landmarks, or use scikit-learn's GridSearchCV"
+            )
+        shared: Penalty = super().penalty()  # type: ignore[misc]
+        return replace(shared, weighting=self._words())
+
+    def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Any) -> Any:
+        """See `RowsEstimator.adopt`."""
+        weight = rows.columns.get("weight")
+        words = weight.words if isinstance(weight, ClassWeightSource) else ""
+        if words != self._words():
+            raise ConfigError(
+                f"class_weight: the rows of the search were weighed with {words or None}, and this candidate has "
+                f"{self.class_weight!r}; search once for each class_weight"
+            )
+        return super().adopt(rows, targets, inputs, basis, problem)  # type: ignore[misc]
+
+    def _words(self) -> str:
+        return "" if self.class_weight is None else repr(self.class_weight)
+
+    def _weigh(self, rows: Rows, targets: Targets, inputs: Inputs) -> Rows:
+        """Rows whose weights have the factors of their classes."""
+        if self.class_weight is None:
+            return rows
+        labels, names = targets.classes, inputs.classes
+        assert labels is not None
+        assert names is not None
+        position = np.arange(len(labels)) if targets.position is None else targets.position
+        if isinstance(self.class_weight, dict):
+            factors = _given(self.class_weight, names)[position]
+        else:
+            weights = np.bincount(position, class_weights(rows, labels), len(names))
+            factors = _balanced(weights)[position]
+        y, weight = rows.columns["y"], rows.columns.get("weight")
+        source = ClassWeightSource(y, weight, labels, factors, self._words())
+        return replace(rows, columns={**rows.columns, "weight": source})
+
+
+def class_weights(rows: Rows, labels: Array) -> Array:
+    """The sum of the weights of the rows of each label (k,), sorted as the column y holds them; bad rows count too."""
+    found, columns = np.zeros(len(labels)), rows.columns
+    for start, stop in pairwise(rows.bounds(settings())):
+        y = columns["y"].read(start, stop)
+        weight = np.ones(len(y)) if "weight" not in columns else columns["weight"].read(start, stop)
+        place = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
+        counts = (labels[place] == y) & np.isfinite(weight) & (weight > 0)
+        found += np.bincount(place[counts], np.asarray(weight, np.float64)[counts], len(labels))
+    return found
+
+
+def _balanced(weights: Array) -> Array:
+    there = weights > 0
+    factors: Array = np.ones(len(weights))
+    factors[there] = weights.sum() / (there.sum() * weights[there])
+    return factors
+
+
+def _given(wanted: dict[Any, Any], names: Array) -> Array:
+    """The factors of a dict; 1 where it names no class.
+
+    Raises
+    ------
+    DataError
+        It names a class that is not there, and leaves out one that is.
+    """
+    known = [name.item() for name in names]
+    strange = [label for label in wanted if label not in known]
+    missing = [label for label in known if label not in wanted]
+    if strange and missing:
+        raise DataError(
+            f"class_weight: {strange[0]!r} is none of the classes {known}, and {missing[0]!r} has no weight"
+        )
+    return np.array([float(wanted.get(label, 1.0)) for label in known])

@@ -1,0 +1,315 @@
+"""Probabilities of the classifiers, calibrated on rows that took no part in what they are judged by.
+
+The sweep of a fit keeps the moments of five folds apart; those of all rows less a fold give, by a small solve, the f
+that was fitted without it. One more sweep tells these f at the rows of their fold (`statistics.held_out`), and a
+softmax of them is fitted (`solvers.calibration`). Where moments of five folds would not fit a worker, one fold is held
+out. Shapes: m landmarks, c classes, g folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from bigkernel.config import settings
+from bigkernel.engine.context import forget
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import ConfigError, ModelRejected, ResumeMismatch
+from bigkernel.estimators import arithmetic
+from bigkernel.estimators.exact_rows import read_exact
+from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution, Solved
+from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
+from bigkernel.estimators.number_range import solving
+from bigkernel.estimators.parameter_checks import keeps_statistics
+from bigkernel.estimators.state_schema import Floats
+from bigkernel.monitor.scope import spent
+from bigkernel.solvers.calibration import fit_softmax
+from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.calibration import Calibration, log_softmax, softmax
+from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
+from bigkernel.statistics.moments import SUMS, MomentStatistic, Targets
+from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.witness import WITNESSED
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Plan
+
+Array = NDArray[Any]
+PROBABILITY: dict[str, list[Any]] = {"probability": ["boolean"]}
+CALIBRATION = (
+    Floats("calibration_scale_", "calibration.scale", optional=True, axes=("c",)),
+    Floats("calibration_offset_", "calibration.offset", optional=True, axes=("c",)),
+)
+_ROWS_ARE_GONE = (
+    "{}: probability=True needs rows to calibrate on, and the earlier ones are not kept; fit again, or take "
+    "probability=False"
+)
+_PARTIALS = 12  # that a task may hold at once, of some million rows
+
+
+def _gives_probabilities(estimator: Any) -> bool:
+    """True where a fit makes them; else an `AttributeError` that says how."""
+    if not estimator.probability:
+        raise AttributeError(
+            f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
+        )
+    return True
+
+
+def adds_rows(estimator: Any) -> bool:
+    """True where a fit keeps what `partial_fit` adds to; an `AttributeError` where it could not calibrate again."""
+    if estimator.probability:
+        raise AttributeError(_ROWS_ARE_GONE.format("partial_fit"))
+    return keeps_statistics(estimator)
+
+
+class Probabilities(LandmarkEstimator):
+    """Base of the classifiers with the parameter `probability`, right of those that say what is summed and solved.
+
+    Where a model is calibrated its decision values are the logits a ∘ f + b, so that predictions, decision values and
+    probabilities agree.
+
+    Attributes
+    ----------
+    calibration_scale_, calibration_offset_ : (c,), p = softmax(scale ∘ f + offset); with `probability`
+    """
+
+    probability: bool
+    calibration_scale_ = Fitted("calibration.scale")
+    calibration_offset_ = Fitted("calibration.offset")
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        (coef, intercept), found = super()._coefficients(), self._require("fit").calibration
+        return (coef, intercept) if found is None else (coef * found.scale, found.logits(intercept))
+
+    def _predictor(self) -> Predictor:
+        return replace(super()._predictor(), logits=self._require("fit").calibration is not None)
+
+    @available_if(_gives_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
+
+        Raises
+        ------
+        AttributeError
+            probability=False.
+        ConfigError
+            It was so when the model was fitted.
+        """
+        return self._of_logits(X, softmax)
+
+    @available_if(_gives_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """The logarithms of `predict_proba`, finite where those are too small for a number."""
+        return self._of_logits(X, log_softmax)
+
+    def _of_logits(self, X: Any, function: Any) -> Any:
+        check_is_fitted(self)
+        if self._require("fit").calibration is None:
+            raise ConfigError(f"{type(self).__name__}: it was fitted with probability=False; fit again")
+        values = self._values(X)
+        return values.map_blocks(function, dtype=np.float64) if isinstance(values, da.Array) else function(values)
+
+    # -- what cannot be calibrated again -------------------------------------------------------------------------------
+
+    def _refuse(self, what: str) -> None:
+        if self.probability:
+            raise ConfigError(_ROWS_ARE_GONE.format(what))
+
+    def refit(self) -> Any:
+        """See `KernelRidge.refit`; refused with `probability`, which needs the rows again."""
+        self._refuse("refit")
+        return super().refit()
+
+    def _of_columns(self, before: MomentFit, count: int, columns: Array) -> Any:
+        self._refuse("with_landmarks")
+        return super()._of_columns(before, count, columns)
+
+    def penalty(self) -> Penalty:
+        """See `RowsEstimator.penalty`."""
+        if self.probability and self.exact:
+            raise ConfigError(
+                "probability=True: a search of the exact form judges values of f, and would calibrate every candidate; "
+                "search with probability=False, or set n_landmarks"
+            )
+        return super().penalty()
+
+    def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Problem | None) -> Any:
+        """See `RowsEstimator`; with `probability` of a sweep of one's own, whose folds are those of the calibration."""
+        return super().adopt(rows, targets, inputs, basis, None if self.probability else problem)
+
+    # -- sums of folds -------------------------------------------------------------------------------------------------
+
+    def _statistic(self, basis: Any, targets: Any) -> Any:
+        return self._folded(super()._statistic(basis, targets))
+
+    def _folded(self, statistic: MomentStatistic) -> MomentStatistic:
+        """The statistic with the labelled rows by fold: five where they fit a worker, else one and the rest."""
+        if not self.probability:
+            return statistic
+        wanted, folded = settings(), replace(statistic, folds=HeldOutFolds(FOLDS - 1))
+        size = folded.footprint(wanted.block_rows)
+        if _PARTIALS * size.partial_bytes + size.work_bytes + wanted.worker_base_bytes <= wanted.memory_limit_bytes:
+            return folded
+        return replace(statistic, folds=HeldOutFolds(1))
+
+    def sweep(
+        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+    ) -> tuple[Problem, dict[str, Any]]:
+        """Sum up the rows: what a solve starts from, with the sums of each fold, and the report of the sweep."""
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
+        if not self.probability:
+            return problem, report
+        total, first = problem.statistics, int(self.unlabelled == "keep")
+        joined = dict(total)
+        for name in {*SUMS, *WITNESSED} & set(total):
+            labelled = total[name][first:].sum(axis=0, keepdims=True)
+            joined[name] = np.concatenate([total[name][:first], labelled])
+        return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS}), report
+
+    def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
+        return replace(super()._settle(solved, **kept), folds=solved.problem.folds)
+
+    def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
+        plan = super()._planned(rows, targets, basis)
+        if not self.probability:
+            return plan
+        classes = self._classes(targets)
+        m, c = basis.width, classes.width
+        # the coefficients of each fold, of which none is known yet
+        coef = np.broadcast_to(0.0, (FOLDS, m, c))
+        features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
+        statistic = HeldOutValues(features, classes, folds, coef, coef[:, 0], most_rows(c), float(len(rows)))
+        more = plan_sweep(rows, statistic)
+        largest = max(plan, more, key=lambda one: one.task_bytes)
+        return replace(largest, flops=plan.flops + more.flops, bytes_read=plan.bytes_read + more.bytes_read)
+
+    # -- calibration ---------------------------------------------------------------------------------------------------
+
+    def _classes(self, targets: Any) -> Targets:
+        """Which rows are labelled, and how."""
+        found: Targets = targets
+        return found
+
+    def _joins(self) -> bool:
+        """True where held-out rows stay among the rows without a label."""
+        return self.unlabelled == "keep"
+
+    def _held_out_features(self, fit: MomentFit) -> Any:
+        """The map that a solution has coefficients of."""
+        return fit.basis.features()
+
+    def _reduced_without(self, reduced: Any, part: Problem) -> Any:
+        """What `_reduce` makes of the sums without a fold, from what it made of all."""
+        return reduced
+
+    def _fit_moments(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit:
+        return self._calibrated(super()._fit_moments(rows, targets, inputs, basis), rows, targets)
+
+    def _calibrated(self, fit: MomentFit, rows: Rows, targets: Any) -> MomentFit:
+        """The fit with its calibration, and without the sums of its folds."""
+        if not self.probability:
+            return fit
+        assert fit.folds is not None
+        with spent("solve"), solving(self):
+            solutions = self._held_out_solutions(fit)
+        count = len(fit.folds["n"])
+        classes = self._classes(targets)
+        statistic = HeldOutValues(
+            features=self._held_out_features(fit),
+            targets=classes,
+            folds=HeldOutFolds(count - 1),
+            coef=np.stack([one.coef for one in solutions]),
+            intercept=np.stack([one.intercept for one in solutions]),
+            most=most_rows(classes.width),
+            rows=float(fit.folds["rows"][: len(solutions)].sum()),
+        )
+        try:
+            total = sweep(rows, statistic, what="calibration").total
+        except ResumeMismatch:  # of coefficients that another processor has rounded otherwise, or another penalty
+            forget("calibration")
+            total = sweep(rows, statistic, what="calibration").total
+        return replace(fit, calibration=fit_softmax(total["values"], total["truth"], total["weight"]), folds=None)
+
+    def _held_out_solutions(self, fit: MomentFit) -> list[Solution]:
+        """The solution without each fold whose rows it is to be judged by; zeros where nothing else is labelled."""
+        assert fit.folds is not None
+        again = copy(self).set_params(alpha=fit.solution.alpha)
+        whitening = arithmetic.whitening_for(self, fit.basis)
+        reduced = self._reduce(fit, whitening)
+        count, solutions = len(fit.folds["n"]), []
+        for number in range(count if count == FOLDS else 1):
+            part = replace(fit, statistics=self._without(fit, {name: fit.folds[name][number] for name in SUMS}))
+            if not (part.statistics["rows"][-1] > 0 and part.statistics["n"][-1] > 0):
+                solutions.append(replace(fit.solution, coef=np.zeros_like(fit.solution.coef)))
+                continue
+            of_part = self._reduced_without(reduced, part)
+            solutions.append(again._solved(part, whitening, reduced=of_part, tell=False).solution)
+        return solutions
+
+    def _without(self, fit: MomentFit, held: Mapping[str, Array]) -> Accumulator:
+        """The sums without those of a fold, whose rows are without a label where they join these."""
+        left = {name: fit.statistics[name].copy() for name in SUMS}
+        for name, values in held.items():
+            left[name][-1] -= values
+            if self._joins() and name in ("rows", "n", "G", "s"):
+                left[name][0] += values
+        return left
+
+    def _fit_exact(self, rows: Rows, targets: Targets, inputs: Inputs) -> ExactFit:
+        fit = super()._fit_exact(rows, targets, inputs)
+        if not self.probability:
+            return fit
+        exact = read_exact(type(self).__name__, rows, None if self._semi_supervised else targets)
+        Y, labelled = exact.labels(targets)
+        K, again = fit.basis.core(), copy(self).set_params(alpha=fit.solution.alpha)
+        weight = np.ones(len(K)) if exact.weight is None else exact.weight
+        fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
+        values = np.zeros((len(K), Y.shape[1]))
+        for number in range(FOLDS):
+            held = labelled & (fold == number)
+            rest = labelled & ~held
+            if not (held.any() and weight[rest].any()):
+                continue
+            whole = ExactProblem(inputs, fit.basis, K, (Y, labelled), exact.weight)
+            if self._semi_supervised:  # they stay, without their labels
+                part = replace(whole, wanted=(Y[rest[labelled]], rest))
+            else:
+                part = replace(whole, weight=np.where(held, 0.0, weight))
+            with solving(self):
+                solution = again._solve_exact(part, Certificates())
+            values[held] = K[held] @ solution.coef + solution.intercept
+        counts = labelled & (weight > 0)
+        found = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
+        return replace(fit, calibration=found)
+
+    # -- reports and files ---------------------------------------------------------------------------------------------
+
+    def fit_report(self) -> dict[str, Any]:
+        """See `KernelRidge.fit_report`; with `probability` the rows of the calibration and their log-loss."""
+        report = super().fit_report()
+        found = self._require("fit").calibration
+        if found is not None and found.rows:
+            report |= {"calibration_rows": found.rows, "calibration_log_loss": found.log_loss}
+        return report
+
+    def _restore(self, parts: Mapping[str, Any]) -> None:
+        found = parts.get("calibration", {})
+        given = [values is not None for values in found.values()]
+        if any(given) and not all(given):
+            raise ModelRejected(f"{type(self).__name__}: the scale or the offset of its calibration is missing")
+        super()._restore(parts)
+        if all(given) and given:
+            self._fitted = replace(self._fitted, calibration=Calibration(**found))  # type: ignore[type-var]

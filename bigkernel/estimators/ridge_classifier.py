@@ -1,0 +1,108 @@
+"""Classification by kernel ridge regression."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+
+from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
+from bigkernel.estimators.ridge import INTERCEPT, BaseKernelRidge
+from bigkernel.estimators.state_schema import OF_CLASSES, Flag
+from bigkernel.kernels.functions import Kernel
+
+
+class KernelRidgeClassifier(
+    ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, BaseKernelRidge, Probabilities
+):
+    """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
+
+    Parameters and attributes as in `KernelRidge`, with those below. Rows of a corpus labelled −1 are unlabelled and
+    left out.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None
+        Factors of the weights of all rows of a class; "balanced": such that every class weighs as much in all. With
+        `partial_fit` a dict alone; `refit` goes on from sums of rows that were weighed at the fit.
+    probability : bool, default False
+        Calibrate probabilities, for `predict_proba`, on rows that took no part in the f that judges them: one sweep
+        more, of at most about a million values of f, and sums of five folds (where they would not fit a worker, one
+        fold is held out). `partial_fit`, `refit`, `with_landmarks` and solver="cg" are refused with it. Probabilities
+        are those of rows as they weigh, `class_weight` included.
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    calibration_scale_, calibration_offset_ : (c,), p = softmax(scale ∘ f + offset); with `probability`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, KernelRidgeClassifier
+    >>> X = np.linspace(0, 6, 300)[:, None]
+    >>> model = KernelRidgeClassifier(Gaussian(sigma=1.0), n_landmarks=12, probability=True, random_state=0)
+    >>> model.fit(X, np.sin(X[:, 0]) > 0).predict_proba([[1.5]]).argmax()
+    1
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseKernelRidge._parameter_constraints,
+        **CLASS_WEIGHT,
+        **PROBABILITY,
+    }
+    state_schema = (*BaseKernelRidge.state_schema, *OF_CLASSES, *CALIBRATION, Flag(*INTERCEPT, optional=True))
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: float | str = 1.0,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        fit_intercept: bool = False,
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        solver: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 20,
+        class_weight: dict[Any, float] | str | None = None,
+        probability: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            kernel,
+            alpha,
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            fit_intercept=fit_intercept,
+            gamma=gamma,
+            degree=degree,
+            coef0=coef0,
+            dtype=dtype,
+            solver=solver,
+            tol=tol,
+            max_iter=max_iter,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+        self.probability = probability
+
+    def _not_iterative(self) -> str:
+        if self.probability:
+            return "probability=True needs the m×m sums of folds; take solver='direct'"
+        return super()._not_iterative()
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""
+        return self._fit(X, y, sample_weight)
+
+    @available_if(adds_rows)
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
+        return self._partial_fit(X, y, classes, sample_weight)
