@@ -63,6 +63,15 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
 
 
 def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
+    """The estimator of the method, with what only classifiers have."""
+    of_classes = {name: options.get(name) for name in ("class_weight", "probability") if options.get(name)}
+    if of_classes and (not classify or options["method"] in ("ridge", "linear")):
+        raise ConfigError(f"--{next(iter(of_classes)).replace('_', '-')}: it is for classes, and this fits numbers")
+    found = _of_method(corpus, options, classify)
+    return found.set_params(**of_classes) if of_classes else found
+
+
+def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
     method = options["method"]
     solver = {"solver": options.get("solver", "auto"), "tol": options.get("tol", 1e-3)}
     if solver["solver"] == "cg" and method != "krr":

@@ -112,6 +112,20 @@ _OF_THE_ROWS = (
 )
 
 
+_OF_CLASSES = (
+    click.option(
+        "--class-weight",
+        type=click.Choice(["balanced"]),
+        help="Of classifiers. balanced: rows weigh such that every class weighs as much in all.",
+    ),
+    click.option(
+        "--probability",
+        is_flag=True,
+        help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells their log-loss.",
+    ),
+)
+
+
 def _method_options(*, grid: bool) -> tuple[_Option, ...]:
     """What is fitted, and on which landmarks."""
     methods = {name: text for name, text in _METHODS.items() if not grid or name not in _NOT_TUNED}
@@ -196,6 +210,7 @@ def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callab
         *_PROJECTION,
         *_SOLVER,
         click.option("--intercept", is_flag=True, help="Fit an intercept (krr; ridge and linear always do)."),
+        *_OF_CLASSES,
         *_OF_THE_ROWS,
     )
     for option in reversed(options):

@@ -244,7 +244,8 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
     return {name: value for name, value in figures.items() if value is not None}
 
 
-_VERDICT = ("rows", "error_percent", "mse", "r2")
+_PROBABILITIES = ("log_loss", "brier", "calibration_error")
+_VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
 
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
@@ -370,6 +371,8 @@ def score(
 ) -> None:
     """Score MODEL on the labelled rows of CORPUS: error and accuracy, or MSE and R².
 
+    Of a model fitted with --probability, the log-loss (nats), Brier score and calibration error too.
+
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
     """
@@ -387,7 +390,8 @@ def score(
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = judge(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
         emit(Figures("score", {**told(verdict), "model": model}))
-    shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", "mse", "r2", "seconds"]
+    shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", *_PROBABILITIES]
+    shown += ["mse", "r2", "seconds"]
     told_all = {name: verdict[name] for name in (*shown, "confusion", "classes") if name in verdict}
     figures = told_all if as_json else {name: value for name, value in told_all.items() if name in shown}
     note_finished(run, job, None, told_all)

@@ -4,7 +4,8 @@ rows, seconds      how many were scored, and how long that took
 of, corpus         "held-out", "training" or "scored"; and which corpus
 classifiers        error_percent, standard_error_percent, accuracy_percent, classes; confusion (true by predicted
                    class) up to 64 classes, beyond that `confused`, the commonest [true, predicted, rows]; worst
-                   (row, true, predicted, margin: lists of at most 40; images where rows are pictures)
+                   (row, true, predicted, margin: lists of at most 40; images where rows are pictures);
+                   log_loss (nats), brier, calibration_error of a model with probabilities
 regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
 """
 
@@ -27,6 +28,7 @@ from bigkernel.errors import DataError
 from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
 from bigkernel.statistics.predictor import score as score_of
+from bigkernel.statistics.probability_scores import probability_scores
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -116,6 +118,7 @@ def _figures(last: Any, totals: Accumulator, name: str, seconds: float) -> dict[
         "seconds": seconds,
         "classes": last.classes_.tolist(),
         "confusion": confusion.astype(np.int64).tolist(),
+        **(probability_scores(totals, float(n)) if "log_loss" in totals else {}),
     }
 
 

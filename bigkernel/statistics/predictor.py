@@ -18,6 +18,7 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.landmark_slices import LandmarkSlices, in_slices
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Targets, add
+from bigkernel.statistics.probability_scores import BINS, OF_PROBABILITIES, add_rows, none_yet
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
@@ -103,7 +104,8 @@ class Predictor:
 class ScoreStatistic:
     """The sums that scores of a model need: the confusion matrix, or sums of squares; unlabelled rows are left out.
 
-    Accumulates `confusion` (c, c), true class by predicted class, for classes; `n`, `sse`, and the sum `t` and the sum
+    Accumulates `confusion` (c, c), true class by predicted class, for classes, and where the model has probabilities
+    the sums of their scores (`statistics.probability_scores`); `n`, `sse`, and the sum `t` and the sum
     of squares `q` of targets less `shift`, (c,), for numbers.
     """
 
@@ -115,7 +117,7 @@ class ScoreStatistic:
         """See `Statistic`."""
         c = self.targets.width
         if self.targets.classes is not None:
-            return {"confusion": np.zeros((c, c))}
+            return {"confusion": np.zeros((c, c)), **(none_yet() if self.predictor.logits else {})}
         return {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -126,8 +128,10 @@ class ScoreStatistic:
         """See `Statistic`."""
         c, predictor = self.targets.width, self.predictor
         # of a row: its place, weight, values, truth and what their differences leave on the way
-        values = block_rows * 8 * (4 * c + 2)
-        return Footprint(predictor.flops_per_row, 8 * c * c + 32 * c, predictor.work_bytes(block_rows) + values)
+        values = block_rows * 8 * (4 * c + 2 + self.predictor.logits * (3 * c + 5))
+        return Footprint(
+            predictor.flops_per_row, 8 * (c * c + 4 * c + 3 * BINS + 2), predictor.work_bytes(block_rows) + values
+        )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
@@ -146,6 +150,8 @@ class ScoreStatistic:
     def _add(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
         if self.targets.classes is not None:
             np.add.at(total["confusion"], (truth.argmax(axis=1), values.argmax(axis=1)), weight)
+            if self.predictor.logits:
+                add_rows(total, weight, values, truth)
             return
         total["n"] += weight.sum()
         total["sse"] += weight @ (truth - values) ** 2
@@ -184,7 +190,8 @@ class JudgingStatistic(ScoreStatistic):
         if self.targets.classes is None:
             return add(a, b)
         both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
-        return {"confusion": a["confusion"] + b["confusion"], **self._worst(both)}
+        summed = {name: a[name] + b[name] for name in ("confusion", *OF_PROBABILITIES) if name in a}
+        return {**summed, **self._worst(both)}
 
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""

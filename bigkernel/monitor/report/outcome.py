@@ -101,6 +101,12 @@ def results(page: Page, facts: Facts) -> None:
     source = str(score.get("corpus", ""))
     page.text(_JUDGED.get(str(score.get("of")), _JUDGED["scored"]).format(count=count, source=source or "a corpus"))
     classes = score.get("classes")
+    loss, brier, off = (_number(score, name) for name in ("log_loss", "brier", "calibration_error"))
+    if loss is not None and brier is not None and off is not None:
+        page.text(
+            f"Of its probabilities the log-loss is {loss:.4f} nats, the Brier score {brier:.4f}; they differ from how "
+            f"often they come true by {off:.2%} on average."
+        )
     if isinstance(classes, list):
         _confusion(page, score, classes)
         _worst(page, score)
