@@ -121,7 +121,7 @@ _OF_CLASSES = (
     click.option(
         "--probability",
         is_flag=True,
-        help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells their log-loss.",
+        help="Of classifiers: calibrate probabilities on held-out folds, by one more sweep; score tells how good.",
     ),
 )
 

@@ -57,11 +57,12 @@ class ClassWeighted:
 
     def penalty(self) -> Penalty:
         """See `RowsEstimator.penalty`."""
-        if self.class_weight is not None and self.exact:  # type: ignore[attr-defined]
-            raise ConfigError(
-                "class_weight: a search weighs rows once for all candidates, and each fit of the exact form would do "
-                "it again; set n_landmarks, or use scikit-learn's GridSearchCV"
-            )
+        for name in ("class_weight", "probability") if self.exact else ():  # type: ignore[attr-defined]
+            if getattr(self, name):
+                raise ConfigError(
+                    f"{name}: a search fits the exact form to rows that are weighed once for all, and judges values "
+                    "of f; set n_landmarks, or use scikit-learn's GridSearchCV"
+                )
         shared: Penalty = super().penalty()  # type: ignore[misc]
         return replace(shared, weighting=self._words())
 

@@ -33,7 +33,6 @@ from bigkernel.estimators.parameter_checks import keeps_statistics
 from bigkernel.estimators.state_schema import Floats
 from bigkernel.monitor.scope import spent
 from bigkernel.solvers.calibration import fit_softmax
-from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.calibration import Calibration, log_softmax, softmax
@@ -136,15 +135,6 @@ class Probabilities(LandmarkEstimator):
     def _of_columns(self, before: MomentFit, count: int, columns: Array) -> Any:
         self._refuse("with_landmarks")
         return super()._of_columns(before, count, columns)
-
-    def penalty(self) -> Penalty:
-        """See `RowsEstimator.penalty`."""
-        if self.probability and self.exact:
-            raise ConfigError(
-                "probability=True: a search of the exact form judges values of f, and would calibrate every candidate; "
-                "search with probability=False, or set n_landmarks"
-            )
-        return super().penalty()
 
     def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Problem | None) -> Any:
         """See `RowsEstimator`; with `probability` of a sweep of one's own, whose folds are those of the calibration."""

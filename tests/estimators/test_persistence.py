@@ -69,6 +69,12 @@ MODELS = {
     "classifier of text": (KernelRidgeClassifier(Gaussian("scale"), **DRAWN), TEXT),
     "classifier exact of numbers": (KernelRidgeClassifier("poly", degree=2), LABELS * 2.0),
     "classifier of two": (KernelRidgeClassifier(Polynomial(2), **DRAWN), LABELS > 0),
+    "classifier with probabilities": (KernelRidgeClassifier(Gaussian(1.4), probability=True, **DRAWN), TEXT),
+    "exact classifier with probabilities": (KernelRidgeClassifier(Gaussian(1.4), probability=True), LABELS),
+    "classifier of classes that weigh": (
+        KernelRidgeClassifier(Gaussian(1.4), class_weight={"één": 2.0, "two": 0.5}, **DRAWN),
+        TEXT,
+    ),
     "sigmoid": (KernelRidge(Sigmoid(0.01), **DRAWN), Y[:, 0]),
     "linear kernel": (KernelRidge(Linear(), **DRAWN), Y),
     "sssl": (SSSL(Gaussian(1.4), 5, **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
@@ -83,6 +89,8 @@ MODELS = {
     "krr of centres": (KernelRidge(Gaussian(1.4), landmarks="k-means", **DRAWN), Y),
     "xnv": (XNV(Gaussian(1.4), **DRAWN), np.where(PARTLY < 0, np.nan, Y[:, 0])),
     "xnv classifier": (XNVClassifier(Gaussian(1.4), landmarks=X[: 2 * M], n_landmarks=None), PARTLY),
+    "xnv with probabilities": (XNVClassifier(Gaussian(1.4), probability=True, **DRAWN), PARTLY),
+    "artl with probabilities": (ARTLClassifier(Gaussian(1.4), n_rounds=2, probability=True, **DRAWN), SHIFTED),
     "artl": (ARTLClassifier(Gaussian(1.4), n_rounds=2, **DRAWN), SHIFTED),
     "artl of one sharpness and no graph": (
         ARTLClassifier(sharpness=4.0, manifold=0, landmarks="fourier", n_rounds=0, **DRAWN),
@@ -174,6 +182,18 @@ def test_more_rows_after_loading_equal_more_rows_before(tmp_path, name):
     loaded = load_model(tmp_path / "model")
     model.partial_fit(X[60:], y[60:])
     loaded.partial_fit(X[60:], y[60:])
+    assert_array_equal(use(loaded), use(model))
+
+
+@pytest.mark.parametrize("name", ["classifier", "sssl classifier", "xnv classifier", "artl"])
+def test_a_classifier_from_before_its_parameters_were_more_opens(tmp_path, name):
+    model, y = MODELS[name]
+    save_model(model.fit(X, y), tmp_path / "model")
+    for parameter in ("class_weight", "probability"):
+        drop("params", parameter)(tmp_path / "model")
+    reseal(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert (loaded.class_weight, loaded.probability) == (None, False)
     assert_array_equal(use(loaded), use(model))
 
 

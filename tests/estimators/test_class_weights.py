@@ -1,0 +1,117 @@
+"""Weights by class are sample weights: of every classifier, every input and every search."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.utils.class_weight import compute_class_weight
+
+from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV, XNVClassifier
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import ConfigError, DataError
+
+rng = np.random.default_rng(5)
+N = 200
+X = rng.normal(size=(N, 3))
+CODES = np.where(X[:, 0] + 0.5 * rng.normal(size=N) > 1, 2, (X[:, 1] > 0) * 1)
+NAMES = ("aye", "bee", "sea")
+TEXT = np.array(NAMES)[CODES]
+WEIGHT = rng.uniform(0.2, 3, N)
+GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:15]}
+TABLE = {0: 0.5, 1: 2.0, 2: 3.0}
+BALANCED = compute_class_weight("balanced", classes=np.arange(3), y=CODES, sample_weight=WEIGHT)
+BY_NAME = dict(zip(NAMES, BALANCED.tolist(), strict=True))
+MODELS = {
+    "krr": KernelRidgeClassifier(**GIVEN),
+    "krr exact": KernelRidgeClassifier(Gaussian(1.5)),
+    "krr by conjugate gradients": KernelRidgeClassifier(solver="cg", tol=1e-9, **GIVEN),
+    "sssl": SSSLClassifier(n_components=8, **GIVEN),
+    "xnv": XNVClassifier(Gaussian(1.5), landmarks=X[:16]),
+    "artl": ARTLClassifier(n_rounds=1, **GIVEN),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("given", "factors"), [(TABLE, [0.5, 2, 3]), ("balanced", None)], ids=["dict", "balanced"])
+def test_they_multiply_the_weights_of_the_labelled_rows(name, given, factors):
+    model, y = MODELS[name], CODES.copy()
+    if name in ("sssl", "xnv", "artl"):
+        y[::3] = -1
+    known = y != -1
+    if factors is None:
+        factors = compute_class_weight("balanced", classes=np.arange(3), y=y[known], sample_weight=WEIGHT[known])
+    weight = WEIGHT.copy()
+    weight[known] *= np.asarray(factors)[y[known]]
+    wanted = model.set_params(class_weight=None).fit(X, y, sample_weight=weight).decision_function(X)
+    plain = model.fit(X, y, sample_weight=WEIGHT).decision_function(X)
+    found = model.set_params(class_weight=given).fit(X, y, sample_weight=WEIGHT).decision_function(X)
+    assert_allclose(found, wanted, rtol=1e-6, atol=1e-9)
+    assert np.abs(plain - wanted).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "given", ["balanced", dict(zip(NAMES, BALANCED.tolist(), strict=True))], ids=["balanced", "dict"]
+)
+def test_lazy_rows_and_corpora_with_names_weigh_alike(make_corpus, small_steps, given):
+    wanted = KernelRidgeClassifier(**GIVEN).fit(X, TEXT, WEIGHT * BALANCED[CODES]).decision_function(X)
+    model = KernelRidgeClassifier(class_weight=given, **GIVEN)
+    corpus = make_corpus(X, y=CODES, weight=WEIGHT, classes=NAMES)
+    assert_allclose(model.fit(corpus).decision_function(X), wanted, rtol=1e-7)
+    if given == "balanced":
+        lazy = model.fit(da.from_array(X, chunks=(60, 3)), da.from_array(CODES, chunks=60), da.from_array(WEIGHT, 60))
+        assert_allclose(lazy.decision_function(X), wanted, rtol=1e-7)
+    assert model.plan(corpus).n_rows == N
+
+
+def test_bad_rows_that_are_skipped_weigh_nothing():
+    spoilt, weight = X.copy(), WEIGHT.copy()
+    spoilt[:4], weight[4:8] = np.nan, np.inf
+    rows = as_rows(spoilt, CODES, weight=weight).skip_bad_rows()
+    model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN).fit(rows)
+    factors = WEIGHT * np.array([0.5, 2, 3])[CODES]
+    wanted = KernelRidgeClassifier(**GIVEN).fit(X[8:], CODES[8:], factors[8:])
+    assert model.skipped_rows_ == 8
+    assert_allclose(model.decision_function(X), wanted.decision_function(X), rtol=1e-7)
+
+
+def test_partial_fit_adds_rows_that_weigh_by_class():
+    model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
+    wanted = model.fit(X, CODES).decision_function(X)
+    del model
+    more = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
+    for part in (slice(80), slice(80, None)):
+        more.partial_fit(X[part], CODES[part], classes=[0, 1, 2])
+    assert_allclose(more.decision_function(X), wanted, rtol=1e-7)
+    with pytest.raises(ConfigError, match="balanced"):
+        KernelRidgeClassifier(class_weight="balanced", **GIVEN).partial_fit(X, CODES)
+
+
+def test_a_search_weighs_the_classes_of_all_candidates():
+    grid, of_rows = {"alpha": [0.1, 10.0]}, WEIGHT * np.array([0.5, 2, 3])[CODES]
+    found = SweepSearchCV(KernelRidgeClassifier(class_weight=TABLE, **GIVEN), grid).fit(X, CODES, sample_weight=WEIGHT)
+    wanted = SweepSearchCV(KernelRidgeClassifier(**GIVEN), grid).fit(X, CODES, sample_weight=of_rows)
+    assert_allclose(found.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"], rtol=1e-9)
+    assert_array_equal(found.best_estimator_.predict(X), wanted.best_estimator_.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({0: -1.0}, ConfigError, "-1.0 for the class 0"),
+        ({0: "two"}, ConfigError, "'two' for the class 0"),
+        ({0: np.nan}, ConfigError, "nan for the class 0"),
+        ({7: 1.0}, DataError, "7 is none of the classes"),
+        ("heavy", ValueError, "class_weight"),
+    ],
+)
+def test_weights_that_are_none_are_refused_by_name(given, kind, words):
+    with pytest.raises(kind, match=words):
+        KernelRidgeClassifier(class_weight=given, **GIVEN).fit(X, CODES)
+
+
+def test_a_search_refuses_what_one_weighing_of_the_rows_cannot_serve():
+    several = SweepSearchCV(KernelRidgeClassifier(**GIVEN), {"class_weight": [None, "balanced"], "alpha": [1.0, 2.0]})
+    exact = SweepSearchCV(KernelRidgeClassifier(class_weight=TABLE), {"alpha": [1.0]})
+    for search in (several, exact):
+        with pytest.raises(ConfigError, match="class_weight"):
+            search.fit(X, CODES)

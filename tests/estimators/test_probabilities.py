@@ -1,0 +1,227 @@
+"""Probabilities are calibrated on rows that took no part in their f, agree with predictions, and cost what is said."""
+
+import json
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.metrics import brier_score_loss, log_loss
+
+from bigkernel import (
+    ARTLClassifier,
+    Gaussian,
+    KernelRidgeClassifier,
+    SSSLClassifier,
+    SweepSearchCV,
+    XNVClassifier,
+    executing,
+    save_model,
+)
+from bigkernel.config import settings
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.evaluation import judge
+from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.solvers.calibration import fit_softmax
+from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues
+from bigkernel.statistics.moments import Targets
+from bigkernel.streaming.chunk import Chunk
+
+rng = np.random.default_rng(12)
+N = 240
+X = rng.normal(size=(N, 3))
+Y = (X[:, 0] + 0.6 * rng.normal(size=N) > 0) + 1 * (X[:, 1] + 0.3 * rng.normal(size=N) > 0.8)
+PARTLY = np.where(np.arange(N) % 3 == 0, -1, Y)
+WEIGHT = rng.uniform(0.2, 3, N)
+GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:20]}
+FOLD = HeldOutFolds(FOLDS - 1).of(Chunk(X)) % FOLDS
+MODELS = {
+    "krr": (KernelRidgeClassifier(**GIVEN), Y),
+    "krr with an intercept": (KernelRidgeClassifier(fit_intercept=True, **GIVEN), Y),
+    "krr of two": (KernelRidgeClassifier(**GIVEN), Y > 0),
+    "krr exact": (KernelRidgeClassifier(Gaussian(1.5)), Y),
+    "sssl": (SSSLClassifier(n_components=10, **GIVEN), PARTLY),
+    "sssl aligned": (SSSLClassifier(n_components=10, eigenfunctions="aligned", **GIVEN), PARTLY),
+    "sssl exact": (SSSLClassifier(Gaussian(1.5), n_components=10), PARTLY),
+    "xnv": (XNVClassifier(**GIVEN), PARTLY),
+    "artl": (ARTLClassifier(n_rounds=0, manifold=0, **GIVEN), PARTLY),
+}
+
+
+def without(name, y, held):
+    """Rows, labels and weights of a fit that holds some out: as rows without a label, where such shape the model."""
+    if name in ("sssl", "sssl exact", "xnv"):
+        return {"X": X, "y": np.where(held, -1, y), "sample_weight": WEIGHT}
+    return {"X": X[~held], "y": y[~held], "sample_weight": WEIGHT[~held]}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_calibration_is_that_of_fits_without_each_fold(name):
+    model, y = MODELS[name]
+    found = clone(model).set_params(probability=True).fit(X, y, sample_weight=WEIGHT)
+    labelled = np.flatnonzero(y != -1)
+    values = np.zeros((N, len(found.classes_)))
+    for number in range(FOLDS):
+        held = (number == FOLD) & (y != -1)
+        values[held] = model.fit(**without(name, y, held))._values(X[held])
+    truth = np.searchsorted(found.classes_, y[labelled])
+    wanted = fit_softmax(values[labelled], truth, WEIGHT[labelled])
+    assert_allclose(found.calibration_scale_, wanted.scale, rtol=1e-5)
+    plain = model.fit(X, y, sample_weight=WEIGHT)
+    assert_allclose(found.dual_coef_, plain.dual_coef_, rtol=1e-6, atol=1e-6)
+    assert_allclose(found.predict_proba(X), softmax(wanted.logits(plain._values(X)), axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_probabilities_predictions_and_decision_values_agree(name):
+    model, y = clone(MODELS[name][0]).set_params(probability=True), MODELS[name][1]
+    model.fit(X, y)
+    p, lazy = model.predict_proba(X), model.predict_proba(da.from_array(X, chunks=(70, 3)))
+    assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+    assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(X))
+    assert isinstance(lazy, da.Array)
+    assert_allclose(lazy.compute(), p, rtol=1e-6)
+    assert_allclose(np.exp(model.predict_log_proba(X)), p, rtol=1e-9)
+    if p.shape[1] == 2:
+        assert_allclose(model.decision_function(X), np.log(p[:, 1] / p[:, 0]), rtol=1e-8)
+
+
+def test_lazy_rows_give_the_same_and_every_executor_the_same_bits(make_corpus, small_steps):
+    model = KernelRidgeClassifier(probability=True, **GIVEN)
+    corpus = make_corpus(X, y=Y, weight=WEIGHT, classes=(0, 1, 2))
+    wanted = model.fit(X, Y, WEIGHT).predict_proba(X)
+    found = []
+    for client in ("serial", "threads"):
+        with executing(client):
+            found.append(model.fit(corpus).predict_proba(X))
+    assert_array_equal(*found)
+    assert_allclose(found[0], wanted, rtol=1e-7)
+
+
+def test_of_many_rows_those_of_least_hash_are_kept_however_they_are_cut(small_steps):
+    coef, intercept = rng.normal(size=(FOLDS, 3, 3)), rng.normal(size=(FOLDS, 3))
+    statistic = HeldOutValues(
+        IdentityMap(np.zeros(3)), Targets(3, np.arange(3)), HeldOutFolds(FOLDS - 1), coef, intercept, 50, float(N)
+    )
+    weight = np.where(np.arange(N) % 7 == 0, 0.0, WEIGHT)
+    whole = statistic.zero()
+    statistic.update(whole, Chunk(X, y=Y, weight=weight))
+    cut = sweep(as_rows(X, Y, weight=weight), statistic).total
+    assert len(cut["row"]) == 50
+    for name, values in whole.items():
+        assert_allclose(cut[name], values, rtol=1e-12)
+    rows = cut["row"].astype(int)
+    assert (weight[rows] > 0).all()
+    assert_array_equal(cut["truth"], Y[rows])
+    assert_allclose(cut["values"], np.einsum("nd,ndc->nc", X[rows], coef[FOLD[rows]]) + intercept[FOLD[rows]])
+
+
+def test_copies_of_a_group_are_held_out_together():
+    group = np.arange(N) // 6
+    fold = HeldOutFolds(FOLDS - 1).of(Chunk(X, group=group))
+    assert all(len(np.unique(fold[group == number])) == 1 for number in range(N // 6))
+    assert len(np.unique(fold)) == FOLDS
+
+
+def test_where_five_folds_do_not_fit_a_worker_one_is_held_out():
+    model = KernelRidgeClassifier(probability=True, **GIVEN)
+    five = model.fit(X, Y).fit_report()["calibration_rows"]
+    plan, limit = model.plan(X, Y), 10**8
+    size = model._statistic(model._fitted.basis, Targets(3, np.arange(3))).footprint(settings().block_rows)
+    base = {"bigkernel.worker-base-bytes": limit - size.work_bytes - 6 * size.partial_bytes}
+    with dask.config.set({"bigkernel.memory-limit-bytes": limit, **base}):
+        one = model.fit(X, Y)
+        assert one.fit_report()["calibration_rows"] == (FOLD == 0).sum()
+        assert one.plan(X, Y).task_bytes < plan.task_bytes
+    assert five == N
+    assert one.plan(X, Y).flops > KernelRidgeClassifier(**GIVEN).plan(X, Y).flops
+
+
+def test_a_fit_resumes_and_calibrates_again_for_another_penalty(tmp_path, make_corpus):
+    corpus = make_corpus(X, y=Y, classes=(0, 1, 2))
+    model = KernelRidgeClassifier(probability=True, **GIVEN)
+    with executing("serial", run=tmp_path / "run"):
+        first = model.fit(corpus).predict_proba(X)
+    with executing("serial", run=tmp_path / "run", resume=True):
+        again = model.fit(corpus)
+        assert again.fit_report()["sweep"]["resumed_segments"] > 0
+        assert_array_equal(again.predict_proba(X), first)
+    with executing("serial", run=tmp_path / "run", resume=True):
+        other = model.set_params(alpha=30.0).fit(corpus).predict_proba(X)
+    assert_array_equal(other, model.fit(corpus).predict_proba(X))
+    assert np.abs(other - first).max() > 1e-3
+
+
+def test_what_cannot_be_calibrated_is_refused_by_name():
+    assert not hasattr(KernelRidgeClassifier(), "predict_proba")
+    with pytest.raises(AttributeError) as told:
+        KernelRidgeClassifier(**GIVEN).fit(X, Y).predict_proba(X)
+    assert "probability=True" in str(told.value.__cause__)
+    model = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y)
+    assert not hasattr(model, "partial_fit")
+    late = KernelRidgeClassifier(**GIVEN).fit(X, Y).set_params(probability=True)
+    refused = {
+        "refit": model.refit,
+        "with_landmarks": lambda: model.with_landmarks(5),
+        "fitted with probability=False": lambda: late.predict_proba(X),
+        "solver='direct'": lambda: KernelRidgeClassifier(probability=True, solver="cg", **GIVEN).fit(X, Y),
+        "exact form": lambda: SweepSearchCV(KernelRidgeClassifier(probability=True), {"alpha": [1.0]}).fit(X, Y),
+    }
+    for words, call in refused.items():
+        with pytest.raises(ConfigError, match=words):
+            call()
+    assert model.set_params(probability=False).refit().predict(X).shape == (N,)
+
+
+def test_a_search_gives_a_model_with_probabilities():
+    search = SweepSearchCV(KernelRidgeClassifier(probability=True, **GIVEN), {"alpha": [1.0, 10.0]}).fit(X, Y)
+    wanted = KernelRidgeClassifier(probability=True, **GIVEN).set_params(**search.best_params_).fit(X, Y)
+    assert_allclose(search.best_estimator_.predict_proba(X), wanted.predict_proba(X), rtol=1e-7)
+
+
+@pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])
+def test_scores_of_probabilities_are_those_of_scikit_learn(make_corpus, y):
+    corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
+    model = KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
+    found, p = judge(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
+    assert found["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
+    brier = brier_score_loss(y, p, sample_weight=WEIGHT, scale_by_half=False)
+    assert found["brier"] == pytest.approx(brier, rel=1e-6)
+    best, right = p.max(axis=1), p.argmax(axis=1) == y
+    place = np.minimum((15 * best).astype(int), 14)
+    off = [abs((WEIGHT * (right - best))[place == number].sum()) for number in range(15)]
+    assert found["calibration_error"] == pytest.approx(sum(off) / WEIGHT.sum(), rel=1e-6)
+
+
+def test_commands_calibrate_and_tell_the_scores(run, make_corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_corpus(X, name="c", y=Y, classes=(0, 1, 2))
+    make_corpus(X, name="numbers", y=X[:, 0])
+    fitted = run(
+        "fit", "c", "m", "--landmarks", 20, "--probability", "--class-weight", "balanced", "--run", "r", "--json"
+    )
+    assert json.loads(fitted.stdout)["calibration_rows"] == N
+    scored = json.loads(run("score", "m", "c", "--json").stdout)
+    assert 0 < scored["log_loss"] < np.log(3)
+    assert 0 < scored["brier"] < 1
+    assert "Of its probabilities the log-loss is" in (tmp_path / "r" / "report.html").read_text()
+    for option in (["--probability"], ["--class-weight", "balanced"]):
+        assert option[0] in run("fit", "numbers", "n", "--landmarks", 20, *option, code=8).stderr
+
+
+def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
+    from bigkernel import load_model
+    from bigkernel.errors import ModelRejected
+
+    model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
+    save_model(model, tmp_path / "m")
+    assert_array_equal(load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))
+    model._fitted.calibration.__dict__["offset"] = None
+    save_model(model, tmp_path / "half")
+    with pytest.raises(ModelRejected, match="calibration is missing"):
+        load_model(tmp_path / "half")
