@@ -9,6 +9,7 @@ from .image_transforms import OrientationFeatures as OrientationFeatures
 from .jda import JDA as JDA
 from .linear import LinearRegression as LinearRegression
 from .linear import Ridge as Ridge
+from .logistic import KernelLogisticClassifier as KernelLogisticClassifier
 from .nystroem import Nystroem as Nystroem
 from .random_fourier import RandomFourier as RandomFourier
 from .ridge import KernelRidge as KernelRidge

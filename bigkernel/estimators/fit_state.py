@@ -110,6 +110,14 @@ class IterativeSolution(RidgeSolution):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class LogisticSolution(Solution):
+    """With the mean log-loss of training, and the number of steps."""
+
+    log_loss: float
+    iterations: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SpectralSolution(Solution):
     """With eigenvalues (s,), falling."""
 

@@ -1,0 +1,328 @@
+"""Kernel logistic regression: softmax on Nyström or random features, by sweeps that sum m×c numbers each.
+
+Shapes: m landmarks, r the rank of their core, c classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import ConfigError, Inaccurate
+from bigkernel.estimators import arithmetic
+from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.fit_state import Fitted, Inputs, IterativeFit, LogisticSolution, Problem
+from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.number_range import finite, solving
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact
+from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
+from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.kernels.functions import Kernel
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit, spent
+from bigkernel.solvers.logistic import Bound, Point, descend
+from bigkernel.solvers.ridge import Reduced, Whitening, centre, factorize, reduced
+from bigkernel.statistics.calibration import log_softmax, softmax
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.softmax_sums import SoftmaxStatistic
+from bigkernel.streaming.plan import Plan
+
+Array = NDArray[Any]
+_EXPECTED = 40  # sweeps of a descent
+
+
+@dataclass
+class _System:
+    """The objective as sweeps of rows, in whitened coordinates about the mean of the features.
+
+    Attributes
+    ----------
+    rows, targets, problem, whitening : of the fit
+    small : the moments in these coordinates
+    alpha : of both columns together, where there are two classes
+    words : by which the sweeps of a run are known
+    """
+
+    rows: Rows
+    targets: Targets
+    problem: Problem
+    whitening: Whitening
+    small: Reduced
+    alpha: float
+    words: str
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+    def bound(self) -> Bound:
+        """Of the Hessian."""
+        rows, condition = float(self.problem.statistics["rows"].sum()), self.whitening.condition
+        factor = factorize(self.small.G, 2 * self.alpha, n_rows=rows, condition=condition)
+        return Bound(factor, self.small.n)
+
+    def coefficients(self, theta: Array) -> tuple[Array, Array]:
+        """Over the columns of the map (m, c), and the intercept (c,), of Θ (r + 1, c)."""
+        W, b = theta[:-1], theta[-1]
+        return self.whitening.expand(W), b - self.small.mean @ W
+
+    def start(self, before: IterativeFit | None) -> Point:
+        """At the solution of another fit of the same columns; without one where all p are the classes' shares.
+
+        The moments give the gradient there: Σ w φ'(p − t) = −C, about the means.
+        """
+        small, r, c = self.small, len(self.small.mean), len(self.small.target_mean)
+        if before is not None:
+            W = self.whitening.reduce(before.basis.core() @ before.solution.coef)
+            theta = np.vstack([W, before.solution.intercept + small.mean @ W])
+            return Point(theta, *self.evaluate(theta))
+        shares = np.maximum(small.target_mean, 1e-12)
+        logarithms = np.log(shares / shares.sum())
+        loss = -small.n * float(small.target_mean @ logarithms)
+        return Point(np.vstack([np.zeros((r, c)), logarithms]), loss, np.vstack([-small.C, np.zeros(c)]))
+
+    def evaluate(self, theta: Array) -> tuple[float, Array]:
+        """The objective at Θ and its gradient, from a sweep."""
+        number = len(self.reports)
+        basis, (coef, intercept) = self.problem.basis, self.coefficients(theta)
+        statistic = SoftmaxStatistic(basis.features(), self.targets, coef, intercept, f"{number} of {self.words}")
+        swept = sweep(self.rows, statistic, what=f"logistic-{number}")
+        self.reports.append(swept.report())
+        total, W = swept.total, theta[:-1]
+        gradient = self.alpha * W - (self.whitening.reduce(total["U"]) - np.outer(self.small.mean, total["e"]))
+        return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
+
+
+class KernelLogisticClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, LandmarkEstimator):
+    """Kernel logistic regression: probabilities softmax(f), f = φᵀW + b on Nyström features φ of m landmarks.
+
+        min Σ w −log p_y + α/2 ‖W‖²,   the intercept b without penalty.
+
+    As scikit-learn's `LogisticRegression(C=1/alpha)` on the whitened kernel values of the landmarks (`Nystroem`); of
+    two classes W is one column there, and f₂ − f₁ here. One sweep sums m×m moments, which bound the Hessian; every step
+    after it is a sweep that sums m×c numbers: some 20 to 60, more where alpha is small (`solvers.logistic`). No
+    statistics are kept: there is no `partial_fit`, and `refit` and `with_landmarks` are refused.
+
+    Parameters
+    ----------
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    alpha : float > 0, default 1
+    n_landmarks : int or None
+        m. None: every row is a landmark, for some thousands of rows.
+    tol : float, default 1e-4
+        The share of the objective by which it may end above its least value, told by Newton's decrement with the
+        curvature that the steps have met.
+    max_iter : int, default 100
+        Most steps.
+    warm_start : bool, default False
+        Begin at the solution of the fit before, with its kernel and landmarks, where features and classes are the same.
+    class_weight : dict, "balanced" or None, as in `KernelRidgeClassifier`
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    dual_coef_ : (m, c), over the landmarks
+    intercept_ : (c,)
+    n_iter_ : int, steps
+    training_log_loss_ : float, mean over the rows, in nats
+    landmarks_, kernel_, rank_, alpha_, certificates_, skipped_rows_, n_features_in_
+        As in `KernelRidge`; of the certificates, `excess` is what the objective is above its least value as a share.
+
+    Warns
+    -----
+    Inaccurate
+        The objective is further than `tol` from its least value after `max_iter` steps.
+
+    References
+    ----------
+    Zhu & Hastie (JCGS 2005); Böhning (Ann. Inst. Stat. Math. 1992) for the bound.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, KernelLogisticClassifier
+    >>> X = np.linspace(0, 6, 300)[:, None]
+    >>> model = KernelLogisticClassifier(Gaussian(sigma=1.0), alpha=0.01, n_landmarks=12, random_state=0)
+    >>> bool(model.fit(X, np.sin(X[:, 0]) > 0).predict_proba([[1.5]])[0, 1] > 0.99)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KERNEL_CONSTRAINTS,
+        "alpha": [Interval(Real, 0, None, closed="neither")],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        **CLASS_WEIGHT,
+    }
+    state_schema = (
+        *LandmarkEstimator.state_schema,
+        *SOLUTION,
+        *OF_CLASSES,
+        Whole("n_iter_", "solution.iterations"),
+        PenaltyNumber("training_log_loss_", "solution.log_loss"),
+    )
+    n_iter_ = Fitted("solution.iterations")
+    training_log_loss_ = Fitted("solution.log_loss")
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: float = 1.0,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 100,
+        warm_start: bool = False,
+        class_weight: dict[Any, float] | str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.alpha = alpha
+        self.n_landmarks = n_landmarks
+        self.landmarks = landmarks
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.class_weight = class_weight
+        self.random_state = random_state
+
+    @property
+    def exact(self) -> bool:
+        """False: with every row a landmark the landmark form is exact."""
+        return False
+
+    @property
+    def has_witness(self) -> bool:
+        """False: the moments are a bound, and gradients are summed in float64."""
+        return False
+
+    def _choose(self, rows: Rows, *, look: bool) -> Array:
+        if self.n_landmarks is not None or not isinstance(self.landmarks, str):
+            return super()._choose(rows, look=look)
+        require_exact(type(self).__name__, len(rows))
+        return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""
+        return self._fit(X, y, sample_weight)
+
+    def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> Any:
+        before = self._fitted if self.warm_start and isinstance(self._fitted, IterativeFit) else None
+        if before is not None and not _alike(before.inputs, inputs):
+            before = None
+        if before is None:
+            basis, whitening, certificates = arithmetic.whitened(basis, choose=self.dtype == "auto")
+            certificates.warn()
+        else:
+            basis = before.basis
+            whitening = basis.whitening(warn=False)
+        problem, report = self.sweep(rows, targets, inputs, basis)
+        problem.require_labels()
+        small = centre(reduced(problem.moments, whitening), fit_intercept=True)
+        c = len(small.target_mean)
+        # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
+        alpha = float(self.alpha) * (2 if c == 2 else 1)
+        words = f"alpha={self.alpha!r}, tol={self.tol!r}, warm={before is not None}"
+        system = _System(rows, targets, problem, whitening, small, alpha, words)
+        with solving(self):
+            shares, end = self._descend(system, before)
+            coef, intercept = system.coefficients(end.theta)
+        penalty = alpha * float((end.theta[:-1] ** 2).sum()) / 2
+        loss = max(end.objective - penalty, 0.0) / small.n
+        rank, steps = whitening.rank, len(shares) - 1
+        solution = LogisticSolution(
+            coef=coef, intercept=intercept, rank=rank, alpha=float(self.alpha), log_loss=loss, iterations=steps
+        )
+        seconds = report["seconds"] + sum(one["seconds"] for one in system.reports)
+        told = {**report, "seconds": seconds, "sweeps": 1 + len(system.reports), "excess_by_step": shares}
+        return IterativeFit(
+            inputs=inputs,
+            basis=basis,
+            solution=finite(self, solution),
+            certificates={"excess": shares[-1], "iterations": steps, **basis.figures()},
+            sweep={**told, "tol": self.tol},
+            skipped_rows=report["skipped_rows"],
+            rows=int(problem.statistics["rows"].sum()),
+        )
+
+    def _descend(self, system: _System, before: IterativeFit | None) -> tuple[list[float], Point]:
+        """The excess after each step, relative to the objective, and the last point."""
+        with spent("solve"):
+            bound = system.bound()
+        shares: list[float] = []
+        for point in descend(system.start(before), bound, system.evaluate):
+            end = point
+            shares.append(end.excess / max(abs(end.objective), 1e-300))
+            said = f"step {len(shares) - 1} of at most {self.max_iter}: the objective is about {shares[-1]:.1g} of it"
+            emit(Note(f"{said} above its least value; {self.tol:g} is enough"))
+            if shares[-1] <= self.tol or len(shares) > self.max_iter:
+                break
+        if shares[-1] > self.tol:
+            warnings.warn(
+                f"after {len(shares) - 1} steps the objective is about {shares[-1]:.1g} of it above its least value, "
+                f"and tol={self.tol:g} was asked: take a larger max_iter, or a larger alpha",
+                Inaccurate,
+                stacklevel=5,
+            )
+        return shares, end
+
+    def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
+        plan = super()._planned(rows, targets, basis)
+        coef = np.broadcast_to(0.0, (basis.width, targets.width))
+        more = plan_sweep(rows, SoftmaxStatistic(basis.features(), targets, coef, coef[0], "plan"))
+        largest = max(plan, more, key=lambda one: one.task_bytes)
+        flops, size = plan.flops + _EXPECTED * more.flops, plan.bytes_read + _EXPECTED * more.bytes_read
+        return replace(largest, flops=flops, bytes_read=size)
+
+    def _require_moments(self, advice: str) -> Any:
+        raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")
+
+    def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> IterativeFit:
+        basis = self._restored_basis(inputs, parts["basis"])
+        return IterativeFit(inputs=inputs, basis=basis, solution=LogisticSolution(**parts["solution"]))
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def _predictor(self) -> Predictor:
+        return replace(super()._predictor(), logits=True)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input."""
+        return self._of_logits(X, softmax)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """The logarithms of `predict_proba`, finite where those are too small for a number."""
+        return self._of_logits(X, log_softmax)
+
+    def _of_logits(self, X: Any, function: Any) -> Any:
+        check_is_fitted(self)
+        values = self._values(X)
+        return values.map_blocks(function, dtype=np.float64) if isinstance(values, da.Array) else function(values)
+
+
+def _alike(one: Inputs, other: Inputs) -> bool:
+    """True where a solution for the one is a start for the other."""
+    assert one.classes is not None
+    assert other.classes is not None
+    return one.n_features == other.n_features and np.array_equal(one.classes, other.classes)

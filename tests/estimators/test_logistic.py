@@ -1,0 +1,109 @@
+"""Kernel logistic regression is scikit-learn's on the same features, streams, resumes, and says how far it came."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import cholesky, solve_triangular
+from sklearn.linear_model import LogisticRegression
+
+from bigkernel import Gaussian, KernelLogisticClassifier, SweepSearchCV, executing
+from bigkernel.errors import ConfigError, Inaccurate, ResumeMismatch
+
+rng = np.random.default_rng(4)
+N = 300
+X = rng.normal(size=(N, 3))
+Y = (X[:, 0] + 0.6 * rng.normal(size=N) > 0) + 1 * (X[:, 1] + 0.3 * rng.normal(size=N) > 0.8)
+WEIGHT = rng.uniform(0.2, 3, N)
+GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:25]}
+
+
+def dense(y, weight, alpha):
+    """Probabilities of the rows by scikit-learn, on the whitened kernel values of the landmarks."""
+    lower = cholesky(GIVEN["kernel"](X[:25]), lower=True)
+    features = solve_triangular(lower, GIVEN["kernel"](X[:25], X), lower=True).T
+    model = LogisticRegression(C=1 / alpha, tol=1e-12, max_iter=1000, solver="newton-cholesky")
+    return model.fit(features, y, weight).predict_proba(features)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+@pytest.mark.parametrize("y", [Y, Y > 0], ids=["three", "two"])
+@pytest.mark.parametrize("alpha", [10.0, 0.1])
+def test_it_is_logistic_regression_on_the_same_features(alpha, y, weight):
+    model = KernelLogisticClassifier(alpha=alpha, tol=1e-15, max_iter=300, **GIVEN).fit(X, y, weight)
+    assert_allclose(model.predict_proba(X), dense(y, weight, alpha), atol=1e-6)
+    assert_array_equal(model.predict(X), model.classes_[model.predict_proba(X).argmax(axis=1)])
+    assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), rtol=1e-10)
+    truth = np.searchsorted(model.classes_, y)
+    loss = -np.average(model.predict_log_proba(X)[np.arange(N), truth], weights=weight)
+    assert model.training_log_loss_ == pytest.approx(loss, rel=1e-6)
+
+
+def test_the_excess_that_is_told_is_what_is_left():
+    def objective(tol):
+        model = KernelLogisticClassifier(alpha=0.1, tol=tol, max_iter=300, **GIVEN).fit(X, Y)
+        core = GIVEN["kernel"](X[:25])
+        bent = (model.dual_coef_ * (core @ model.dual_coef_)).sum()
+        return N * model.training_log_loss_ + 0.1 * bent / 2, model
+
+    least, _ = objective(1e-14)
+    for tol in (1e-2, 1e-3, 1e-4):
+        reached, model = objective(tol)
+        assert model.certificates_["excess"] <= tol
+        assert reached / least - 1 < 4 * tol
+        assert len(model.fit_report()["sweep"]["excess_by_step"]) == model.n_iter_ + 1
+
+
+def test_with_every_row_a_landmark_it_needs_none_to_be_given():
+    model = KernelLogisticClassifier(Gaussian(1.5), tol=1e-10).fit(X[:60], Y[:60])
+    given = KernelLogisticClassifier(Gaussian(1.5), landmarks=X[:60], tol=1e-10).fit(X[:60], Y[:60])
+    assert_allclose(model.predict_proba(X), given.predict_proba(X), rtol=1e-6)
+
+
+def test_lazy_rows_give_the_same_and_every_executor_the_same_bits(make_corpus, small_steps):
+    model = KernelLogisticClassifier(tol=1e-10, **GIVEN)
+    corpus, wanted = make_corpus(X, y=Y, weight=WEIGHT, classes=(0, 1, 2)), model.fit(X, Y, WEIGHT).predict_proba(X)
+    found = []
+    for client in ("serial", "threads"):
+        with executing(client):
+            found.append(model.fit(corpus).predict_proba(X))
+    assert_array_equal(*found)
+    assert_allclose(found[0], wanted, atol=1e-6)
+    lazy = model.predict_proba(da.from_array(X, chunks=(70, 3)))
+    assert isinstance(lazy, da.Array)
+    assert_allclose(lazy.compute(), found[0], atol=1e-12)
+    assert model.plan(corpus).flops > 10 * N * 25 * 25
+
+
+def test_a_run_resumes_inside_the_steps(tmp_path, make_corpus):
+    corpus = make_corpus(X, y=Y, classes=(0, 1, 2))
+    model = KernelLogisticClassifier(**GIVEN)
+    with executing("serial", run=tmp_path / "run"):
+        first = model.fit(corpus).predict_proba(X)
+    assert (tmp_path / "run" / "logistic-1").is_dir()
+    with executing("serial", run=tmp_path / "run", resume=True):
+        assert_array_equal(model.fit(corpus).predict_proba(X), first)
+    assert model.fit_report()["sweep"]["resumed_segments"] > 0
+    with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatch, match="alpha"):
+        model.set_params(alpha=3.0).fit(corpus)
+
+
+def test_a_warm_start_takes_fewer_steps_to_the_same():
+    cold = KernelLogisticClassifier(alpha=0.1, tol=1e-9, max_iter=300, **GIVEN).fit(X, Y)
+    warm = KernelLogisticClassifier(alpha=0.12, tol=1e-9, max_iter=300, warm_start=True, **GIVEN).fit(X, Y)
+    warm.set_params(alpha=0.1).fit(X, Y)
+    assert warm.n_iter_ < cold.n_iter_
+    assert_allclose(warm.predict_proba(X), cold.predict_proba(X), atol=1e-3)
+    assert len(warm.fit(X, Y > 0).classes_) == 2  # other classes: from the start
+
+
+def test_what_it_does_not_do_is_refused_and_steps_that_are_too_few_are_told():
+    model = KernelLogisticClassifier(**GIVEN).fit(X, Y)
+    assert not hasattr(model, "partial_fit")
+    for call in (model.refit, lambda: model.with_landmarks(5)):
+        with pytest.raises(ConfigError, match="keeps no statistics"):
+            call()
+    with pytest.raises(ConfigError, match="GridSearchCV"):
+        SweepSearchCV(model, {"alpha": [1.0]}).fit(X, Y)
+    with pytest.warns(Inaccurate, match="after 2 steps"):
+        KernelLogisticClassifier(max_iter=2, **GIVEN).fit(X, Y)
