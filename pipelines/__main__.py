@@ -45,14 +45,14 @@ class _Table(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in PIPELINES.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        from bigkernel.engine.interrupts import exit_code, leave, terminable
+        from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
 
         try:
             with terminable():
                 return super().invoke(ctx)
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            leave(exit_code(error))
+            leave(INTERRUPTED)
         except Exception as error:
             # not imported here: `--help` need not wait for it
             ours = sys.modules.get("bigkernel.errors")

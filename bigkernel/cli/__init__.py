@@ -2,7 +2,7 @@
 
 Exit codes: 0 success; 1 an unexpected error; 2 wrong usage; 3 data that cannot be used; 4 a plan too large; 5 a run of
 another job; 6 stalled or cluster lost; 7 a model rejected; 8 a setting or cluster; 9 a run directory in use; 75
-interrupted by Ctrl-C and 143 by SIGTERM, but what was finished is kept.
+interrupted, but what was finished is kept.
 
 A command's module is imported when it is asked for: worker processes import this one again, and need none of them.
 """
@@ -20,7 +20,7 @@ import click
 
 import bigkernel
 from bigkernel.cli.said import say
-from bigkernel.engine.interrupts import exit_code, leave, terminable
+from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
 from bigkernel.errors import BigKernelError
 from bigkernel.storage.visible import visible
 
@@ -79,9 +79,9 @@ class Commands(click.Group):
         except BigKernelError as error:
             say(f"{type(error).__name__}: {error}", err=True)
             sys.exit(error.exit_code)
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt:
             say("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
-            leave(exit_code(error))
+            leave(INTERRUPTED)
 
 
 @contextmanager
@@ -111,6 +111,5 @@ def main() -> None:
     bigkernel score  digits.model test.corpus
 
     Exit codes: 0 success, 1 unexpected, 2 usage, 3 data, 4 plan too large, 5 resume mismatch, 6 stalled, 7 model
-    rejected, 8 setting or cluster, 9 run in use, 75 interrupted, 143 by SIGTERM
-    (--resume goes on).
+    rejected, 8 setting or cluster, 9 run in use, 75 interrupted (--resume goes on).
     """

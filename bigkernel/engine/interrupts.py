@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-INTERRUPTED, TERMINATED = 75, 128 + int(signal.SIGTERM)  # exit codes
+INTERRUPTED = 75  # exit code: to be gone on with, whether Ctrl-C or SIGTERM asked
 GRACE_SECONDS = 4.0  # after SIGTERM, for segments under way; or `bigkernel.grace-seconds`, if that is less
 LAST_SECONDS = 9.0  # from SIGTERM, or a second Ctrl-C, to the end of the process
 SEGMENT_THREADS = "bigkernel-segment"
@@ -25,11 +25,6 @@ SEGMENT_THREADS = "bigkernel-segment"
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM)."""
-
-
-def exit_code(error: KeyboardInterrupt) -> int:
-    """143 after SIGTERM, 75 after Ctrl-C."""
-    return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
 
 
 def patience(error: BaseException, grace_seconds: float) -> float:
@@ -93,7 +88,7 @@ def _heard_at_once() -> Iterator[None]:
 
 def _hear(signals: socket.socket) -> None:
     """End the process `LAST_SECONDS` after SIGTERM or a second Ctrl-C, unless the block ends before."""
-    interrupts, code, deadline = 0, INTERRUPTED, float("inf")
+    interrupts, deadline = 0, float("inf")
     with signals:
         while True:
             left = deadline - time.monotonic()
@@ -101,12 +96,11 @@ def _hear(signals: socket.socket) -> None:
             try:
                 heard = signals.recv(64)
             except TimeoutError:
-                end_now(code)
+                end_now(INTERRUPTED)
             if not heard:
                 return
             interrupts += heard.count(signal.SIGINT)
-            code = TERMINATED if signal.SIGTERM in heard else code
-            if code == TERMINATED or interrupts > 1:
+            if signal.SIGTERM in heard or interrupts > 1:
                 deadline = min(deadline, time.monotonic() + LAST_SECONDS)
 
 

@@ -11,7 +11,7 @@ soon as the data lie far from 0. A parameter left at "scale" is set from the spr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -252,7 +252,9 @@ STORED = KERNELS | {k.name: k for k in (Sum, Product, Scaled, OnColumns, Precomp
 """The closed table of kernels that a model file may name."""
 
 
-def as_kernel(kernel: Kernel | str, *, gamma: float | None = None, degree: int = 3, coef0: float = 1.0) -> Kernel:
+def as_kernel(
+    kernel: Kernel | Callable[..., Any] | str, *, gamma: float | None = None, degree: int = 3, coef0: float = 1.0
+) -> Kernel:
     """A kernel object from itself, a function, or one of scikit-learn's names, with scikit-learn's parameters.
 
     "rbf" (or "gaussian"), "laplacian", "linear", "polynomial" (or "poly"), "sigmoid", and "matern"; "chi2",

@@ -122,7 +122,7 @@ def chaos(
     3. After each round: are all arrays of the model the undisturbed ones (by
        SHA-256)? Was no finished segment computed again, none lost, and at most
        one for each worker begun again after a driver's death? Are all
-       processes, half-written files and locks gone? Did SIGTERM give 143?
+       processes, half-written files and locks gone? Did SIGTERM give 75?
 
     No round begins when --minutes are over; the last one is finished, and there is at least one that had all of this.
     Every wait is bounded: a fit that hangs is killed and counts as a failure. --seed fixes the moments and victims that

@@ -37,7 +37,7 @@ REPLACED_SECONDS = TTL_SECONDS + 30.0  # the longest that a frozen or a dead wor
 GONE_SECONDS = 15.0  # for the workers of a dead driver to notice
 EXIT_SECONDS = 60.0  # for a driver to end after SIGTERM: it waits for the segments under way
 MOST_MORE = 4  # segments of each worker that a driver may still see finished after a signal to end
-TERMINATED = 143
+INTERRUPTED = 75
 DEATHS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)  # of the drivers of a round
 
 
@@ -293,7 +293,7 @@ class Round:
 
     def _bury(self, driver: Driver, code: int, ended: str) -> None:
         """Look at what a driver that is dead has left: its exit code, its processes, its run."""
-        wanted = {"finished": 0, "SIGTERM": TERMINATED, "SIGKILL": -int(signal.SIGKILL)}[ended]
+        wanted = {"finished": 0, "SIGTERM": INTERRUPTED, "SIGKILL": -int(signal.SIGKILL)}[ended]
         if code != wanted:
             raise Trouble(f"driver {len(self.record.drivers)} ({ended}) has exit code {code}, expected {wanted}")
         self._look(driver)

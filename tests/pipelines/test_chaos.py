@@ -58,10 +58,10 @@ def test_a_fit_whose_processes_are_killed_and_frozen_gives_the_same_model(tmp_pa
     mine = [event for event in told if event.get("round") == "1"]
     assert [event["seconds"] for event in told] == sorted(event["seconds"] for event in told)
     exits = [event["code"] for event in mine if event["event"] == "exit"]
-    assert sorted(exits[:-1]) == [-9, -9, -9, 143]
+    assert sorted(exits[:-1]) == [-9, -9, -9, 75]
     assert exits[-1] == 0
     deaths = [event["signal"] for event in mine if event["event"] == "death"]
-    assert [{"SIGKILL": -9, "SIGTERM": 143}[name] for name in deaths] == exits[:-1]
+    assert [{"SIGKILL": -9, "SIGTERM": 75}[name] for name in deaths] == exits[:-1]
     assert sum(event["event"] == "kill" for event in mine) == len(record["kills"])
     assert any("left its lock" in event["text"] for event in mine if event["event"] == "incident")
 
