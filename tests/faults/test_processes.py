@@ -344,7 +344,7 @@ def same_model(a, b):
         (signal.SIGKILL, -9, "threads"),
         (signal.SIGINT, 75, "threads"),
         pytest.param(signal.SIGKILL, -9, "local", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 143, "local", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 75, "local", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),
     ],
 )
