@@ -169,6 +169,10 @@ CASES = {
         ),
     ),
     "search, semi-supervised": ((12_000, 50, "float32", 4, 6000), searched(SSSLClassifier, n_components=50)),
+    "search, conjugate gradients": (
+        (12_000, 50, "float32", 20, 6000),
+        searched(KernelRidgeClassifier, solver="cg", tol=0.1),
+    ),
     "scores": ((60_000, 40, "float32", 0, 20_000), scored),
     "deviations": ((60_000, 8, "float64", 0, 40_000), spread),
 }
