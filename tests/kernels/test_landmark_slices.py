@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from bigkernel import Gaussian, Laplacian, Linear, Matern, OnColumns, Pairwise, Polynomial, Sigmoid
 from bigkernel.errors import DataError
 from bigkernel.kernels import landmark_slices
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
@@ -29,6 +29,9 @@ KERNELS = [
     Linear(),
     Polynomial(3, 0.1, 1.0),
     Sigmoid(0.05, 0.1),
+    Gaussian(2.0) + 0.5 * Linear() * Matern(2.0, 0.5),
+    OnColumns(Laplacian(0.2), [0, 3]) * OnColumns(Linear() + Gaussian(1.0), [1, 2, 4]),
+    Pairwise("cosine"),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 either = pytest.mark.parametrize(("dtype", "error"), [("float32", 2e-5), ("float64", 1e-12)])
