@@ -3,7 +3,7 @@
 Bytes for m landmarks among n rows of d features, n at least 2m, beside 16nd for the rows and strips of a fixed size:
 
     "rpcholesky"   8nm, the factor F of K̂ = FFᵀ: 16m² where n = 2m; half of that in float32
-    "leverage"     8m², the matrix of a dictionary of at most m rows (of about m/2: 2m²)
+    "leverage"     8m², the matrix of a dictionary of at most m rows (0.7m: 4m²)
 
 "k-means" takes no m×m matrix, and "uniform" takes the landmarks alone. How many rows are looked at does not depend on
 what is free: the landmarks are the same on every machine on which they can be chosen.

@@ -156,7 +156,7 @@ def recursive_leverage(kernel: Kernel, X: Array, count: int, rng: np.random.Rand
 
     The scores come from a dictionary that was drawn with those of half of the rows, and so on down to few of them. The
     ridge of a level is what the k = m/(4 log m) leading directions of its dictionary leave, over k. About n·m²/4 work;
-    dictionaries have about m/2 rows, and their matrix takes 2m² bytes.
+    dictionaries have m/2 to 0.7m rows, whose matrix takes 2m² to 4m² bytes, and a spectrum of it is most of the time.
 
     Parameters
     ----------

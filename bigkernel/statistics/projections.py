@@ -48,5 +48,6 @@ class Projection:
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
-        mapped: Array = self.predictor.values(Chunk(x, block_rows=max(1, len(x)))).astype(x.dtype, copy=False)
+        # in blocks of its own: x may be a whole array
+        mapped: Array = self.predictor.values(Chunk(x)).astype(x.dtype, copy=False)
         return mapped

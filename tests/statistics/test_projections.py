@@ -1,5 +1,7 @@
 """Projections as row maps: the same values in any blocks, and what follows them sees rows of the new width."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -48,6 +50,18 @@ def test_a_projection_of_float32_rows_is_float32(projection, rng):
     found = projection.apply(X.copy())
     assert found.dtype == np.float32
     assert_allclose(found, dense(projection, X.astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_whole_array_takes_no_more_buffers_than_a_block(rng):
+    features = LandmarkMap(Gaussian(1.5), rng.normal(size=(400, D)), np.dtype(np.float64))
+    wide, X = Projection(D, Predictor(features, rng.normal(size=(400, R)), np.zeros(R))), rng.normal(size=(20_000, D))
+    tracemalloc.start()
+    found = wide.apply(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < found.nbytes + wide.predictor.work_bytes(2048) + 2**20
+    assert peak < 0.3 * 8 * len(X) * 400  # of all kernel values
+    assert_allclose(found[::999], dense(wide, X[::999]), rtol=1e-10, atol=1e-12)
 
 
 def test_rows_of_another_width_are_refused_before_anything_is_read(projection, rng):
