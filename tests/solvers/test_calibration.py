@@ -63,6 +63,14 @@ def test_what_tells_classes_apart_or_nothing_at_all_gives_finite_numbers(c, spre
         assert_allclose(shares, 1 / c, atol=0.02)
 
 
+@pytest.mark.parametrize("c", [2, 4])
+def test_values_that_are_wrong_about_rows_held_out_keep_their_order(c):
+    truth = np.arange(40) % c
+    found = fit_softmax(-np.eye(c)[truth] + 0.1 * rng.normal(size=(40, c)), truth, np.ones(40))
+    assert (found.scale > 0).all()
+    assert_allclose(np.exp(log_softmax(found.logits(np.eye(c)), axis=1)), 1 / c, atol=0.05)
+
+
 def test_without_any_row_probabilities_are_equal():
     found = fit_softmax(np.zeros((0, 3)), np.zeros(0), np.zeros(0))
     assert_allclose(found.logits(rng.normal(size=(4, 3))), 0)
