@@ -276,7 +276,8 @@ class KernelLogisticClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, Cla
             shares.append(end.excess / max(abs(end.objective), 1e-300))
             said = f"step {len(shares) - 1} of at most {self.max_iter}: the objective is about {shares[-1]:.1g} of it"
             emit(Note(f"{said} above its least value; {self.tol:g} is enough"))
-            if shares[-1] <= self.tol or len(shares) > self.max_iter:
+            # a large penalty leaves little of the objective to gain, and all of what tells classes apart
+            if (shares[-1] <= self.tol and len(shares) > 1) or len(shares) > self.max_iter:
                 break
         if shares[-1] > self.tol:
             warnings.warn(

@@ -54,6 +54,12 @@ def test_the_excess_that_is_told_is_what_is_left():
         assert len(model.fit_report()["sweep"]["excess_by_step"]) == model.n_iter_ + 1
 
 
+def test_a_large_penalty_still_tells_classes_apart():
+    model = KernelLogisticClassifier(alpha=1e6, **GIVEN).fit(X, Y > 0)
+    assert_allclose(model.predict_proba(X), dense(Y > 0, None, 1e6), atol=1e-6)
+    assert model.n_iter_ >= 1
+
+
 def test_with_every_row_a_landmark_it_needs_none_to_be_given():
     model = KernelLogisticClassifier(Gaussian(1.5), tol=1e-10).fit(X[:60], Y[:60])
     given = KernelLogisticClassifier(Gaussian(1.5), landmarks=X[:60], tol=1e-10).fit(X[:60], Y[:60])
