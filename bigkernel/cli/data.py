@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigkernel.cli.options import json_option
+from bigkernel.cli.said import say
 from bigkernel.errors import DataError, ModelRejected
 from bigkernel.monitor.terminal.figures import show
 
@@ -90,6 +91,8 @@ def check(path: str, every: bool, as_json: bool) -> None:
                     damaged.append(looked.damage)
                     if not every:
                         raise looked.damage
+                    if not as_json:
+                        say(f"damaged: {looked.damage}")  # as it is found: a large store takes hours
                 update(looked.done, looked.total)
         if kind == "model" and not damaged:
             load_model(path)
@@ -99,7 +102,7 @@ def check(path: str, every: bool, as_json: bool) -> None:
             "protection": protections(path, kind),
             "arrays": names,
             "chunks_read": parts,
-            "damaged": [str(error) for error in damaged],
+            "damaged": [str(error) for error in damaged] if as_json else len(damaged),
             "seconds": time.perf_counter() - start,
         }
         if not damaged:

@@ -345,6 +345,11 @@ def test_the_command_ends_with_3_or_7_at_the_first_damage_or_names_all(corpus, t
     assert (code, report["sound"], report["chunks_read"]) == (3, False, 30)
     assert [text.split(": ")[1][:13] for text in report["damaged"]] == ["chunk c/3/0 (", "chunk c/9 (ro"]
     assert "2 of 30 chunks are damaged" in errors
+    told = CliRunner().invoke(main, ["check", corpus.path, "--all"]).stdout
+    assert [line.partition("chunk ")[2][:6] for line in told.splitlines() if line.startswith("damaged: ")] == [
+        "c/3/0 ",
+        "c/9 (r",
+    ]
     flip(chunks_of(tmp_path / "model" / "0.dual_coef_")[0], 40)
     for options in ([], ["--all"]):
         code, _, errors = run_check(tmp_path / "model", *options)
