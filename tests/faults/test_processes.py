@@ -387,13 +387,17 @@ def alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path):
+@pytest.mark.parametrize(
+    "signal_, code, said",
+    [(signal.SIGTERM, 143, r", for up to 4 s\n"), (signal.SIGINT, 75, r"; Ctrl-C again to stop\n")],
+)
+def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path, signal_, code, said):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
     driver = start(words, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 2, "two segments")
-    driver.process.send_signal(signal.SIGTERM)
-    assert driver.wait() == 75
-    assert re.search(r"finishing \d segments?, for up to 4 s", driver.errors())
+    driver.process.send_signal(signal_)
+    assert driver.wait() == code
+    assert re.search(rf"finishing \d segments?{said}", driver.errors())
     listing = start(["runs", "run"], COLUMNS="80")
     assert listing.wait() == 0, listing.errors()
     text = listing.out.read_text()
