@@ -389,7 +389,7 @@ def alive(process):
 
 @pytest.mark.parametrize(
     "signal_, code, said",
-    [(signal.SIGTERM, 143, r", for up to 4 s\n"), (signal.SIGINT, 75, r"; Ctrl-C again to stop\n")],
+    [(signal.SIGTERM, 75, r", for up to 4 s\n"), (signal.SIGINT, 75, r"; Ctrl-C again to stop\n")],
 )
 def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path, signal_, code, said):
     words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
