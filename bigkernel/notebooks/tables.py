@@ -185,9 +185,10 @@ def _is_table(value: Any) -> bool:
 
 def _search(search: Any) -> Markup:
     """The best candidates of a search, its plan, and scikit-learn's picture of the estimator."""
+    from sklearn import get_config
     from sklearn.utils import estimator_html_repr
 
-    diagram = Markup(estimator_html_repr(search))
+    diagram = Markup(estimator_html_repr(search) if get_config()["display"] == "diagram" else "")
     results = getattr(search, "cv_results_", None)
     if results is None:
         return diagram

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import dask
 import numpy as np
 import zarr
+from dask.utils import is_dataframe_like
 from numpy.typing import NDArray
 
 from bigkernel.config import settings
@@ -203,6 +204,8 @@ def _piece(name: str, X: Any, columns: Mapping[str, Any]) -> _Piece:
         X = X.reshape(X.shape[0], shape[0] * shape[1])
     if isinstance(X, Corpus):
         shape = X.info.image_shape
+    if is_dataframe_like(X) and (text := [f"{key}: {kind}" for key, kind in X.dtypes.items() if not _is_numeric(kind)]):
+        raise DataError(f"{name}: columns that are no numbers ({', '.join(text[:5])}); drop them or encode them")
     y = columns.get("y")
     y = None if y is None else unwrapped(y, "y") if _is_lazy(y) else np.asarray(y)
     if y is not None and y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
@@ -214,6 +217,11 @@ def _piece(name: str, X: Any, columns: Mapping[str, Any]) -> _Piece:
             raise DataError(f"y: expected {len(rows)} labels to go with {name}, found shape {y.shape}")
         rows = replace(rows, columns={key: source for key, source in rows.columns.items() if key != "y"}, classes=())
     return _Piece(rows, y, shape)
+
+
+def _is_numeric(dtype: Any) -> bool:
+    """Tell if a column of a frame holds numbers, be they NumPy's, pandas' own or Arrow's."""
+    return getattr(dtype, "kind", "O") in "biuf"
 
 
 def _parted(piece: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from sklearn import config_context
 
 from bigkernel import DICA, KernelRidge, Ridge, SweepSearchCV, UnitNormalizer, executing, write_corpus
 from bigkernel.engine.rows import as_rows
@@ -116,3 +117,5 @@ def test_a_search_shows_its_best_candidates_above_the_picture_of_its_estimator()
     assert cells[2].startswith(f"{search.best_score_:.5g} ± ")
     assert len(cells) == 3 * 6
     assert "KernelRidge" in diagram
+    with config_context(display="text"):
+        assert search._repr_mimebundle_()["text/html"] == f"{table}</div>"

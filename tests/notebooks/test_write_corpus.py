@@ -84,7 +84,7 @@ REFUSED = {
     "classes of two kinds": (lambda: (X, CODES), {"classes": [0, "b"]}, "all of one kind"),
     "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "have 6 pixels, rows 4"),
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), {}, r"the first are \[7\]"),
-    "text": (lambda: (FRAME.assign(t="x"),), {}, "expected numbers, found dtype object"),
+    "text": (lambda: (FRAME.assign(t="x"),), {}, r"columns that are no numbers \(t: \w+\)"),
     "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "piece 1 of X: rows of 2 features"),
     "pieces without labels": (lambda: (iter([(X, CODES), X]),), {}, "no column; the first piece had 4 with y"),
     "labels of two kinds": (lambda: (iter([(X, CODES), (X, X[:, 0])]),), {}, "labels of float64, the first had int64"),
