@@ -25,6 +25,7 @@ from bigkernel.engine.sources import (
     DaskSource,
     NumpySource,
     Source,
+    SparseSource,
     ZarrSource,
     source_of,
     state_of,
@@ -85,7 +86,7 @@ class Rows:
     @property
     def in_memory(self) -> bool:
         """True where the rows are in this process already, so that no cluster helps."""
-        return isinstance(self.x, NumpySource)
+        return isinstance(self.x, NumpySource | SparseSource)
 
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""

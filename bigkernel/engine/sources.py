@@ -15,7 +15,9 @@ import numpy as np
 import zarr
 from distributed import futures_of
 from numpy.typing import NDArray
+from scipy import sparse
 
+from bigkernel.config import settings
 from bigkernel.engine.frames import unwrapped
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
@@ -98,6 +100,43 @@ class NumpySource(Changeable):
 
     def fingerprint(self) -> str:
         return zarr_arrays.digest({"values": self.values})
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSource(Source):
+    """Rows `offset` and up of a sparse matrix in memory, in SciPy's CSR; those that are read become dense.
+
+    Its pieces are so small that a dense one fits where a chunk of a store does.
+    """
+
+    values: Any
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.values.dtype
+        return dtype
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        n, d = self.shape
+        rows = max(1, settings().chunk_bytes // max(1, d * self.dtype.itemsize))
+        return (*range(0, n, rows), n)
+
+    def read(self, start: int, stop: int) -> Array:
+        dense: Array = self.values[start - self.offset : stop - self.offset].toarray()
+        return dense
+
+    def part(self, start: int, stop: int) -> Source:
+        return SparseSource(self.values[start - self.offset : stop - self.offset], start)
+
+    def fingerprint(self) -> str:
+        parts = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
+        return zarr_arrays.digest({**parts, "shape": np.array(self.shape)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +277,8 @@ def window(source: Source, start: int, stop: int) -> Source:
     """Rows start … stop of a source as a source of their own."""
     if isinstance(source, NumpySource):
         return NumpySource(source.read(start, stop))
+    if isinstance(source, SparseSource):
+        return SparseSource(source.values[start:stop])
     if isinstance(source, DaskSource):
         return DaskSource(source.array[start:stop])
     return Window(source, start, stop - start)
@@ -281,6 +322,8 @@ def source_of(values: Any, name: str) -> Source:
         source: Source = DaskSource(values)
     elif isinstance(values, zarr.Array):
         source = ZarrSource(foreign=values)
+    elif sparse.issparse(values):
+        source = SparseSource(values.tocsr())
     else:
         masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
         if masked is not None and masked.any():

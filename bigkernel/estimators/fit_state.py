@@ -317,6 +317,11 @@ class StatefulEstimator(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _require(self, name: str) -> Any:
         """The fit; `AttributeError` before it."""
         if self._fitted is None:

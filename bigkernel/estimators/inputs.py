@@ -74,7 +74,9 @@ def validated_weight(sample_weight: Any, X: Array) -> Any:
 def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
     """scikit-learn's validation, its refusals of values as ours (which are ValueErrors too)."""
     try:
-        return validate_data(estimator, unwrapped(data[0], "X"), *data[1:], dtype=DTYPES, **options)
+        return validate_data(
+            estimator, unwrapped(data[0], "X"), *data[1:], dtype=DTYPES, accept_sparse="csr", **options
+        )
     except ValueError as error:
         X = data[0]
         bad = np.zeros(0, np.int64)

@@ -1,0 +1,85 @@
+"""Sparse rows in memory: every estimator gives the bits of the same rows when they are dense, a piece at a time."""
+
+import dask
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Linear,
+    LinearRegression,
+    Nystroem,
+    Ridge,
+    SSSLClassifier,
+    SweepSearchCV,
+    UnitNormalizer,
+    sweep,
+)
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import DataError
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.statistics.moments import MomentStatistic, Targets
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(240, 12)) * (RNG.random((240, 12)) < 0.6)
+y = X[:, 0] + X[:, 1] * X[:, 2]
+labels = (y > 0).astype(int)
+MODELS = {
+    "exact": (KernelRidge(Gaussian(2.0), alpha=0.1), y),
+    "landmarks": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=30, random_state=0), y),
+    "classes": (KernelRidgeClassifier(Gaussian(2.0), alpha=0.1, n_landmarks=30, random_state=0), labels),
+    "semi-supervised": (
+        SSSLClassifier(Gaussian(2.0), n_landmarks=30, random_state=0),
+        np.where(X[:, 3] > 0, -1, labels),
+    ),
+    "ridge": (Ridge(alpha=0.1), y),
+    "least squares": (LinearRegression(), y),
+    "a pipeline": (make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(1.0), n_landmarks=30, random_state=0)), y),
+    "a search": (SweepSearchCV(KernelRidge(Gaussian(1.0), n_landmarks=30, random_state=0), {"alpha": [0.1, 1.0]}), y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix])
+@pytest.mark.parametrize("model, target", MODELS.values(), ids=MODELS)
+def test_fits_and_predictions_are_those_of_dense_rows(model, target, kind):
+    dense = model.fit(X, target).predict(X)
+    found = model.fit(kind(X), target).predict(kind(X))
+    assert isinstance(found, np.ndarray)
+    assert_array_equal(found, dense)
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_a_piece_at_a_time_becomes_dense(executor, monkeypatch):
+    rows, pieces = as_rows(sparse.csr_array(X), y), []
+    whole = sparse.csr_array.toarray
+    monkeypatch.setattr(sparse.csr_array, "toarray", lambda self: pieces.append(self.shape[0]) or whole(self))
+    statistic = MomentStatistic(LandmarkMap(Gaussian(2.0), X[:20], np.dtype("f8")), Targets(1))
+    with dask.config.set({"bigkernel.chunk-bytes": 2048, "bigkernel.min-segments": 3}):
+        found = sweep(rows, statistic, client=executor).total
+        assert max(pieces) <= 2048 // (12 * 8)
+        dense = sweep(as_rows(X, y), statistic, client=executor).total
+    np.testing.assert_allclose(found["G"], dense["G"], rtol=1e-12)
+
+
+def test_transforms_are_dense_and_columns_by_themselves_sparse_too():
+    features = Nystroem(Linear(), n_components=5, random_state=0).fit_transform(sparse.csr_array(X))
+    assert isinstance(features, np.ndarray)
+    model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0)
+    for part in (slice(0, 100), slice(100, 240)):
+        model.partial_fit(sparse.csr_array(X[part]), y[part])
+    assert model.predict(sparse.csr_array(X[:5])).shape == (5,)
+    assert model.predict(X[:5]).shape == (5,)
+
+
+def test_what_cannot_be_read_is_refused_by_name():
+    bad = X.copy()
+    bad[7, 2] = np.nan
+    with pytest.raises(DataError, match="NaN"):
+        KernelRidge().fit(sparse.csr_array(bad), y)
+    with pytest.raises(DataError, match=r"expected numbers"):
+        as_rows(sparse.csr_array(X * 1j))
