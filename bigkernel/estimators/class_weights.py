@@ -68,6 +68,15 @@ class ClassWeighted:
 
     def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Any) -> Any:
         """See `RowsEstimator.adopt`."""
+        self._require_own_weights(rows)
+        return super().adopt(rows, targets, inputs, basis, problem)  # type: ignore[misc]
+
+    def adopt_descent(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, start: Any) -> Any:
+        """See `ChoosesSolver.adopt_descent`."""
+        self._require_own_weights(rows)
+        return super().adopt_descent(rows, targets, inputs, basis, start)  # type: ignore[misc]
+
+    def _require_own_weights(self, rows: Rows) -> None:
         weight = rows.columns.get("weight")
         words = weight.words if isinstance(weight, ClassWeightSource) else ""
         if words != self._words():
@@ -75,7 +84,6 @@ class ClassWeighted:
                 f"class_weight: the rows of the search were weighed with {words or None}, and this candidate has "
                 f"{self.class_weight!r}; search once for each class_weight"
             )
-        return super().adopt(rows, targets, inputs, basis, problem)  # type: ignore[misc]
 
     def _words(self) -> str:
         return "" if self.class_weight is None else repr(self.class_weight)

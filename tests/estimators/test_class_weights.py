@@ -4,6 +4,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.utils.class_weight import compute_class_weight
 
 from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV, XNVClassifier
@@ -86,10 +87,12 @@ def test_partial_fit_adds_rows_that_weigh_by_class():
         KernelRidgeClassifier(class_weight="balanced", **GIVEN).partial_fit(X, CODES)
 
 
-def test_a_search_weighs_the_classes_of_all_candidates():
+@pytest.mark.parametrize("solver", ["direct", "cg"])
+def test_a_search_weighs_the_classes_of_all_candidates(solver):
     grid, of_rows = {"alpha": [0.1, 10.0]}, WEIGHT * np.array([0.5, 2, 3])[CODES]
-    found = SweepSearchCV(KernelRidgeClassifier(class_weight=TABLE, **GIVEN), grid).fit(X, CODES, sample_weight=WEIGHT)
-    wanted = SweepSearchCV(KernelRidgeClassifier(**GIVEN), grid).fit(X, CODES, sample_weight=of_rows)
+    weighed = KernelRidgeClassifier(class_weight=TABLE, solver=solver, tol=1e-6, **GIVEN)
+    found = SweepSearchCV(weighed, grid).fit(X, CODES, sample_weight=WEIGHT)
+    wanted = SweepSearchCV(clone(weighed).set_params(class_weight=None), grid).fit(X, CODES, sample_weight=of_rows)
     assert_allclose(found.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"], rtol=1e-9)
     assert_array_equal(found.best_estimator_.predict(X), wanted.best_estimator_.predict(X))
 
@@ -112,6 +115,8 @@ def test_weights_that_are_none_are_refused_by_name(given, kind, words):
 def test_a_search_refuses_what_one_weighing_of_the_rows_cannot_serve():
     several = SweepSearchCV(KernelRidgeClassifier(**GIVEN), {"class_weight": [None, "balanced"], "alpha": [1.0, 2.0]})
     exact = SweepSearchCV(KernelRidgeClassifier(class_weight=TABLE), {"alpha": [1.0]})
-    for search in (several, exact):
+    chosen = KernelRidgeClassifier(solver="cg", **GIVEN)
+    by_descents = SweepSearchCV(chosen, [{"class_weight": [None], "alpha": [1e5]}, {"class_weight": [TABLE]}])
+    for search in (several, exact, by_descents):
         with pytest.raises(ConfigError, match="class_weight"):
             search.fit(X, CODES)
