@@ -187,7 +187,7 @@ def test_a_score_with_a_run_is_kept_and_resumed(here, run):
         assert other | {"seconds": 0} == first | {"seconds": 0}
     facts = gather("r")
     assert [sweep.name for sweep in facts.sweeps] == ["score"]
-    assert facts.attempts[1].job["sweeps"][0]["segments_resumed"] == facts.sweeps[0].segments
+    assert len(facts.attempts) == 1  # the second only told what the first had found
     assert "Scored on the 100 labelled rows" in (here / "r" / "report.html").read_text()
     assert "resume it or choose another" in run("score", "a.model", "test.corpus", "--run", "r", code=3).stderr
 

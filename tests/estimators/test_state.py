@@ -20,6 +20,7 @@ from bigkernel import (
     XNV,
     ARTLClassifier,
     Gaussian,
+    KernelLogisticClassifier,
     KernelRidge,
     KernelRidgeClassifier,
     LinearRegression,
@@ -36,7 +37,7 @@ from bigkernel import (
     XNVClassifier,
     estimators,
 )
-from bigkernel.estimators.fit_state import ExactFit, MomentFit, StatefulEstimator
+from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, StatefulEstimator
 
 rng = np.random.default_rng(5)
 N, D = 60, 4
@@ -55,6 +56,7 @@ FITS = {
     "krr of given landmarks": (KernelRidge(**GIVEN), (Y,)),
     "krr of random features": (KernelRidge(landmarks="fourier", **DRAWN), (Y,)),
     "classifier": (KernelRidgeClassifier("laplacian", **DRAWN), (LABELS,)),
+    "logistic": (KernelLogisticClassifier(Gaussian(1.4), **DRAWN), (LABELS,)),
     "sssl": (SSSL(n_components=5, **DRAWN), (Y,)),
     "sssl exact": (SSSLClassifier(n_components=5), (PARTLY,)),
     "sssl aligned": (SSSLClassifier(n_components=5, eigenfunctions="aligned", n_rounds=2, **DRAWN), (PARTLY,)),
@@ -113,7 +115,8 @@ def test_the_state_of_an_estimator_is_one_value(name):
     model, given = FITS[name]
     model = clone(model).fit(X, *given)
     assert set(vars(model)) - set(model.get_params()) == {"n_features_in_", "_fitted"}
-    assert isinstance(model._fitted, ExactFit if "exact" in name else MomentFit) or name == "nystroem"
+    kind = IterativeFit if name == "logistic" else ExactFit if "exact" in name else MomentFit
+    assert isinstance(model._fitted, kind) or name == "nystroem"
     for attribute in ("landmarks_", "dual_coef_", "coef_", "statistics_"):
         if hasattr(model, attribute):
             with pytest.raises(AttributeError, match=r"."):
