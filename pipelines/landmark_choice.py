@@ -22,7 +22,7 @@ from sklearn.preprocessing import normalize
 from bigkernel import Gaussian, KernelRidgeClassifier
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.charts import Curve, curves

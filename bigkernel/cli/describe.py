@@ -27,7 +27,8 @@ from bigkernel.estimators import (
     UnitNormalizer,
     XNVClassifier,
 )
-from bigkernel.kernels.functions import KERNELS, Kernel
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import KERNELS
 from bigkernel.storage.corpus import Corpus
 
 

@@ -252,7 +252,7 @@ def _records(search: SweepSearchCV) -> list[dict[str, Any]]:
     """A flat record a candidate: its parameters, score, standard error and rank."""
     import numpy as np
 
-    from bigkernel.kernels.functions import Kernel
+    from bigkernel.kernels.algebra import Kernel
 
     results, records = search.cv_results_, []
     for i, params in enumerate(results["params"]):
@@ -301,7 +301,7 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     """score.png: the score over widths and penalties, where both have several values; its path."""
     import numpy as np
 
-    from bigkernel.kernels.functions import Kernel
+    from bigkernel.kernels.algebra import Kernel
     from bigkernel.search.results import doubtful
 
     try:

@@ -20,7 +20,7 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Labels
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
 from bigkernel.solvers.artl import Strengths, adapted, slope
 from bigkernel.solvers.jda import Aligned

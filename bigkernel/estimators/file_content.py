@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, ModelRejected
-from bigkernel.kernels.functions import STORED, Kernel
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import STORED
 
 Array = NDArray[Any]
 _SCALARS = (bool, int, float, str, type(None))

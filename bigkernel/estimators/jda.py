@@ -15,7 +15,7 @@ from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, S
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Floats
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates

@@ -21,8 +21,9 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, StatefulEstimator
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
 from bigkernel.estimators.state_schema import FEATURES, Entry, Floats, KernelEntry, Precision, Whole
 from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
-from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern, as_kernel
+from bigkernel.kernels.functions import Gaussian, Laplacian, Matern, as_kernel
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.monitor.scope import spent

@@ -37,7 +37,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.choice_memory import require_room
 from bigkernel.kernels import uniform_landmarks as draws
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.landmark_sampling import recursive_leverage, rp_cholesky
 
 Array = NDArray[Any]

@@ -30,7 +30,7 @@ from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact
 from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
 from bigkernel.kernels import uniform_landmarks as draws
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.logistic import Bound, Point, descend

@@ -17,7 +17,7 @@ from bigkernel.estimators.kernel_basis import KernelEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.state_schema import SOLUTION
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.monitor.scope import part_of_job
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection

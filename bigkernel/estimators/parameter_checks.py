@@ -9,7 +9,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.kernels.functions import KERNELS, Kernel
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import PAIRWISE, Precomputed
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form

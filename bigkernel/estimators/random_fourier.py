@@ -15,7 +15,8 @@ from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.kernel_basis import draw_spectrum, require_frequencies
 from bigkernel.estimators.state_schema import SEEN, Floats, KernelEntry, Whole
 from bigkernel.estimators.transforms import PlainTransformer
-from bigkernel.kernels.functions import Kernel, as_kernel
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import as_kernel
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 
 

@@ -32,7 +32,7 @@ from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimato
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact

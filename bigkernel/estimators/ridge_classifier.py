@@ -12,7 +12,7 @@ from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
 from bigkernel.estimators.ridge import INTERCEPT, BaseKernelRidge
 from bigkernel.estimators.state_schema import OF_CLASSES, Flag
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 
 
 class KernelRidgeClassifier(

@@ -27,7 +27,7 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_stat
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
 from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ModelRejected
 from bigkernel.estimators.file_content import Content, decode, encode
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.statistics.witness import WITNESSED

@@ -29,8 +29,8 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
 from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening

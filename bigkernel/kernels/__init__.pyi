@@ -2,7 +2,7 @@
 
 from .functions import KERNELS as KERNELS
 from .functions import Gaussian as Gaussian
-from .functions import Kernel as Kernel
+from .algebra import Kernel as Kernel
 from .functions import Laplacian as Laplacian
 from .functions import Linear as Linear
 from .functions import Matern as Matern

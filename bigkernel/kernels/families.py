@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, strips
 from bigkernel.kernels.feature_maps import held_bytes
-from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Linear, Matern, Polynomial, Sigmoid
+from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, strips
-from bigkernel.kernels.functions import Kernel
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]

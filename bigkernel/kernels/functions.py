@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError
-from bigkernel.kernels.algebra import Kernel as Kernel
-from bigkernel.kernels.algebra import OnColumns, Product, Scaled, Sum, refuse_blur
+from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum, refuse_blur
 from bigkernel.kernels.blocks import Bound, rounding_of
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import strips
-from bigkernel.kernels.functions import Kernel
 
 Array = NDArray[Any]
 _EPS = float(np.finfo(np.float64).eps)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, strips
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, LandmarkMap
-from bigkernel.kernels.functions import Kernel
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]

@@ -17,7 +17,8 @@ from scipy import linalg
 from scipy.spatial.distance import cdist
 
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
-from bigkernel.kernels.functions import Kernel, Laplacian, as_kernel
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import Laplacian, as_kernel
 
 Array = NDArray[Any]
 LIMIT_BYTES = 2**33  # of the Gram matrix

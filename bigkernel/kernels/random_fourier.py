@@ -32,10 +32,11 @@ from scipy import linalg
 from scipy.special import gammaincinv, ndtri
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, SingleMap
-from bigkernel.kernels.functions import Gaussian, Kernel, Laplacian, Matern
+from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import MapCost
 

@@ -20,7 +20,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import split
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.kernels.functions import Kernel
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.search.results import doubtful
 from bigkernel.statistics.predictor import score as score_of
 from bigkernel.storage.visible import visible

@@ -25,9 +25,10 @@ from bigkernel.estimators.kernel_basis import FOURIER, LandmarkBasis
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
-from bigkernel.kernels.functions import Kernel, as_kernel
+from bigkernel.kernels.functions import as_kernel
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.kernels.functions import Kernel
 from bigkernel.solvers.jda import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
 from bigkernel.streaming.chunk import Chunk
