@@ -224,7 +224,8 @@ class DaskSource(Source):
     def read(self, start: int, stop: int) -> Array:
         piece = self.array[start - self.offset : stop - self.offset]
         # what is persisted on a cluster is fetched from it; all else is computed here, in the task
-        return np.asarray(piece.compute(scheduler=None if futures_of(self.array) else "synchronous"))
+        found = piece.compute(scheduler=None if futures_of(self.array) else "synchronous")
+        return np.asarray(found.toarray() if sparse.issparse(found) else found)
 
     def part(self, start: int, stop: int) -> Source:
         # only the graph of these rows travels with the task

@@ -61,7 +61,7 @@ def encode(value: Any, where: str) -> Any:
             "keys": [encode(key, where) for key in value],
             "values": [encode(item, where) for item in value.values()],
         }
-    if isinstance(value, np.ndarray | list | tuple) and np.ndim(value) == 1:
+    if isinstance(value, np.ndarray | list | tuple | range) and np.ndim(value) == 1:
         return [encode(item, where) for item in value]
     if isinstance(value, np.generic):
         value = value.item()

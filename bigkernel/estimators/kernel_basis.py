@@ -243,7 +243,8 @@ class KernelEstimator(StatefulEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.kernel, Precomputed) or self.kernel == Precomputed.name
+        given = self.kernel
+        tags.input_tags.pairwise = given.precomputed if isinstance(given, Kernel) else given == Precomputed.name
         return tags
 
     def _check_landmarks(self) -> None:

@@ -313,6 +313,8 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
         raise ConfigError(
             f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
         )
+    if kernel.precomputed:
+        raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
     flag = solution.with_intercept
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")

@@ -37,6 +37,11 @@ class Kernel:
         return True
 
     @property
+    def precomputed(self) -> bool:
+        """True where rows hold values of the kernel in place of features, so that k(x, x) of a new row is not known."""
+        return False
+
+    @property
     def leaves(self) -> int:
         """Products that a block takes: 1, or as many as it is made of."""
         return 1
@@ -163,6 +168,10 @@ class _Made(Kernel):
     @property
     def positive(self) -> bool:
         return all(part.positive for part in self.parts)
+
+    @property
+    def precomputed(self) -> bool:
+        return any(part.precomputed for part in self.parts)
 
     @property
     def leaves(self) -> int:
@@ -313,7 +322,7 @@ class OnColumns(_Made):
     name: ClassVar[str] = "columns"
 
     def formula(self) -> str:
-        return f"{self.kernel.formula()} of {len(self.columns)} columns"
+        return f"{self.kernel.formula()} of {np.size(self.columns)} columns"
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         self._require_kernels(self.kernel)
@@ -329,7 +338,7 @@ class OnColumns(_Made):
 
     def _chosen(self, n_features: int) -> Array:
         chosen = np.asarray(self.columns)
-        whole = chosen.ndim == 1 and len(chosen) and (chosen.dtype.kind in "iu" or (chosen == np.round(chosen)).all())
+        whole = chosen.ndim == 1 and len(chosen) and chosen.dtype.kind in "iuf" and (chosen == np.round(chosen)).all()
         if not whole or len(np.unique(chosen)) < len(chosen) or not 0 <= chosen.min() <= chosen.max() < n_features:
             raise ConfigError(
                 f"columns kernel: expected different columns from 0 to {n_features - 1}, found {self.columns!r}"

@@ -9,18 +9,21 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import BigKernelError, ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, keep_values, strips
 
 Array = NDArray[Any]
+SPARE_BYTES = 2**21  # of a strip of values and its rows in float64
 PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, beside those that `functions` has
+_DEEPEST = 12  # of what a function remembers
+_NAMES = ", ".join(PAIRWISE)
 _SYMMETRIC = 1e-6  # of the largest value: what k(x, z) and k(z, x) may differ by
 
 
@@ -34,6 +37,10 @@ class GivenBound(Bound):
     @property
     def nbytes(self) -> int:
         return 0 if self.points is None else self.points.nbytes
+
+    def spare_bytes(self, columns: int) -> int:
+        """Rows and values of a strip in float64."""
+        return SPARE_BYTES
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """out (b, s) ← k of rows and some of the landmarks."""
@@ -60,8 +67,8 @@ class _Given(Kernel):
         """Nothing: the block holds values already."""
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
-        """The landmarks are seen as they are; values of a strip come in float64."""
-        return 2**20
+        """The landmarks are seen as they are; what a function of one's own takes is not known."""
+        return SPARE_BYTES
 
 
 @dataclass
@@ -73,6 +80,10 @@ class Precomputed(_Given):
 
     name: ClassVar[str] = "precomputed"
     _points: ClassVar[bool] = False
+
+    @property
+    def precomputed(self) -> bool:
+        return True
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         K = np.asarray(Z)
@@ -93,7 +104,9 @@ class Precomputed(_Given):
 
     def diag(self, X: Array) -> Array:
         if np.shape(X)[0] != np.shape(X)[1]:
-            raise ConfigError("kernel='precomputed': k(x, x) of other rows than those of the fit is not known")
+            raise ConfigError(
+                "kernel='precomputed': k(x, x) of other rows than those of the fit is not known; take another kernel"
+            )
         return np.asarray(np.diagonal(X), np.float64)
 
 
@@ -130,24 +143,61 @@ class Pairwise(_Given):
         return self.metric in ("chi2", "cosine")
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
-        if not callable(self.metric) and self.metric not in PAIRWISE:
-            names = ", ".join(PAIRWISE)
-            raise ConfigError(f"pairwise kernel: expected a function or one of {names}, found {self.metric!r}")
-        if self.gamma is not None and not (self.metric == "chi2" and 0 < self.gamma < np.inf):
-            raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
+        if isinstance(self.metric, str):
+            self._check_named()
+        elif not callable(self.metric) or isinstance(self.metric, Kernel):
+            raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
+        elif self.gamma is not None:
+            raise ConfigError(f"pairwise kernel: gamma is of chi2, found {self.gamma!r}; take params for a function")
+        elif self.params is not None and not (isinstance(self.params, Mapping) and all(map(_is_word, self.params))):
+            raise ConfigError(f"pairwise kernel: expected params by name, found {self.params!r}")
         return self
+
+    def _check_named(self) -> None:
+        if self.metric not in PAIRWISE:
+            raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
+        if self.params:
+            raise ConfigError(f"pairwise kernel: params are of a function, and {self.metric} has none")
+        number = isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < np.inf
+        if self.gamma is not None and not (self.metric == "chi2" and number):
+            raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
+
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        return super().bind(_of_length_one(Z) if self.metric == "cosine" else Z, dtype)
+
+    def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
+        """Cosines keep the landmarks at length 1."""
+        return SPARE_BYTES + 8 * m * d * (self.metric == "cosine")
 
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
         assert points is not None
-        found = np.asarray(self._of_blocks(points)(x.astype(np.float64), points))
-        if found.shape != out.shape:
-            raise DataError(f"{self.formula()} kernel: expected values {out.shape}, found {found.shape}")
-        out[...] = found
+        out[...] = self._values(x.astype(np.float64), points)
 
     def diag(self, X: Array) -> Array:
-        X = np.asarray(X, np.float64)
-        values = self._of_blocks(X)
-        return np.array([float(values(X[i : i + 1], X[i : i + 1])[0, 0]) for i in range(len(X))])
+        X = _of_length_one(X) if self.metric == "cosine" else np.asarray(X, np.float64)
+        return np.array([float(self._values(X[i : i + 1], X[i : i + 1])[0, 0]) for i in range(len(X))])
+
+    def _values(self, x: Array, points: Array) -> Array:
+        """k of rows and points, (b, s) float64; points are of length 1 for cosines.
+
+        Raises
+        ------
+        DataError
+            What the function raises, or values that are not (b, s).
+        """
+        if self.metric == "cosine":
+            return np.asarray(_of_length_one(x) @ points.T)
+        try:
+            found = np.asarray(self._of_blocks(points)(x, points), np.float64)
+        except BigKernelError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.formula()} kernel: {type(error).__name__}: {error}") from error
+        if found.shape != (len(x), len(points)):
+            raise DataError(f"{self.formula()} kernel: expected values {len(x), len(points)}, found {found.shape}")
+        if not np.isfinite(found).all():
+            raise DataError(f"{self.formula()} kernel: it gives NaN or infinity for finite rows")
+        return found
 
     def formula(self) -> str:
         return self.metric if isinstance(self.metric, str) else _called(self.metric)
@@ -158,8 +208,7 @@ class Pairwise(_Given):
 
     def fingerprint(self) -> str:
         """Equal for the same function in another process."""
-        known = self.metric if isinstance(self.metric, str) else _content(self.metric)
-        return hashlib.sha256(repr((known, sorted(self._words().items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((_plain(self.metric), _plain(self._words()))).encode()).hexdigest()
 
     def _words(self) -> dict[str, Any]:
         """Keyword arguments of the metric."""
@@ -175,7 +224,7 @@ class Pairwise(_Given):
         few = Z[np.arange(3) % len(Z)]
         try:
             blocks = np.shape(called(few[:2], few)) == (2, 3) and np.shape(called(few[:1], few[:1])) == (1, 1)
-        except (TypeError, ValueError, IndexError):
+        except Exception:  # of two rows, then; what is wrong with it shows there
             blocks = False
         return called if blocks else partial(_by_pairs, called)
 
@@ -201,14 +250,46 @@ def _called(function: Any) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def _content(function: Any) -> Any:
-    """What a function is, the same in every process."""
-    if isinstance(function, partial):
-        return _content(function.func), function.args, sorted(function.keywords.items())
+def _of_length_one(X: Array) -> Array:
+    """Rows divided by their norms, float64; zeros stay."""
+    X = np.asarray(X, np.float64)
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    return np.asarray(X / np.where(norms > 0, norms, 1))
+
+
+def _is_word(name: Any) -> bool:
+    return isinstance(name, str)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """What a function or an argument of one is, as nested tuples of texts that are the same in every process."""
+    within = partial(_plain, depth=depth + 1)
+    if depth > _DEEPEST:  # functions that remember one another
+        return ""
+    if isinstance(value, partial):
+        return within(value.func), within(value.args), within(value.keywords)
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(key), within(item)) for key, item in value.items()))
+    if isinstance(value, set | frozenset):
+        return tuple(sorted(str(within(item)) for item in value))
+    if isinstance(value, tuple | list):
+        return tuple(map(within, value))
+    if isinstance(value, CodeType):
+        return value.co_code.hex(), value.co_names, within(value.co_consts)
+    if isinstance(value, ModuleType | type):
+        return _called(value)
+    if callable(value):
+        return _called(value), within(_inside(value))
+    shown = repr(value)
+    return shown if " at 0x" not in shown else (_called(value), within(getattr(value, "__dict__", {})))
+
+
+def _inside(function: Any) -> Any:
+    """The code of a function and what it remembers; of another object that is called, its attributes."""
     code = getattr(function, "__code__", None)
-    return _called(function), None if code is None else _lines(code)
-
-
-def _lines(code: CodeType) -> Any:
-    constants = tuple(_lines(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts)
-    return code.co_code.hex(), code.co_names, constants
+    if code is None:
+        return getattr(function, "__dict__", {})
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return code, function.__defaults__, function.__kwdefaults__, [None if one is function else one for one in cells]

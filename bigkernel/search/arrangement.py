@@ -326,6 +326,8 @@ def _seed(random_state: Any) -> Any:
 
 
 def _key(kernel: Any) -> Any:
+    if hasattr(kernel, "fingerprint"):  # a function, which has no bytes of its own
+        return kernel.name, kernel.fingerprint()
     values = kernel.get_params(deep=False).items()
     return kernel.name, tuple(
         (name, _key(value) if isinstance(value, Kernel) else np.asarray(value).tobytes()) for name, value in values

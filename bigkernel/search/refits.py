@@ -29,7 +29,7 @@ def refit_each(
 
     Parameters
     ----------
-    X : as the estimators take it
+    X : as the estimators take it, an array or CSR
     rows, targets : the same with labels, as sweeps take them; classes are numbers there
     """
     for partition in parts:
@@ -54,12 +54,14 @@ def refit_each(
                     shown = chunk.y.astype(np.int64 if classes else np.float64)
                     shown[test] = -1 if classes else np.nan
                     train = np.flatnonzero(used | ~known)
-                model = clone(candidate.last).fit(X[train], shown[train], None if weight is None else weight[train])
-                yield candidate, split, _test(model, X[test], chunk.y[test], targets, weight, test, split)
+                # rows of values of a kernel have a column for each row of the fit
+                seen = X[:, train] if candidate.last.__sklearn_tags__().input_tags.pairwise else X
+                model = clone(candidate.last).fit(seen[train], shown[train], None if weight is None else weight[train])
+                yield candidate, split, _test(model, seen[test], chunk.y[test], targets, weight, test, split)
 
 
 def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None, test: Array, split: int) -> Tested:
-    values, truth = predicted_values(model, X), np.empty((len(X), targets.width))
+    values, truth = predicted_values(model, X), np.empty((len(test), targets.width))
     if values.shape != truth.shape:
         raise DataError(
             f"cv: split {split} has rows of {values.shape[1]} of the {truth.shape[1]} classes to train on; take "
@@ -68,14 +70,14 @@ def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None
     targets.encode(y, truth)
     if targets.shift is not None:
         truth += targets.shift
-    w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)[test]
+    w = np.ones(len(test)) if weight is None else np.asarray(weight, np.float64)[test]
     sse, n = w @ (truth - values) ** 2, float(w.sum())
     q, spread = w @ truth**2, w @ (truth - (w @ truth) / n) ** 2
-    tested = Tested(n, float(len(X)), sse, np.where(spread <= 1e-12 * q, 0, spread), q)
+    tested = Tested(n, float(len(test)), sse, np.where(spread <= 1e-12 * q, 0, spread), q)
     if targets.classes is None:
         return tested
     c, codes = targets.width, truth.argmax(axis=1)
     counts = np.bincount(codes * c + values.argmax(axis=1), w, minlength=c * c).reshape(c, c)
     clipped = np.clip(values, FLOOR, 1)
-    loss = -(w @ np.log(clipped[np.arange(len(X)), codes] / clipped.sum(axis=1)))
+    loss = -(w @ np.log(clipped[np.arange(len(test)), codes] / clipped.sum(axis=1)))
     return replace(tested, confusion=counts, loss=float(loss))

@@ -109,7 +109,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     kernel = getattr(candidate.basis, "kernel", None)
     params: Mapping[str, Any] = {} if kernel is None else kernel.get_params()
     width = params.get("sigma", params.get("length_scale", 0.0))
-    if "gamma" in params:
+    if params.get("gamma") is not None:
         width = 1 / params["gamma"]
     alpha, components = candidate.penalty.alpha, float(candidate.penalty.n_components or 0)
     return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))

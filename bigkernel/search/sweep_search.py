@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
@@ -234,7 +235,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             if work.sweeps:
                 judged = work.run(list(self._scores.values()))
             else:
-                judged = refit_each(one.members, np.asarray(one.X), work.rows, work.targets, work.partitions)
+                inner = one.X.tocsr() if issparse(one.X) else np.asarray(one.X)
+                judged = refit_each(one.members, inner, work.rows, work.targets, work.partitions)
             for candidate, split, found in judged:
                 tested[candidate.index, split] = found
             for member in one.members:

@@ -1,6 +1,7 @@
 """Sparse rows in memory: every estimator gives the bits of the same rows when they are dense, a piece at a time."""
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -40,6 +41,7 @@ MODELS = {
     "ridge": (Ridge(alpha=0.1), y),
     "least squares": (LinearRegression(), y),
     "a pipeline": (make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(1.0), n_landmarks=30, random_state=0)), y),
+    "an exact search": (SweepSearchCV(KernelRidge(Gaussian(1.0)), {"alpha": [0.1, 1.0]}), y),
     "a search": (SweepSearchCV(KernelRidge(Gaussian(1.0), n_landmarks=30, random_state=0), {"alpha": [0.1, 1.0]}), y),
 }  # fmt: skip
 
@@ -64,6 +66,12 @@ def test_a_piece_at_a_time_becomes_dense(executor, monkeypatch):
         assert max(pieces) <= 2048 // (12 * 8)
         dense = sweep(as_rows(X, y), statistic, client=executor).total
     np.testing.assert_allclose(found["G"], dense["G"], rtol=1e-12)
+
+
+def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows():
+    blocks = da.from_array(X, chunks=(100, 12)).map_blocks(sparse.csr_matrix)
+    model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0)
+    assert_array_equal(model.fit(blocks, y).predict(X), model.fit(da.from_array(X, chunks=(100, 12)), y).predict(X))
 
 
 def test_transforms_are_dense_and_columns_by_themselves_sparse_too():

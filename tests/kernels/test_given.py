@@ -12,9 +12,19 @@ from sklearn.kernel_ridge import KernelRidge as DenseKernelRidge
 from sklearn.metrics import pairwise
 from sklearn.model_selection import cross_val_score
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Nystroem, Pairwise, load_model, save_model
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Nystroem,
+    Pairwise,
+    SweepSearchCV,
+    load_model,
+    save_model,
+)
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.given import Precomputed
 from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.chunk import Chunk
 
@@ -100,6 +110,13 @@ def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functio
         (lambda: Pairwise("precomputed_by_me")(X), ConfigError, "expected a function or one of"),
         (lambda: Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma is of chi2"),
         (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for two rows, found str"),
+        (lambda: KernelRidge(lambda X, Z: 1 / 0, n_landmarks=5).fit(X, y), DataError, "ZeroDivisionError: division"),
+        (lambda: KernelRidge(lambda X, Z: np.nan * X @ Z.T).fit(X, y), DataError, "NaN or infinity for finite rows"),
+        (lambda: KernelRidge("chi2", n_landmarks=5).fit(X - 1, y), DataError, "chi2 kernel: .*negative values"),
+        (lambda: Pairwise("chi2", {"metric": "rbf"})(X), ConfigError, "params are of a function"),
+        (lambda: Pairwise("chi2", gamma="wide")(X), ConfigError, "a number above 0, found 'wide'"),
+        (lambda: Pairwise(shared, [1])(X), ConfigError, "expected params by name"),
+        (lambda: Pairwise(Gaussian(1.0))(X), ConfigError, "expected a function"),
         (lambda: (Gaussian(1.0) + Pairwise(3))(X), ConfigError, "found 3"),
     ],
 )  # fmt: skip
@@ -108,13 +125,59 @@ def test_what_is_no_kernel_is_refused_by_name(fit, error, message):
         fit()
 
 
+def test_deviations_of_a_precomputed_kernel_are_refused_also_where_as_many_rows_are_predicted():
+    model = KernelRidge(2 * Precomputed(), alpha=0.1).fit(K, y)
+    with pytest.raises(ConfigError, match=r"k\(x, x\) of new rows is not known"):
+        model.predict(K, return_std=True)
+    assert model.__sklearn_tags__().input_tags.pairwise
+
+
+def test_searches_take_them_and_share_sweeps():
+    given, computed = (
+        SweepSearchCV(KernelRidge(kernel, gamma=0.3), {"alpha": [0.1, 1.0]}, cv=3).fit(rows, y).best_score_
+        for kernel, rows in (("precomputed", K), ("rbf", X))
+    )
+    assert given == pytest.approx(computed, rel=1e-9)
+    model = KernelRidge(Pairwise(shared_in_blocks, {}), n_landmarks=10, random_state=0)
+    search = SweepSearchCV(model, {"alpha": [0.1, 1.0, 10.0]}, cv=3, one_standard_error=True)
+    assert len(search.plan(X, y).sweeps) == 1
+    assert search.fit(X, y).best_params_["alpha"] >= 0.1
+
+
+def test_cosines_keep_their_landmarks_at_length_one_and_say_what_that_takes():
+    features = LandmarkMap(Pairwise("cosine"), X[:20], np.dtype("f8"))
+    assert_allclose(np.linalg.norm(features.bound.points, axis=1), 1)
+    assert features.fixed_bytes - X[:20].nbytes >= features.bound.nbytes
+    assert Pairwise("cosine")(np.zeros((1, 3)), X[:2]).tolist() == [[0, 0]]
+
+
 def test_a_function_is_known_again_in_another_process():
     code = "import test_given as t; from bigkernel.storage.fingerprint import fingerprint as f; print(f(t.kernels()))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path]),
+    }
     told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == fingerprint(kernels())
     assert len({fingerprint(kernel) for kernel in kernels()}) == len(kernels())
 
 
+def remembering(power):
+    return lambda X, Z: (X @ Z.T) ** power if power in {1, 2, 3, "a", "b"} else X @ Z.T
+
+
+class Remembering:
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, X, Z):
+        return (X @ Z.T) ** self.power
+
+
 def kernels():
-    return [Pairwise(metric) for metric in METRICS.values()] + [Pairwise(shared, {"power": 2.0})]
+    long = np.arange(2000.0)
+    remembered = [make(power) for make in (remembering, Remembering) for power in (1, 2)]
+    remembered += [partial(shared, power=long), partial(shared, power=np.where(long == 1000, 5, long)), partial(np.dot)]
+    functions = [*METRICS.values(), *remembered, partial(shared, power=remembering(1))]
+    return [Pairwise(metric) for metric in functions] + [Pairwise(shared, {"power": 2.0})]
