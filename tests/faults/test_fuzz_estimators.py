@@ -17,7 +17,19 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fuzz_cases import CASES, CG_TOL, CLASSIFYING, DOMAINED, ESTIMATORS, Case, contained, corpus, stored, targets
+from fuzz_cases import (
+    CASES,
+    CG_TOL,
+    CLASSIFYING,
+    DOMAINED,
+    ESTIMATORS,
+    PROBABLE,
+    Case,
+    contained,
+    corpus,
+    stored,
+    targets,
+)
 from fuzz_judges import ENOUGH, INACCURATE, distance, kernel_least_squares, least_squares, require_named, require_told
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -31,7 +43,7 @@ from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 FULL = settings().max_examples >= 100
-EACH = 1100 if FULL else 25  # cases of an estimator, of which there are 19
+EACH = 1000 if FULL else 25  # cases of an estimator, of which there are 21
 REGRESSING = ("KernelRidge", "KernelRidge by conjugate gradients", "Ridge", "LinearRegression")
 LAZY = ("dask", "zarr", "rows", "corpus")
 SECONDS = 5.0  # of a processor, most that a case of a few rows may take
@@ -122,6 +134,14 @@ def confirm(name: str, case: Case, model: Any, values: np.ndarray, y: Any, found
     """Assert that the predictions of the rows are those of an oracle, where nothing was told of their accuracy."""
     if name in CLASSIFYING and name not in ("JDA", "DICA"):
         assert set(found.tolist()) <= set(model.classes_.tolist())
+    if name in PROBABLE and case.new in ("same", "ndarray"):
+        named = contained(values, "frame") if case.kind == "frame" else values
+        chances = in_memory(model.predict_proba(named))
+        assert np.isfinite(chances).all()
+        np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-9)
+        assert (model.classes_[chances.argmax(axis=1)] == found).mean() > 0.99 or np.ptp(
+            np.sort(chances)[:, -2:]
+        ) < 1e-9
     if told & set(INACCURATE) or case.new not in ("same", "ndarray"):
         return
     X, weight = np.asarray(values, np.float64), np.ones(len(values))

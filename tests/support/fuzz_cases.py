@@ -16,12 +16,14 @@ import numpy as np
 import pandas as pd
 import zarr
 from hypothesis import strategies as st
+from scipy import sparse
 
 import bigkernel
 from bigkernel.engine.rows import as_rows
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
-KINDS = ("ndarray", "list", "frame", "fortran", "strided", "backwards", "readonly", "memmap", "dask", "zarr", "rows")
+KINDS = ("ndarray", "list", "frame", "fortran", "strided", "backwards", "readonly", "memmap", "dask", "zarr", "rows",
+         "sparse")  # fmt: skip
 DTYPES = ("f8", "f4", "f2", ">f8", ">f4", "i1", "u1", "i2", ">i2", "u2", "i4", "u4", "i8", "u8", "?")
 STRANGE_DTYPES = ("object", "text", "words", "complex", "dates")
 POWERS = (0, -1000, -700, -500, -140, -120, -40, 40, 120, 140, 500, 700, 1000)  # of two: rows of 1e-301 to 1e301
@@ -34,7 +36,7 @@ NO_ALPHAS = (float("nan"), float("inf"), -1.0, None, "much")
 WIDTHS = (None, 1.0, 0.05, 30.0, 1e-300, 1e300)
 LANDMARKS = (5, None, 1, 2, "n")
 NO_LANDMARKS = ("more", 0, 2.5)
-KERNELS = ("rbf", "laplacian", "matern", "linear", "poly", "sigmoid")
+KERNELS = ("rbf", "laplacian", "matern", "linear", "poly", "sigmoid", "sum", "product", "columns", "function", "chi2")
 CG_TOL = 1e-7  # the share of the objective that conjugate gradients may leave
 NEW = ("same", "ndarray", "wide", "nan", "flat", "none", "empty")
 
@@ -197,6 +199,8 @@ def contained(values: np.ndarray, kind: str, y: Any = None) -> Any:
         array = zarr.create_array({}, shape=values.shape, dtype=values.dtype, chunks=(5, values.shape[1]))
         array[...] = values
         return array
+    if kind == "sparse" and values.dtype.kind in "biuf" and values.dtype.isnative and values.dtype != np.float16:
+        return sparse.csr_array(values)
     if kind == "rows":
         return as_rows(values, y) if isinstance(y, np.ndarray) else as_rows(values)
     return values
@@ -218,16 +222,31 @@ def corpus(place: Path, values: np.ndarray, y: Any) -> Any:
 
 def kernel(case: Case) -> Any:
     """The kernel: a word, or one of a width that is so many times the size of the rows."""
-    if case.width is None or case.kernel not in ("rbf", "laplacian", "matern"):
-        return case.kernel
+    if case.kernel == "function":
+        return shared
+    if case.width is None or case.kernel in ("linear", "poly", "sigmoid", "chi2"):
+        return {
+            "sum": bigkernel.Gaussian() + bigkernel.Linear(),
+            "product": bigkernel.Gaussian() * bigkernel.Matern(),
+            "columns": bigkernel.OnColumns(bigkernel.Gaussian(), [0, 1]),
+        }.get(case.kernel, case.kernel)
     with np.errstate(over="ignore", divide="ignore", under="ignore"):
         width = float(np.float64(case.width) * _size(case))
         made: dict[str, Callable[[], Any]] = {
             "rbf": lambda: bigkernel.Gaussian(width),
             "laplacian": lambda: bigkernel.Laplacian(float(1 / np.float64(width))),
             "matern": lambda: bigkernel.Matern(width, 1.5),
+            "sum": lambda: bigkernel.Gaussian(width) + 0.5 * bigkernel.Matern(width, 0.5),
+            "product": lambda: bigkernel.Gaussian(width) * bigkernel.Gaussian(2 * width),
+            "columns": lambda: bigkernel.OnColumns(bigkernel.Gaussian(width), [0]),
         }
         return made[case.kernel]()
+
+
+def shared(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    """What rows share, as histograms do; a kernel of one's own, of blocks."""
+    smaller: np.ndarray = np.minimum(np.abs(X)[:, None], np.abs(Z)).sum(axis=2)
+    return smaller
 
 
 def _size(case: Case) -> float:
@@ -253,6 +272,12 @@ ESTIMATORS: dict[str, Callable[[Case], Any]] = {
     "KernelRidge by conjugate gradients": lambda case: bigkernel.KernelRidge(
         alpha=case.alpha, fit_intercept=case.intercept, solver="cg", tol=CG_TOL, max_iter=60, **_common(case)
     ),
+    "KernelRidgeClassifier of probabilities": lambda case: bigkernel.KernelRidgeClassifier(
+        alpha=case.alpha, probability=True, class_weight="balanced" if case.intercept else None, **_common(case)
+    ),
+    "KernelLogisticClassifier": lambda case: bigkernel.KernelLogisticClassifier(
+        alpha=case.alpha, max_iter=30, **_common(case)
+    ),
     "Ridge": lambda case: bigkernel.Ridge(case.alpha, fit_intercept=case.intercept),
     "LinearRegression": lambda case: bigkernel.LinearRegression(fit_intercept=case.intercept),
     "SSSL": lambda case: bigkernel.SSSL(alpha=case.alpha, n_components=3, **_common(case)),
@@ -272,5 +297,6 @@ ESTIMATORS: dict[str, Callable[[Case], Any]] = {
     "MomentNormalizer": lambda case: bigkernel.MomentNormalizer(),
     "OrientationFeatures": lambda case: bigkernel.OrientationFeatures(),
 }
+PROBABLE = ("KernelRidgeClassifier of probabilities", "KernelLogisticClassifier")
 DOMAINED = ("ARTLClassifier", "JDA", "DICA")
-CLASSIFYING = ("KernelRidgeClassifier", "SSSLClassifier", "XNVClassifier", *DOMAINED)
+CLASSIFYING = ("KernelRidgeClassifier", *PROBABLE, "SSSLClassifier", "XNVClassifier", *DOMAINED)

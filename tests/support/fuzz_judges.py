@@ -70,6 +70,16 @@ def distance(found: Any, wanted: Any) -> float:
 
 def kernel_values(kernel: Any, X: np.ndarray, Z: np.ndarray) -> np.ndarray | None:
     """k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None where its numbers leave the range."""
+    if kernel.name in ("sum", "product"):
+        parts = [kernel_values(part, X, Z) for part in kernel.parts]
+        if any(part is None for part in parts):
+            return None
+        return parts[0] + parts[1] if kernel.name == "sum" else parts[0] * parts[1]  # type: ignore[operator]
+    if kernel.name == "scaled":
+        inner = kernel_values(kernel.kernel, X, Z)
+        return None if inner is None else kernel.factor * inner
+    if kernel.name == "columns":
+        return kernel_values(kernel.kernel, X[:, kernel.columns], Z[:, kernel.columns])
     unit = 1.0
     if kernel.name in ("gaussian", "matern", "laplacian"):
         width = 1 / kernel.gamma if kernel.name == "laplacian" else getattr(kernel, "sigma", None)
@@ -125,6 +135,8 @@ def kernel_least_squares(
     model: Any, X: np.ndarray, Y: np.ndarray, weight: np.ndarray, new: np.ndarray
 ) -> np.ndarray | None:
     """f(X) of kernel ridge on the landmarks of a fitted model, (n, c); None where float64 cannot tell."""
+    if model.kernel_.name == "pairwise":
+        return None
     Z = np.asarray(model.landmarks_, np.float64)
     K, B = kernel_values(model.kernel_, Z, Z), kernel_values(model.kernel_, X, Z)
     if K is None or B is None or not model.kernel_.positive:
