@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from bigkernel.solvers.ridge import Factor
 
@@ -69,7 +70,7 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
         here = replace(here, excess=max(-slope / 2, 0.0))
         yield here
         rounding = _ROUNDING * abs(here.objective)
-        if here.excess <= rounding**2:
+        if here.excess <= _ROUNDING * rounding:
             return
         length = 1.0
         for _ in range(_HALVINGS):
@@ -81,7 +82,9 @@ def descend(start: Point, bound: Bound, evaluate: Callable[[Array], tuple[float,
         else:
             return
         pair = theta - here.theta, gradient - here.gradient
-        bent = float((pair[0] * pair[1]).sum()) > 1e-14 * float(np.linalg.norm(pair[0]) * np.linalg.norm(pair[1]))
+        # of vectors, whose norms SciPy takes without their squares
+        moved, turned = (float(linalg.norm(one.ravel())) for one in pair)
+        bent = float((pair[0] * pair[1]).sum()) > 1e-14 * moved * turned
         pairs = (*here.pairs, pair)[-MEMORY:] if bent else here.pairs
         here = Point(theta, objective, gradient, pairs)
 

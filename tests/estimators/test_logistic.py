@@ -60,6 +60,14 @@ def test_a_large_penalty_still_tells_classes_apart():
     assert model.n_iter_ >= 1
 
 
+@pytest.mark.parametrize("scale", [1e30, 1e200, 1e-200])
+def test_of_weights_and_penalty_the_ratio_alone_matters(scale):
+    wanted = KernelLogisticClassifier(**GIVEN).fit(X, Y)
+    found = KernelLogisticClassifier(alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
+    assert found.n_iter_ == wanted.n_iter_ > 2
+    assert_allclose(found.predict_proba(X), wanted.predict_proba(X), rtol=1e-6)
+
+
 def test_with_every_row_a_landmark_it_needs_none_to_be_given():
     model = KernelLogisticClassifier(Gaussian(1.5), tol=1e-10).fit(X[:60], Y[:60])
     given = KernelLogisticClassifier(Gaussian(1.5), landmarks=X[:60], tol=1e-10).fit(X[:60], Y[:60])
