@@ -171,7 +171,7 @@ class ARTLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMix
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) of both domains and labels y (n,), −1 where unlabelled.
+        """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
 
         Parameters
         ----------

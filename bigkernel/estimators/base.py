@@ -28,7 +28,7 @@ from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import Fitted, Inputs, Problem, StatefulEstimator
-from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, validate_input, validated_weight
+from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, no_label, validate_input, validated_weight
 from bigkernel.estimators.number_range import require_targets
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.ridge import Whitening
@@ -170,7 +170,7 @@ class RowsEstimator(StatefulEstimator):
         return X, y
 
     def _find_classes(self, rows: Rows, y: Any, classes: Any) -> Array:
-        """The sorted labels of rows, of a corpus or as they are listed; −1 is none where labels may be missing."""
+        """The sorted labels of rows, of a corpus or as listed; without `no_label` where labels may be missing."""
         if classes is not None:
             labels = np.unique(classes)
         elif y is None and rows.classes:
@@ -179,8 +179,8 @@ class RowsEstimator(StatefulEstimator):
             values = rows.column("y") if y is None else np.asarray(y)
             assert values is not None
             labels = np.unique(values)
-            if (self._semi_supervised or y is None) and labels.dtype.kind in "iuf":
-                labels = labels[labels != -1]
+            if self._semi_supervised or y is None:
+                labels = labels[~no_label(labels)]
         return self._require_classes(labels)
 
     def _class_targets(self, rows: Rows, y: Any, labels: Array) -> tuple[Any, Targets]:
@@ -200,9 +200,9 @@ class RowsEstimator(StatefulEstimator):
         codes = np.searchsorted(labels, y)
         codes[codes == len(labels)] = 0
         strange = labels[codes] != y
-        if self._semi_supervised and y.dtype.kind in "iuf":
-            codes[y == -1] = -1
-            strange &= y != -1
+        if self._semi_supervised:
+            codes[no_label(y)] = -1
+            strange &= codes != -1
         if strange.any():
             row = int(np.argmax(strange))
             raise DataError(f"y: row {row} has the label {y[row]}, which is none of the classes {labels.tolist()}")

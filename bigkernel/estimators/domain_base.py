@@ -113,9 +113,9 @@ class DomainedEstimator(LandmarkEstimator):
         return as_rows(rows, y), targets, labels
 
     def _object_labels(self, rows: Rows, y: Array) -> tuple[Rows, Targets, Array]:
-        """`_labels` of an array of objects: numbers, or text, with None, NaN or −1 where there is no label."""
+        """`_labels` of an array of objects: numbers, or text, with None, NaN, −1 or "-1" where there is no label."""
         check_consistent_length(y, np.empty(len(rows)))
-        missing = np.array([label is None or label == -1 or label != label for label in y], bool)
+        missing = np.array([label is None or label in (-1, "-1") or label != label for label in y], bool)
         text = np.array([isinstance(label, str) for label in y], bool)
         number = np.array([isinstance(label, Real) for label in y], bool)
         if (missing | number).all():

@@ -86,6 +86,12 @@ def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
         raise DataError(f"{error}{where}") from error
 
 
+def no_label(y: Array) -> Array:
+    """Which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
+    missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)
+    return missing
+
+
 def near_mean(rows: Rows) -> Array:
     """A point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
     sample = rows.take(np.arange(min(len(rows), 256)))

@@ -299,7 +299,7 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
 
 
 class SSSLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL, Probabilities):
-    """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 are unlabelled.
+    """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
     Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
 

@@ -266,7 +266,7 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
 
 
 class XNVClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, _XNV, Probabilities):
-    """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 are unlabelled.
+    """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
     Parameters and attributes as in `XNV`; −1 is therefore not available as a class.
 

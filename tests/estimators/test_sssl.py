@@ -349,3 +349,11 @@ def test_gcv_takes_the_penalty_of_least_dense_gcv(form, weighted):
 
     model, _ = fitted("gcv", PARTLY)
     assert score(model.alpha_) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 23)) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", [str, object], ids=["text", "objects"])
+def test_minus_one_among_text_is_no_label_in_memory_too(kind):
+    names = np.array(["a", "b", "c", "-1"])[CODES].astype(kind)
+    found, wanted = (SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
+    assert found.classes_.tolist() == ["a", "b", "c"]
+    assert_array_equal(found.predict(NEW), np.array(["a", "b", "c"])[wanted.predict(NEW)])
