@@ -85,7 +85,7 @@ def solving(estimator: Any) -> Iterator[None]:
             yield
     except BigKernelError:
         raise
-    except (np.linalg.LinAlgError, ValueError) as error:  # SciPy's: singular, or not finite
+    except (np.linalg.LinAlgError, ValueError, OverflowError) as error:  # SciPy's: singular, or not finite; Python's
         raise DataError(_advice(estimator, f"a factorisation broke down: {error}")) from error
 
 

@@ -23,7 +23,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import ConfigError, ModelRejected, ResumeMismatch
+from bigkernel.errors import ConfigError, DataError, ModelRejected, ResumeMismatch
 from bigkernel.estimators import arithmetic
 from bigkernel.estimators.exact_rows import read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution, Solved
@@ -63,6 +63,27 @@ def _gives_probabilities(estimator: Any) -> bool:
             f"{type(estimator).__name__} was made without probabilities; set probability=True and fit again"
         )
     return True
+
+
+def _require_judged(weight: Array, rows: Rows) -> None:
+    """Refuse folds whose rows meet no f that was fitted to their classes; `weight` (g, c) is of the classes by fold.
+
+    Raises
+    ------
+    DataError
+        Fewer than two classes lie in more than one fold.
+    """
+    known = int(((weight > 0).sum(axis=0) > 1).sum())
+    if known >= 2:
+        return
+    what = "groups" if "group" in rows.columns else "rows"
+    count = len(np.unique(np.asarray(rows.column("group")))) if what == "groups" and rows.in_memory else len(rows)
+    found = f"groups of {count} rows" if what == "groups" and not rows.in_memory else f"{count} {what}"
+    judged = "held-out rows of one class alone" if known else "no held-out row"
+    raise DataError(
+        f"probability=True: {judged} can be judged ({found}: {known} of {weight.shape[1]} classes lie in more than one "
+        f"fold, at least 2 have to); give more {what} or take probability=False"
+    )
 
 
 def adds_rows(estimator: Any) -> bool:
@@ -213,6 +234,7 @@ class Probabilities(LandmarkEstimator):
         if not self.probability:
             return fit
         assert fit.folds is not None
+        _require_judged(fit.folds["t"], rows)
         with spent("solve"), solving(self):
             solutions = self._held_out_solutions(fit)
         count = len(fit.folds["n"])
@@ -231,10 +253,12 @@ class Probabilities(LandmarkEstimator):
         except ResumeMismatch:  # of coefficients that another processor has rounded otherwise, or another penalty
             forget("calibration")
             total = sweep(rows, statistic, what="calibration").total
-        return replace(fit, calibration=fit_softmax(total["values"], total["truth"], total["weight"]), folds=None)
+        with spent("solve"), solving(self):
+            found = fit_softmax(total["values"], total["truth"], total["weight"])
+        return replace(fit, calibration=found, folds=None)
 
     def _held_out_solutions(self, fit: MomentFit) -> list[Solution]:
-        """The solution without each fold whose rows it is to be judged by; zeros where nothing else is labelled."""
+        """The solution without each fold whose rows it is to be judged by."""
         assert fit.folds is not None
         again = copy(self).set_params(alpha=fit.solution.alpha)
         whitening = arithmetic.whitening_for(self, fit.basis)
@@ -242,9 +266,6 @@ class Probabilities(LandmarkEstimator):
         count, solutions = len(fit.folds["n"]), []
         for number in range(count if count == FOLDS else 1):
             part = replace(fit, statistics=self._without(fit, {name: fit.folds[name][number] for name in SUMS}))
-            if not (part.statistics["rows"][-1] > 0 and part.statistics["n"][-1] > 0):
-                solutions.append(replace(fit.solution, coef=np.zeros_like(fit.solution.coef)))
-                continue
             of_part = self._reduced_without(reduced, part)
             solutions.append(again._solved(part, whitening, reduced=of_part, tell=False).solution)
         return solutions
@@ -267,11 +288,13 @@ class Probabilities(LandmarkEstimator):
         K, again = fit.basis.core(), copy(self).set_params(alpha=fit.solution.alpha)
         weight = np.ones(len(K)) if exact.weight is None else exact.weight
         fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
+        sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
+        _require_judged(np.stack(sums), rows)
         values = np.zeros((len(K), Y.shape[1]))
         for number in range(FOLDS):
             held = labelled & (fold == number)
             rest = labelled & ~held
-            if not (held.any() and weight[rest].any()):
+            if not held.any():
                 continue
             whole = ExactProblem(inputs, fit.basis, K, (Y, labelled), exact.weight)
             if self._semi_supervised:  # they stay, without their labels
@@ -282,7 +305,8 @@ class Probabilities(LandmarkEstimator):
                 solution = again._solve_exact(part, Certificates())
             values[held] = K[held] @ solution.coef + solution.intercept
         counts = labelled & (weight > 0)
-        found = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
+        with solving(self):
+            found = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
         return replace(fit, calibration=found)
 
     # -- reports and files ---------------------------------------------------------------------------------------------

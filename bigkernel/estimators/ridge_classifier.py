@@ -32,7 +32,8 @@ class KernelRidgeClassifier(
         Calibrate probabilities, for `predict_proba`, on rows that took no part in the f that judges them: one sweep
         more, of at most about a million values of f, and sums of five folds (where they would not fit a worker, one
         fold is held out). `partial_fit`, `refit`, `with_landmarks` and solver="cg" are refused with it. Probabilities
-        are those of rows as they weigh, `class_weight` included.
+        are those of rows as they weigh, `class_weight` included. A `DataError` where the groups leave fewer than two
+        classes in more than one fold.
 
     Attributes
     ----------

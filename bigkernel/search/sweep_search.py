@@ -37,6 +37,11 @@ from bigkernel.search.splits import partitions
 from bigkernel.solvers.accuracy import PROMISE
 
 
+def _gives_probabilities(search: Any) -> bool:
+    """True where the best model, and before a fit the estimator, gives probabilities."""
+    return hasattr(getattr(search, "best_estimator_", search.estimator), "predict_proba")
+
+
 class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Search over a grid by cross-validation, with scikit-learn's interface, from as few sweeps as possible.
 
@@ -311,6 +316,18 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Values of f of the best model."""
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.decision_function(X)
+
+    @available_if(_gives_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (n, c), of the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_gives_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """The logarithms of `predict_proba`."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict_log_proba(X)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The best model's own score: accuracy or R²."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.errors import DataError
 from bigkernel.statistics.calibration import Calibration, log_softmax
 
 Array = NDArray[Any]
@@ -32,6 +33,11 @@ _COMMON = 1e-2  # curvature of a scale that all classes share
 def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
     """The calibration of held-out values (n, c), whose classes are at the positions `truth` (n,), by Newton's method.
 
+    Raises
+    ------
+    DataError
+        There is no row.
+
     Examples
     --------
     >>> from bigkernel.statistics.calibration import softmax
@@ -41,8 +47,8 @@ def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
     """
     n, c = values.shape
     if not n:
-        return Calibration(np.zeros(c), np.zeros(c))
-    truth = truth.astype(np.int64)
+        raise DataError("probability=True: no held-out row to calibrate on")
+    truth, weight = truth.astype(np.int64), weight / weight.max()
     w = weight * (weight.sum() / (weight @ weight))
     mean = (w @ values) / w.sum()
     unit = float(np.sqrt((w @ (values - mean) ** 2).mean() / w.sum()))

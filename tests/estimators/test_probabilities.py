@@ -1,6 +1,7 @@
 """Probabilities are calibrated on rows that took no part in their f, agree with predictions, and cost what is said."""
 
 import json
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -24,7 +25,7 @@ from bigkernel import (
 from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import judge
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.calibration import fit_softmax
@@ -91,6 +92,13 @@ def test_probabilities_predictions_and_decision_values_agree(name):
         assert_allclose(model.decision_function(X), np.log(p[:, 1] / p[:, 0]), rtol=1e-8)
 
 
+def test_of_weights_and_penalty_the_ratio_alone_matters():
+    wanted = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y).predict_proba(X)
+    for scale in (1e100, 1e-200):
+        model = KernelRidgeClassifier(probability=True, alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
+        assert_allclose(model.predict_proba(X), wanted, rtol=1e-6)
+
+
 def test_lazy_rows_give_the_same_and_every_executor_the_same_bits(make_corpus, small_steps):
     model = KernelRidgeClassifier(probability=True, **GIVEN)
     corpus = make_corpus(X, y=Y, weight=WEIGHT, classes=(0, 1, 2))
@@ -126,6 +134,25 @@ def test_copies_of_a_group_are_held_out_together():
     fold = HeldOutFolds(FOLDS - 1).of(Chunk(X, group=group))
     assert all(len(np.unique(fold[group == number])) == 1 for number in range(N // 6))
     assert len(np.unique(fold)) == FOLDS
+
+
+@pytest.mark.parametrize("form", [GIVEN, {"kernel": Gaussian(1.5)}], ids=["landmarks", "exact"])
+def test_folds_that_can_judge_no_row_are_refused_in_place_of_one_class_for_all(form):
+    model, two = KernelRidgeClassifier(probability=True, **form), (Y > 0).astype(int)
+    one = np.where(two == 1, 0, np.arange(N))
+    said = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "one class alone": one}
+    for words, group in said.items():
+        with pytest.raises(DataError, match=rf"{words}[^;]*; give more groups or take probability=False"):
+            model.fit(as_rows(X, two, group=group))
+    assert model.fit(as_rows(X, two, group=np.arange(N) // 4)).score(X, two) > 0.75
+
+
+def test_one_fold_without_rows_is_refused():
+    model = KernelRidgeClassifier(probability=True, **GIVEN)
+    few = np.flatnonzero(HeldOutFolds(1).of(Chunk(X, group=np.arange(N))) != 0)[:3]
+    model._folded = lambda statistic: replace(statistic, folds=HeldOutFolds(1))
+    with pytest.raises(DataError, match="no held-out row can be judged"):
+        model.fit(as_rows(X, Y, group=few[np.arange(N) % 3]))
 
 
 def test_where_five_folds_do_not_fit_a_worker_one_is_held_out():
@@ -181,7 +208,11 @@ def test_what_cannot_be_calibrated_is_refused_by_name():
 def test_a_search_gives_a_model_with_probabilities():
     search = SweepSearchCV(KernelRidgeClassifier(probability=True, **GIVEN), {"alpha": [1.0, 10.0]}).fit(X, Y)
     wanted = KernelRidgeClassifier(probability=True, **GIVEN).set_params(**search.best_params_).fit(X, Y)
-    assert_allclose(search.best_estimator_.predict_proba(X), wanted.predict_proba(X), rtol=1e-7)
+    assert_allclose(search.predict_proba(X), wanted.predict_proba(X), rtol=1e-7)
+    assert_allclose(search.predict_log_proba(X), wanted.predict_log_proba(X), rtol=1e-6)
+    plain = KernelRidgeClassifier(**GIVEN)
+    assert not hasattr(SweepSearchCV(plain, {"alpha": [1.0]}), "predict_proba")
+    assert hasattr(SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")  # of the best
 
 
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])

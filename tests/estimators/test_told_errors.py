@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier, SweepSearchCV
-from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.errors import DataError, Inaccurate, RankDeficient
 from bigkernel.estimators.arithmetic import deviation_error, whitening_for
+from bigkernel.estimators.number_range import solving
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.posterior import nystrom_posterior
 
@@ -213,3 +214,8 @@ def test_a_search_judges_alike_however_its_grid_is_ordered():
         found.append(dict(zip(places, search.cv_results_["mean_test_score"], strict=True)))
     assert found[0].keys() == found[1].keys()
     assert max(abs(found[0][key] - found[1][key]) for key in found[0]) < 1e-9
+
+
+def test_a_number_beyond_the_range_of_python_is_told_with_advice():
+    with pytest.raises(DataError, match=r"KernelRidge: .*take an alpha nearer to 1"), solving(KernelRidge()):
+        (1e200) ** 2
