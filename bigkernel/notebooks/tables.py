@@ -41,7 +41,7 @@ def html_of(value: Any) -> str:
     make = next((maker for kind, maker in makers.items() if isinstance(value, kind)), _search)
     try:
         return str(Markup("<div>{}</div>").format(make(value)))
-    except (BigKernelError, OSError) as error:
+    except (BigKernelError, OSError, ValueError) as error:
         return str(Markup("<div>{}: {}</div>").format(type(value).__name__, _text(error)))
 
 

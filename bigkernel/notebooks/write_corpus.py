@@ -23,12 +23,13 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import source_of
 from bigkernel.errors import DataError
 from bigkernel.ingest.labels import AUTO_CLASSES, Labels, survey
+from bigkernel.notebooks.label_arguments import Classes, checked_classes, checked_labels
 from bigkernel.storage.corpus import COLUMNS, Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
+from bigkernel.storage.corpus_arguments import checked_attributes, require_count
 from bigkernel.storage.targets import require_target
 from bigkernel.streaming.row_maps import apply_maps
 
 Array = NDArray[Any]
-Classes = Literal["auto"] | bool | Sequence[int | str]
 
 
 def write_corpus(
@@ -68,6 +69,8 @@ def write_corpus(
 
     Raises
     ------
+    ConfigError
+        A name, image shape, scale or chunk_rows that is none; nothing is read or written then.
     DataError
         Rows that are no matrix of finite numbers, columns of other lengths, a target that exists or cannot be written,
         no row at all. Nothing is left at `path` then.
@@ -89,6 +92,9 @@ def write_corpus(
     given = {"y": y, "weight": weight, "domain": domain, "group": group}
     given = {column: values for column, values in given.items() if values is not None}
     where = os.fspath(path)
+    named = os.path.basename(os.path.abspath(path)) if name in (None, "") else name
+    attributes, chunk_rows = checked_attributes(named, image_shape, scale), require_count("chunk_rows", chunk_rows)
+    classes = checked_classes(classes)
     if isinstance(X, Iterator):
         if given:
             raise DataError(f"{next(iter(given))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
@@ -105,9 +111,11 @@ def write_corpus(
         require_target(
             path, "the corpus", needed_bytes=len(first.rows) * first.rows.shape[1] * first.rows.dtype.itemsize
         )
-    info = CorpusInfo(name or os.path.basename(os.path.abspath(path)), "Python", (), first.image_shape, scale)
-    if image_shape is not None:
-        info = replace(info, image_shape=_of_width(image_shape, first.rows.shape[1]))
+    info = CorpusInfo(**attributes, source="Python")
+    if info.image_shape is None:
+        info = replace(info, image_shape=first.image_shape)
+    else:
+        _require_width(info.image_shape, first.rows.shape[1])
     writer = _writer(path, first, labels, info, overwrite, chunk_rows)
     count = 0
     with writer:
@@ -207,9 +215,7 @@ def _piece(name: str, X: Any, columns: Mapping[str, Any]) -> _Piece:
     if is_dataframe_like(X) and (text := [f"{key}: {kind}" for key, kind in X.dtypes.items() if not _is_numeric(kind)]):
         raise DataError(f"{name}: columns that are no numbers ({', '.join(text[:5])}); drop them or encode them")
     y = columns.get("y")
-    y = None if y is None else unwrapped(y, "y") if _is_lazy(y) else np.asarray(y)
-    if y is not None and y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
-        y = y.astype(np.str_)
+    y = None if y is None else checked_labels(unwrapped(y, "y") if _is_lazy(y) else np.asarray(y))
     rows = as_rows(X, **{column: values for column, values in columns.items() if column != "y"})
     rows = replace(rows, name=name, columns={key: rows.columns[key] for key in COLUMNS if key in rows.columns})
     if y is not None:
@@ -262,16 +268,10 @@ def _surveyed(whole: _Piece, classes: Classes) -> _Labelling | None:
     if not isinstance(classes, str | bool):
         return _listed(classes)
     if not _is_lazy(whole.y):
-        return survey([whole.y], path="y", classes=_wanted(classes))
+        return survey([whole.y], path="y", classes=classes)
     column = source_of(whole.y, "y")
     blocks = (column.read(start, stop) for start, stop in pairwise(whole.rows.bounds(settings())))
-    return survey(blocks, path="y", classes=_wanted(classes))
-
-
-def _wanted(classes: str | bool) -> Literal["auto"] | bool:
-    if isinstance(classes, str) and classes != "auto":
-        raise DataError(f"classes: expected 'auto', True, False or the labels, found {classes!r}")
-    return "auto" if isinstance(classes, str) else classes
+    return survey(blocks, path="y", classes=classes)
 
 
 def _labels_to_come(y: Any, classes: Classes) -> _Labelling | None:
@@ -283,22 +283,19 @@ def _labels_to_come(y: Any, classes: Classes) -> _Labelling | None:
     if y.dtype.kind not in "biuf":
         raise DataError(f"y: labels of {y.dtype} come in pieces; give all names that there are: classes=[…]")
     whole = y.dtype.kind in "biu" and classes is not False
-    return _Coming(np.dtype(np.int64 if whole else np.float64), _wanted(classes))
+    return _Coming(np.dtype(np.int64 if whole else np.float64), classes)
 
 
 def _listed(classes: Sequence[int | str]) -> Labels:
     """Labels that the caller lists."""
-    found = {label.item() if isinstance(label, np.generic) else label for label in classes} - {-1, "-1"}
-    if not found or {type(label) for label in found} not in ({int}, {str}):
-        raise DataError(f"classes: expected whole numbers or names, all of one kind, found {list(classes)[:8]}")
-    return _Listed(tuple(sorted(found)), 0, "y")
+    return _Listed(tuple(sorted({*classes} - {-1, "-1"})), 0, "y")
 
 
-def _of_width(image_shape: tuple[int, int], width: int) -> tuple[int, int]:
-    height, breadth = (int(side) for side in image_shape)
+def _require_width(image_shape: tuple[int, int], width: int) -> None:
+    """Refuse pictures of another number of pixels than a row has."""
+    height, breadth = image_shape
     if height * breadth != width:
         raise DataError(f"image_shape: pictures of {height} by {breadth} have {height * breadth} pixels, rows {width}")
-    return height, breadth
 
 
 def _writer(

@@ -24,6 +24,7 @@ from bigkernel.config import settings
 from bigkernel.errors import DataError
 from bigkernel.storage import atomic_write, seals, zarr_arrays
 from bigkernel.storage.chunk_check import Looked, finite, look
+from bigkernel.storage.corpus_arguments import checked_attributes, require_count
 from bigkernel.storage.corpus_rows import CorpusRows
 from bigkernel.storage.targets import claimed, require_target
 
@@ -218,6 +219,8 @@ class CorpusWriter:
     ------
     DataError
         A target that exists or cannot be written (a full disk, …), rows that do not fit, chunks that are missing.
+    ConfigError
+        A name, image shape, scale or chunk_rows that is none.
     PlanTooLarge
         `n_rows` rows do not fit on the file system.
     """
@@ -240,16 +243,20 @@ class CorpusWriter:
         if unknown:
             raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
         self.target = self.path = Path(target)
-        self.info = replace(info, complete=False)
-        self.chunk_rows = chunk_rows or chunk_rows_for(n_features, np.dtype(dtype).itemsize, n_rows)
+        attributes = checked_attributes(info.name, info.image_shape, info.scale)
+        self.info = replace(info, complete=False, **attributes)
+        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(
+            n_features, np.dtype(dtype).itemsize, n_rows
+        )
         self.n_rows = n_rows or 0
         self._fixed = n_rows is not None
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
         for name, (_, found) in self._shapes.items():
-            if found.kind not in "biuf":
+            if found.kind not in "biuf" or found.itemsize > 8:
                 raise DataError(
-                    f"{self.target}: {name}: expected numbers, found dtype {found}; number what is no number"
+                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
+                    "none, or convert with astype"
                 )
         self._overwrite, self._keep, self._resume = overwrite, keep, resume
         self._pending: list[dict[str, NDArray[Any]]] = []

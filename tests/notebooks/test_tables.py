@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -68,6 +69,8 @@ def test_first_rows_of_pictures_are_shown_pixel_by_pixel(digits):
         np.testing.assert_allclose(picture, (image - image.min()) / np.ptp(image), atol=1 / 255)
     assert re.findall(r"<figcaption>(.*?)<", html) == [str(i % 3) for i in range(10)]
     assert "30" in shown(digits)
+    odd = replace(digits, info=replace(digits.info, image_shape=(-5, -6)))
+    assert "Corpus: can only specify" in shown(odd)
     assert as_rows(digits)._repr_html_().count("<img") == 10
 
 

@@ -12,8 +12,9 @@ import zarr
 from numpy.testing import assert_array_equal
 
 from bigkernel import UnitNormalizer, write_corpus
-from bigkernel.errors import ChunkMissing, DataError, PlanTooLarge
+from bigkernel.errors import ChunkMissing, ConfigError, DataError, PlanTooLarge
 from bigkernel.storage import corpus_rows
+from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 rng = np.random.default_rng(3)
 N, D = 130, 4
@@ -95,6 +96,81 @@ REFUSED = {
 def test_what_is_no_corpus_is_refused_and_leaves_nothing(arguments, options, said, tmp_path):
     with pytest.raises(DataError, match=said):
         write_corpus(tmp_path / "c", *arguments(), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+ARGUMENTS = {
+    "scale": (0, -1.0, 10**400, float("nan"), float("inf"), "a", True, None, [255.0]),
+    "name": (3, b"c", ["c"], 0),
+    "image_shape": (3, "ab", (1, 4, 1), (-1, -4), (0, 4), (2.0, 2), (True, 4), [4]),
+    "chunk_rows": (2.5, "a", -1, 0, True),
+    "classes": (None, 2, "some", b"ab", {"a": 1}, np.array(1), [[1], [2]], [0.5, 1.5], []),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_that_is_none_is_refused_before_a_good_corpus_is_replaced(name, corpus):
+    for value in ARGUMENTS[name]:
+        with pytest.raises(DataError if name == "classes" else ConfigError, match=f"^{name}: expected .*, found"):
+            write_corpus(corpus.path, X, CODES, overwrite=True, **{name: value})
+    assert open_corpus(corpus.path).seal == corpus.seal
+
+
+def test_numbers_of_numpy_are_arguments_too(tmp_path):
+    corpus = write_corpus(
+        tmp_path / "c",
+        X,
+        scale=np.float32(255),
+        image_shape=np.array([2, 2]),
+        chunk_rows=np.int64(50),
+        name=np.str_("n"),
+    )
+    assert corpus.info == CorpusInfo("n", "Python", (), (2, 2), 255.0, complete=True)
+    assert (type(corpus.info.scale), type(corpus.info.image_shape[0]), corpus.chunk_rows) == (float, int, 50)
+
+
+@pytest.mark.parametrize("info", [{"scale": 0.0}, {"name": 3}, {"image_shape": (-1, -4)}], ids=str)
+def test_a_writer_refuses_attributes_that_no_reader_takes(info, tmp_path):
+    with pytest.raises(ConfigError, match=next(iter(info))):
+        CorpusWriter(tmp_path / "c", n_features=D, dtype="f8", columns={}, info=CorpusInfo(**{"name": "c", **info}))
+
+
+MISSING = CODES == 1
+LABELS = {
+    "names and None": (np.where(MISSING, None, NAMES), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
+    "names and NaN": (np.where(MISSING, np.nan, NAMES.astype(object)), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
+    "whole numbers": (CODES.astype(object), (0, 1, 2), CODES),
+    "numbers and None": (np.where(MISSING, None, X[:, 0]), (), np.where(MISSING, np.nan, X[:, 0])),
+}
+
+
+@pytest.mark.parametrize("labels, classes, stored", LABELS.values(), ids=LABELS)
+def test_labels_as_objects_are_what_they_all_are_and_none_is_no_label(labels, classes, stored, tmp_path):
+    corpus = write_corpus(tmp_path / "c", X, labels)
+    assert corpus.info.classes == classes
+    assert_array_equal(corpus.column("y"), stored)
+
+
+ODD = {
+    "names and numbers": (X, np.where(MISSING, 2, NAMES.astype(object)), r"several kinds.*\(names, whole numbers\)"),
+    "sets": (X, np.array([set()] * N), r"several kinds or none \(set\)"),
+    "too large": (X, np.array([10**400] * N), "out of the range of 64 bits"),
+    "dates": (X, np.arange(N).astype("M8[D]"), r"labels of datetime64\[D\]; expected"),
+    "complex": (X, CODES + 1j, "labels of complex128; expected"),
+    "lazy dates": (X, da.arange(N).astype("M8[D]"), "labels of datetime64"),
+    "long rows": (
+        X.astype(np.longdouble),
+        CODES,
+        f"x: expected numbers of at most 64 bits, found dtype {np.dtype('g')}",
+    ),
+}
+
+
+@pytest.mark.skipif(np.dtype("g").itemsize == 8, reason="a longdouble is a double here")
+@pytest.mark.parametrize("rows, labels, said", ODD.values(), ids=ODD)
+def test_labels_and_rows_that_are_no_numbers_are_named(rows, labels, said, tmp_path):
+    with pytest.raises(DataError, match=said):
+        write_corpus(tmp_path / "c", rows, labels)
     assert list(tmp_path.iterdir()) == []
 
 
