@@ -66,7 +66,9 @@ def _dask_array(frame: Any, name: str) -> da.Array:
     import dask.array as da
 
     dtype = _common_dtype(frame, name)
-    pieces, count_of = frame.to_delayed(), dask.delayed(len)
+    # a shuffle between workers (P2P) wants all its tasks in one graph, and each task of ours takes a partition alone
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        pieces, count_of = frame.to_delayed(), dask.delayed(len)
     # of the partitions as they will be read: those of fewer columns may be others
     counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
     tail = () if is_series_like(frame) else (len(frame.columns),)
@@ -82,9 +84,16 @@ def _dask_array(frame: Any, name: str) -> da.Array:
 def _common_dtype(frame: Any, name: str) -> np.dtype[Any]:
     """The one dtype of all columns."""
     series = is_series_like(frame)
-    kinds = {name: frame.dtype} if series else dict(zip(map(str, frame.columns), frame.dtypes, strict=True))
-    if not kinds:
+    labels = [name] if series else [str(column) for column in frame._meta.columns]
+    if not labels:
         raise DataError(f"{name}: a Dask DataFrame without columns")
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise DataError(
+            f"{name}: a Dask DataFrame with several columns of one name ({', '.join(twice[:5])}); rename them"
+        )
+    if name == "y" and not series and len(labels) == 1:
+        raise DataError(f"y: a Dask DataFrame of one column; give the column, frame[{labels[0]!r}]")
+    kinds = {name: frame.dtype} if series else dict(zip(labels, frame._meta.dtypes, strict=True))
     odd = [column for column, dtype in kinds.items() if not _is_number(dtype)]
     what = "Series" if series else "DataFrame"
     if odd:

@@ -36,23 +36,28 @@ def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
     rows = as_rows(X)
     if reset:
         estimator.n_features_in_ = rows.shape[1]
-        _check_feature_names(estimator, feature_names(X), reset=True)  # those of a fit before are gone
+        _check_names(estimator, feature_names(X), rows.name, reset=True)  # those of a fit before are gone
         if not len(rows):
             raise DataError(f"{rows.name}: 0 rows; at least one is needed")
         if not rows.stored_width:
             raise DataError(f"{rows.name}: rows of 0 features; at least one is needed")
         return rows
     if (names := feature_names(X)) is not None:
-        try:
-            _check_feature_names(estimator, names, reset=False)
-        except ValueError as error:
-            raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
+        _check_names(estimator, names, rows.name, reset=False)
     if rows.shape[1] != estimator.n_features_in_:
         raise DataError(
             f"{rows.name} has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input"
         )
     return rows
+
+
+def _check_names(estimator: BaseEstimator, frame: Any, name: str, *, reset: bool) -> None:
+    """scikit-learn's check of the names of columns (None: there are none), its refusals as ours."""
+    try:
+        _check_feature_names(estimator, frame, reset=reset)
+    except (ValueError, TypeError) as error:  # TypeError: names of several types
+        raise DataError(f"{name}: {' '.join(str(error).split())}") from error
 
 
 def validated_weight(sample_weight: Any, X: Array) -> Any:

@@ -9,6 +9,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from distributed import Client
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import KernelRidge, KernelRidgeClassifier, Standardizer, executing
@@ -75,6 +76,8 @@ REFUSED = {
     "missing values": (lambda f: f[["a", "b"]].astype({"b": "Float64"}), r"\(b: Float64\).*astype\(\"float64\"\)"),
     "two dtypes": (lambda f: f[["a", "label"]], r"float64, int64.*astype\(\"float64\"\)"),
     "no column": (lambda f: f[[]], "without columns"),
+    "a name twice": (lambda f: f[["a", "b", "b"]], r"several columns of one name \(b\); rename"),
+    "names of two types": (lambda f: f[["a", "b"]].rename(columns={"a": 0}), r"X: .*\['int', 'str'\]"),
 }
 
 
@@ -82,6 +85,27 @@ REFUSED = {
 def test_a_frame_that_is_no_matrix_is_refused_by_its_columns(stored, choose, said):
     with pytest.raises(DataError, match=said):
         model().fit(choose(stored()), stored()["y"])
+
+
+def test_targets_as_a_frame_of_one_column_are_asked_for_as_a_series(stored):
+    with pytest.raises(DataError, match=r"y: .*one column; give the column, frame\['y'\]"):
+        model().fit(stored()[list("abc")], stored()[["y"]])
+
+
+SHUFFLED = (
+    lambda f: f.sort_values("a"),
+    lambda f: f.merge(f[["c"]].rename(columns={"c": "d"}), left_on="c", right_on="d"),
+    lambda f: f.shuffle("b"),
+)
+
+
+def test_a_shuffled_frame_is_fitted_while_a_client_is_connected():
+    frame = dd.from_pandas(FRAME[[*"abc", "y"]], npartitions=3)
+    wanted = KernelRidge("rbf", landmarks=X[:12]).fit(X, y).predict(X)
+    with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None):
+        for shuffled in SHUFFLED:
+            fitted = KernelRidge("rbf", landmarks=X[:12]).fit(shuffled(frame)[list("abc")], shuffled(frame)["y"])
+            assert_allclose(fitted.predict(FRAME[list("abc")]), wanted, atol=1e-8)
 
 
 def test_other_columns_than_those_of_the_fit_are_refused(stored):
