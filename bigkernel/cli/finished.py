@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from bigkernel.cli.said import say
-from bigkernel.errors import BigKernelError
+from bigkernel.errors import BigKernelError, DataError
 from bigkernel.monitor.terminal.figures import show
 
 NAME = "finished.json"
@@ -28,7 +28,7 @@ def job_of(*inputs: str | os.PathLike[str]) -> str:
     """A digest of the command that runs, its options, and the seals of the stores that it reads."""
     context = click.get_current_context()
     options = {name: value for name, value in sorted(context.params.items()) if name not in _NO_PART}
-    known = [context.info_name, options, [_seal(path) for path in inputs]]
+    known = [context.info_name, options, [seal_of(path) for path in inputs]]
     return hashlib.sha256(json.dumps(known, default=str).encode()).hexdigest()
 
 
@@ -40,14 +40,14 @@ def note_finished(run: str | None, job: str, made: str | None, figures: Mapping[
     if run is not None:
         # a note only: without it, the same command finds its segments finished
         with suppress(BigKernelError, OSError):
-            write_json(Path(run, NAME), {"job": job, "made": made and _seal(made), "figures": plain(figures)})
+            write_json(Path(run, NAME), {"job": job, "made": made and seal_of(made), "figures": plain(figures)})
 
 
 def tell_finished(run: str | None, job: str, made: str | None, *, as_json: bool, title: str) -> bool:
     """Tell what a job told when it finished, if this is the job and what it made is there; False: it is to be done."""
     try:
         found = json.loads(Path(run or "", NAME).read_text(encoding="utf-8"))
-        if run is None or found["job"] != job or found["made"] != (made and _seal(made)):
+        if run is None or found["job"] != job or found["made"] != (made and seal_of(made, whole=True)):
             return False
         figures = dict(found["figures"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, BigKernelError):
@@ -71,7 +71,11 @@ def may_be_finished(options: Mapping[str, Any]) -> bool:
     )
 
 
-def _seal(path: str | os.PathLike[str]) -> str:
+def seal_of(path: str | os.PathLike[str], *, whole: bool = False) -> str:
+    """The seal of a store; raises `DataError` where it is damaged or none, with `whole` also by its chunks' marks."""
     from bigkernel.storage import seals
 
-    return seals.verify(Path(path)).digest
+    seal = seals.verify(Path(path))
+    for name, text in seals.changed_arrays(Path(path), seal) if whole else ():
+        raise DataError(f"{os.fspath(path)}/{name}: {text}")
+    return seal.digest

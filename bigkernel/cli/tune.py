@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from numpy.typing import NDArray
 
-from bigkernel.cli.finished import job_of, say_finished
+from bigkernel.cli.finished import job_of, say_finished, seal_of
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, overwrite_option
 from bigkernel.cli.said import say
-from bigkernel.errors import DataError
+from bigkernel.errors import BigKernelError, DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
 from bigkernel.storage.targets import claimed, require_apart, require_target
@@ -121,7 +121,8 @@ def tune(
         return
     if run:
         require_apart({"run": run, "best model": Path(out, "best.model")})
-    if resume and _tell_finished(Path(out), corpus, as_json=as_json):
+    job = job_of(corpus)  # of what is searched, not of what stands there when the search has ended
+    if resume and _tell_finished(Path(out), job, corpus, as_json=as_json):
         return
     target = _directory_for(out, overwrite=overwrite)
     # a name of our own: it is removed when the search has ended, or is begun anew
@@ -137,7 +138,7 @@ def tune(
         found = sorted(records, key=lambda record: record["rank"])[:_TOLD]
         values = {"score": label, "candidates": len(records), "folds": search.n_splits_, "records": found}
         emit(Figures("tune", values))
-    figures = _write_results(search, label, records, target, time.perf_counter() - start, corpus)
+    figures = _write_results(search, label, records, target, time.perf_counter() - start, job)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
@@ -205,13 +206,13 @@ def _cv(text: str) -> int | float | str:
     return share
 
 
-def _tell_finished(target: Path, corpus: str, *, as_json: bool) -> bool:
-    """Tell what the results of a search say, if they are of this one; False: it is to be done."""
+def _tell_finished(target: Path, job: str, corpus: str, *, as_json: bool) -> bool:
+    """Tell what the results of a search say, if they are of this one and so is the model; False: it is to be done."""
     try:
         found = json.loads((target / "results.json").read_text(encoding="utf-8"))
-        if found.pop("job") != job_of(corpus) or not (target / "best.model").is_dir():
+        if found.pop("job") != job or found.pop("made") != seal_of(target / "best.model", whole=True):
             return False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BigKernelError):
         return False
     del found["results"]
     say_finished(str(target))
@@ -220,7 +221,7 @@ def _tell_finished(target: Path, corpus: str, *, as_json: bool) -> bool:
 
 
 def _write_results(
-    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float, corpus: str
+    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float, job: str
 ) -> dict[str, Any]:
     """Write the best model, the picture, the table and the record; the figures that are shown."""
     from bigkernel.estimators.persistence import save_model
@@ -244,7 +245,8 @@ def _write_results(
         "picture": drawn,
     }
     clear_orphans(target / "results.json")
-    write_json(target / "results.json", plain({**figures, "job": job_of(corpus), "results": records}))
+    known = {"job": job, "made": seal_of(target / "best.model")}
+    write_json(target / "results.json", plain({**figures, **known, "results": records}))
     return figures
 
 

@@ -76,6 +76,23 @@ def test_another_job_or_one_whose_product_is_gone_is_none_that_finished(job, run
         assert "already finished" not in run(*words, "--resume").stderr
 
 
+@pytest.mark.parametrize("harm", ["damaged", "of another"])
+def test_a_search_whose_model_is_not_the_one_it_made_has_not_finished(harm, run, work):
+    words = JOBS["tune"][0]
+    run(*words)
+    assert "already finished" in run(*words, "--resume").stderr
+    best = work / "o" / "best.model"
+    if harm == "damaged":
+        next(path for path in sorted(best.rglob("c/*")) if path.is_file()).unlink()
+    else:
+        run(*FIT)
+        shutil.rmtree(best)
+        shutil.move("m", best)
+    assert "already finished" not in run(*words, "--resume", code=3).stderr
+    run(*words, "--resume", "--overwrite")
+    assert "already finished" in run(*words, "--resume").stderr
+
+
 def test_other_options_are_another_job(run, work):
     run(*FIT)
     assert "already exists" in run(*FIT, "--alpha", 2, "--resume", code=3).stderr
