@@ -7,6 +7,7 @@ nothing in them is taken for mathematics.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from bigkernel.estimators.evaluation import split
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.search.results import doubtful
+from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.statistics.predictor import score as score_of
+from bigkernel.storage.corpus_arguments import is_count
 from bigkernel.storage.visible import visible
 
 if TYPE_CHECKING:
@@ -53,8 +56,10 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
     Raises
     ------
     ConfigError
-        No number varies over the grid, no such score, or matplotlib is missing.
+        No SweepSearchCV, no number varies over the grid, no such score, or matplotlib is missing.
     """
+    if not isinstance(search, SweepSearchCV):
+        raise ConfigError(f"search: expected a fitted SweepSearchCV, found {type(search).__name__}")
     check_is_fitted(search, "cv_results_")
     results = search.cv_results_
     label = score or ("score" if "mean_test_score" in results else str(search.refit))
@@ -141,10 +146,16 @@ def plot_confusion(model: Any, X: Any, y: Any = None, *, ax: Axes | None = None)
     -------
     matplotlib.axes.Axes
         Colours are shares of the rows of a true class; counts stand in the cells, up to 20 classes.
+
+    Raises
+    ------
+    ConfigError
+        No classifier of this package.
     """
+    found = model[-1] if isinstance(model, Pipeline) else model
+    if not is_classifier(found) or not hasattr(found, "score_totals"):
+        raise ConfigError(f"model: expected a classifier of bigkernel, found {type(found).__name__}")
     last, mapped = split(model, X)
-    if not is_classifier(last):
-        raise ConfigError(f"model: expected a classifier, found {type(last).__name__}")
     counts = np.asarray(last.score_totals(mapped, y)["confusion"])
     if not counts.sum():
         raise DataError("X: no labelled row, and so nothing is confused")
@@ -197,8 +208,13 @@ def plot_learning_curve(
         The estimator has no `partial_fit`, or `sizes` do not rise or exceed the rows.
     """
     last = model[-1] if isinstance(model, Pipeline) else model
-    if not hasattr(last, "partial_fit"):
-        raise ConfigError(f"model: {type(last).__name__} has no partial_fit; a learning curve adds rows to a fit")
+    if not hasattr(last, "partial_fit") or not hasattr(last, "score_totals"):
+        raise ConfigError(
+            f"model: expected an estimator of bigkernel with partial_fit, found {type(last).__name__}; a learning "
+            "curve adds rows to a fit"
+        )
+    if not is_count(sizes) and not (np.ndim(sizes) == 1 and all(map(is_count, sizes))):  # type: ignore[arg-type]
+        raise ConfigError(f"sizes: expected a whole number from 1, or a list of them that rise, found {sizes!r}")
     test_X, test_y = test if isinstance(test, tuple) else (test, None)
     if isinstance(model, Pipeline) and len(model) > 1:
         steps = clone(model[:-1]).fit(X, y)
@@ -261,8 +277,13 @@ def plot_landmarks(
     Raises
     ------
     ConfigError
-        There are none (linear models, random features), or they are neither pictures nor points.
+        There are none (linear models, random features), or they are neither pictures nor points; an image shape or a
+        count that is none.
     """
+    if not is_count(count):
+        raise ConfigError(f"count: expected a whole number of pictures from 1, found {count!r}")
+    if image_shape is not None and not (np.shape(image_shape) == (2,) and all(map(is_count, image_shape))):
+        raise ConfigError(f"image_shape: expected (height, width), two whole numbers from 1, found {image_shape!r}")
     last = model[-1] if isinstance(model, Pipeline) else model
     check_is_fitted(last)
     landmarks = getattr(last, "landmarks_", None)
@@ -328,9 +349,18 @@ def plot_band(
     Raises
     ------
     ConfigError
-        X has several features and `against` is not given, or the model has no standard deviation.
+        X has several features and `against` is not given, the model has no standard deviation, or `y` is not a number
+        a row.
     """
+    last = model[-1] if isinstance(model, Pipeline) else model
+    if "return_std" not in signature(getattr(last, "predict", len)).parameters:
+        raise ConfigError(
+            f"model: expected a fitted KernelRidge, found {type(last).__name__}, whose predictions have no standard "
+            "deviation"
+        )
     values = np.asarray(X)
+    if y is not None and np.shape(y) != (len(values),):
+        raise ConfigError(f"y: expected {len(values)} observations, one a row of X, found shape {np.shape(y)}")
     if against is None and (values.ndim != 2 or values.shape[1] != 1):
         raise ConfigError(f"against: X has the shape {values.shape}; say what its predictions are to be drawn against")
     place = values[:, 0] if against is None else np.asarray(against)

@@ -6,7 +6,9 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from sklearn.linear_model import LogisticRegression, SGDRegressor
 from sklearn.metrics import confusion_matrix
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import (
@@ -97,7 +99,7 @@ def test_confusion_is_that_of_scikit_learn_and_labels_are_letters(classifier, ax
     assert {text.get_text() for text in ax.texts} == {str(count) for count in counts.ravel() if count}
     assert texts(ax) == ["$a$", "b_c", "d"]
     assert not any(label.get_parse_math() for label in ax.get_xticklabels())
-    with pytest.raises(ConfigError, match="expected a classifier, found Ridge"):
+    with pytest.raises(ConfigError, match="expected a classifier of bigkernel, found Ridge"):
         plot_confusion(Ridge().fit(X, y), X, y, ax=ax)
 
 
@@ -167,3 +169,32 @@ def test_without_matplotlib_the_extra_is_named(classifier, monkeypatch):
 def test_rows_without_labels_confuse_nothing(classifier, ax, tmp_path):
     with pytest.raises(DataError, match="labels, and there are none"):
         plot_confusion(classifier, write_corpus(tmp_path / "c", X), ax=ax)
+
+
+FITTED = LogisticRegression().fit(X, LABELS)
+BAND = KernelRidge("rbf", n_landmarks=8, random_state=0).fit(X[:, :1], y)
+POINTS = KernelRidge("rbf", n_landmarks=8, random_state=0).fit(X, y)
+REFUSED = {
+    "a grid search": (lambda: plot_search(GridSearchCV(Ridge(), GRID)), "search: .* SweepSearchCV, found GridSearchCV"),
+    "scikit-learn's": (lambda: plot_confusion(FITTED, X, LABELS), "model: .*of bigkernel, found LogisticRegression"),
+    "none": (lambda: plot_landmarks(POINTS, count=0), "count: expected .* from 1, found 0"),
+    "below 0": (lambda: plot_landmarks(POINTS, image_shape=(-1, -2)), r"image_shape: expected .*\(-1, -2\)"),
+    "one side": (lambda: plot_landmarks(POINTS, image_shape=2), "image_shape: expected .* found 2"),
+    "no deviation": (lambda: plot_band(Ridge().fit(X, y), X), "model: expected a fitted KernelRidge, found Ridge"),
+    "too few": (lambda: plot_band(BAND, X[:, :1], y[:5]), r"y: expected 240 observations.*\(5,\)"),
+    "half a size": (lambda: plot_learning_curve(Ridge(), X, y, test=(X, y), sizes=2.5), "sizes: expected .*found 2.5"),
+    "letters": (lambda: plot_learning_curve(Ridge(), X, y, test=(X, y), sizes="abc"), "sizes: expected .*found 'abc'"),
+    "sizes cut": (lambda: plot_learning_curve(Ridge(), X, y, test=(X, y), sizes=[9.5, 99]), "sizes: expected .*9.5"),
+    "no curve": (lambda: plot_learning_curve(SGDRegressor(), X, y, test=(X, y)), "model: .*found SGDRegressor"),
+}
+
+
+@pytest.mark.parametrize("draw, said", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_drawn_is_said_in_words(draw, said):
+    with pytest.raises(ConfigError, match=said):
+        draw()
+
+
+def test_a_band_of_a_classifier_is_refused(classifier):
+    with pytest.raises(ConfigError, match="found KernelRidgeClassifier, whose predictions have no standard deviation"):
+        plot_band(classifier, X[:, :1])
