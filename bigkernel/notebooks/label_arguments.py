@@ -10,10 +10,11 @@ import numpy as np
 from bigkernel.errors import DataError
 
 Classes = Literal["auto"] | bool | Sequence[int | str]
+Wanted = Literal["auto"] | bool | tuple[int | str, ...]  # as checked
 _UNLABELLED = "-1"  # among names
 
 
-def checked_classes(classes: Any) -> Classes:
+def checked_classes(classes: Any) -> Wanted:
     """`classes` of `write_corpus`: "auto", True, False, or all labels in a list.
 
     Raises
@@ -33,7 +34,7 @@ def checked_classes(classes: Any) -> Classes:
     kinds = {type(label) for label in labels if not (isinstance(label, int | str) and label in (-1, _UNLABELLED))}
     if kinds not in ({int}, {str}):
         raise DataError(f"classes: expected whole numbers or names, all of one kind, found {labels[:8]}")
-    return labels
+    return tuple(labels)
 
 
 def checked_labels(y: Any) -> Any:

@@ -23,7 +23,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import source_of
 from bigkernel.errors import DataError
 from bigkernel.ingest.labels import AUTO_CLASSES, Labels, survey
-from bigkernel.notebooks.label_arguments import Classes, checked_classes, checked_labels
+from bigkernel.notebooks.label_arguments import Classes, Wanted, checked_classes, checked_labels
 from bigkernel.storage.corpus import COLUMNS, Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.storage.corpus_arguments import checked_attributes, require_count
 from bigkernel.storage.targets import require_target
@@ -94,7 +94,7 @@ def write_corpus(
     where = os.fspath(path)
     named = os.path.basename(os.path.abspath(path)) if name in (None, "") else name
     attributes, chunk_rows = checked_attributes(named, image_shape, scale), require_count("chunk_rows", chunk_rows)
-    classes = checked_classes(classes)
+    wanted = checked_classes(classes)
     if isinstance(X, Iterator):
         if given:
             raise DataError(f"{next(iter(given))}: X comes in pieces; let each piece bring its own, as a pair (X, y)")
@@ -102,11 +102,11 @@ def write_corpus(
         first = next(pieces, None)
         if first is None:
             raise DataError(f"{where}: X gave no piece, so there is no row to write")
-        labels = _labels_to_come(first.y, classes)
+        labels = _labels_to_come(first.y, wanted)
         pieces = chain([first], pieces)
     else:
         first = _piece("X", X, given)
-        labels = _surveyed(first, classes)
+        labels = _surveyed(first, wanted)
         pieces = iter([first])
         require_target(
             path, "the corpus", needed_bytes=len(first.rows) * first.rows.shape[1] * first.rows.dtype.itemsize
@@ -261,11 +261,11 @@ def _is_lazy(y: Any) -> bool:
     return dask.is_dask_collection(y) or isinstance(y, zarr.Array)
 
 
-def _surveyed(whole: _Piece, classes: Classes) -> _Labelling | None:
+def _surveyed(whole: _Piece, classes: Wanted) -> _Labelling | None:
     """How the labels of all rows are stored."""
     if whole.y is None:
         return None
-    if not isinstance(classes, str | bool):
+    if isinstance(classes, tuple):
         return _listed(classes)
     if not _is_lazy(whole.y):
         return survey([whole.y], path="y", classes=classes)
@@ -274,11 +274,11 @@ def _surveyed(whole: _Piece, classes: Classes) -> _Labelling | None:
     return survey(blocks, path="y", classes=classes)
 
 
-def _labels_to_come(y: Any, classes: Classes) -> _Labelling | None:
+def _labels_to_come(y: Any, classes: Wanted) -> _Labelling | None:
     """How the labels of pieces are stored, of which `y` are the first."""
     if y is None:
         return None
-    if not isinstance(classes, str | bool):
+    if isinstance(classes, tuple):
         return _listed(classes)
     if y.dtype.kind not in "biuf":
         raise DataError(f"y: labels of {y.dtype} come in pieces; give all names that there are: classes=[…]")

@@ -50,4 +50,4 @@ def require_count(name: str, value: Any) -> int | None:
 
 def is_count(value: Any) -> bool:
     """Tell a whole number from 1; True is none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
