@@ -26,6 +26,7 @@ Array = NDArray[Any]
 _STEPS = 100
 _ENOUGH = 1e-12  # of a row: what a Newton step may still promise
 _FLAT = 1e-9  # spread, relative to the mean, that is rounding
+_SMALLEST = 1e-280  # spread whose inverse, times what Newton's method finds, is still a number
 _LEAST = 1e-2  # scale: f that tells nothing of rows held out keeps its order
 _COMMON = 1e-2  # curvature of a scale that all classes share
 
@@ -50,10 +51,12 @@ def fit_softmax(values: Array, truth: Array, weight: Array) -> Calibration:
         raise DataError("probability=True: no held-out row to calibrate on")
     truth, weight = truth.astype(np.int64), weight / weight.max()
     w = weight * (weight.sum() / (weight @ weight))
-    mean = (w @ values) / w.sum()
-    unit = float(np.sqrt((w @ (values - mean) ** 2).mean() / w.sum()))
+    largest = max(float(np.abs(values).max()), 1e-300)  # what has no square may still be calibrated
+    mean = largest * ((w @ (values / largest)) / w.sum())
+    unit = largest * float(np.sqrt((w @ ((values - mean) / largest) ** 2).mean() / w.sum()))
     if unit <= _FLAT * float(np.abs(mean).max()):
         unit = 1.0  # a constant but for rounding
+    unit = max(unit, _SMALLEST)
     shares = np.log((np.bincount(truth, w, c) + 1) / (w.sum() + c))
     scale, offset = _Problem((values - mean) / unit, np.eye(c)[truth], w, shares).minimise()
     scale = scale / unit
