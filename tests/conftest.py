@@ -30,7 +30,9 @@ sys.dont_write_bytecode = False
 # as in the clusters that bigkernel starts: on a busy machine a worker that died comes back later than after 15 s
 dask.config.set({"distributed.deploy.lost-worker-timeout": "3650d"})
 settings.register_profile("bigkernel", deadline=None, max_examples=15)
-settings.register_profile("full", deadline=None, max_examples=100)  # pytest --hypothesis-profile=full, as in .ci/run
+settings.register_profile(
+    "full", deadline=None, max_examples=100, derandomize=True
+)  # pytest --hypothesis-profile=full, as in .ci/run
 settings.load_profile("bigkernel")
 
 
