@@ -26,6 +26,7 @@ _FLAT = 100.0  # times the rounding of its values, that the spread of a column m
 _ALONG = 1e-10  # of Σ w (x − 0)² of scaled columns, along directions that count as null about the mean
 _ADVICE = "columns that nearly depend on others: leave some out, or take Ridge with a larger alpha"
 _SAME = 1e-12  # of ‖predictions‖², by which they may differ
+_STANDS_OUT = 30.0  # times the rounding of a sum: at most 8 as measured, of columns that do depend on others
 _ROUNDING = 2.0 * _EPS  # of an entry of the moments of scaled columns, as measured
 
 
@@ -44,6 +45,7 @@ def linear_ridge(
     small = centre(moments, fit_intercept=True)
     mean = small.mean + shift
     scale = _scale(small, shift, alpha)
+    blur = np.sqrt(small.n) * np.abs(mean) * scale
     scaled = Reduced(
         small.n,
         G=scale[:, None] * small.G * scale,
@@ -60,7 +62,7 @@ def linear_ridge(
     v = _least(null, w, scale, scaled.G)
     missed = small.target_mean - mean @ v
     if fit_intercept:
-        certificates.errors = _errors(scaled, factor, w, moments.rows)
+        certificates.errors = _errors(scaled, factor, w, moments.rows, blur)
         return v, missed, squared_error(small, v)
     along = null @ (null.T @ mean)
     if factor.dropped is not None and small.n * np.sum((factor.dropped.T @ (scale * mean)) ** 2) > _ALONG:
@@ -72,7 +74,7 @@ def linear_ridge(
         u /= size
         v += np.outer(u, missed) * (small.n / (1 / size + small.n * (mean @ u)))
         error = squared_error(small, v) + small.n * (small.target_mean - mean @ v) ** 2
-    certificates.errors = _errors(scaled, factor, v / scale[:, None], moments.rows)
+    certificates.errors = _errors(scaled, factor, v / scale[:, None], moments.rows, blur)
     return v, np.zeros_like(missed), error
 
 
@@ -106,7 +108,7 @@ def _effective_dof(G: Array, factor: Factor) -> float:
     return float((V * factor.solve(G @ V)).sum()) * len(G) / max(float((V * V).sum()), 1.0)
 
 
-def _errors(scaled: Reduced, factor: Factor, w: Array, rows: float) -> Errors:
+def _errors(scaled: Reduced, factor: Factor, w: Array, rows: float, blur: Array) -> Errors:
     """How far rounding of the moments moves predictions, relative to their norm about the mean.
 
     Every entry of the moments of columns of unit length is rounded alike, E by ε and δ by ε‖y‖, so that H⁻¹(δ − Ew)
@@ -118,5 +120,20 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, rows: float) -> Errors:
     x = factor.solve(probes(len(w), VECTORS))
     power = float(np.abs((x * (scaled.G @ x)).sum(axis=0)).sum()) / VECTORS
     of_sums = power * _ROUNDING**2 * float((scaled.q + (w**2).sum(axis=0)).sum())
-    lost = factor.hidden * float(squared_error(scaled, w).sum()) / max(rows, 1.0)
+    left = float(squared_error(scaled, w).sum())
+    lost = left if _misses(scaled, factor, blur) else factor.hidden * left / max(rows, 1.0)
     return Errors(float(np.sqrt(of_sums / predicted)), float(np.sqrt(lost / predicted)), 0.0, _ADVICE)
+
+
+def _misses(scaled: Reduced, factor: Factor, blur: Array) -> bool:
+    """Whether targets vary along a direction that was dropped as null: then it is none, and rounding hides it.
+
+    Of columns that depend on each other the sums with targets, C, are rounding along such directions: of the sums, and
+    of the values themselves, which are stored about 0, blur (d,) in units of their column's length. No more is known of
+    a direction that is hidden than that it may hold all that is left of the targets.
+    """
+    if factor.dropped is None:
+        return False
+    sizes = np.sqrt(scaled.q)
+    rounding = _STANDS_OUT * _EPS * np.outer(1 + np.abs(factor.dropped.T) @ blur, sizes)
+    return bool((np.abs(factor.unseen(scaled.C)) > rounding).any())

@@ -1,5 +1,7 @@
 """LinearRegression and Ridge against scikit-learn's: weights, offsets, dependent columns, bytes, more rows."""
 
+import warnings
+
 import numpy as np
 import pytest
 import reference
@@ -7,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import linear_model
 
 from bigkernel import LinearRegression, Ridge
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError, Inaccurate
 
 rng = np.random.default_rng(20101231)
 N, D = 130, 5
@@ -86,6 +88,34 @@ def test_what_nearly_dependent_columns_cost_is_told(apart, fit_intercept):
     wanted, _ = right(rows, y, 0.0, fit_intercept)
     off = np.linalg.norm(model.predict(rows) - wanted) / np.linalg.norm(wanted - wanted.mean())
     assert off <= 10 * model.certificates_["prediction_error"] <= 1e-2
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("larger", [1e4, 1e6, 1e8, 1e10, 1e12])
+def test_rows_that_one_row_hides_are_told_of(larger, alpha, fit_intercept):
+    rows = np.vstack([larger * X[:1], X[1:60]])
+    wanted, _ = right(rows, y[:60], alpha, fit_intercept)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = Ridge(alpha=alpha, fit_intercept=fit_intercept).fit(rows, y[:60])
+    error = np.linalg.norm(model.predict(rows) - wanted) / np.linalg.norm(wanted)
+    estimate = model.fit_report()["certificates"]["prediction_error"]
+    assert error < 1e-3 or [one.category for one in told] == [Inaccurate]
+    assert error < 4 * estimate or error < 1e-10
+    assert (larger > 1e7) == bool(told)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_columns_that_do_depend_on_others_are_no_reason_to_warn(fit_intercept, dtype):
+    many = rng.integers(-50, 50, size=(300, 20)).astype(dtype)
+    kinds = np.eye(4, dtype=dtype)[rng.integers(0, 4, 300)]
+    rows = np.hstack([many, many[:, :3], many @ rng.integers(-2, 3, size=(20, 3)).astype(dtype), kinds])
+    for x in (rows, rows[:20]):
+        target = 1e3 + x[:, 0] + rng.normal(size=len(x))
+        model = LinearRegression(fit_intercept=fit_intercept).fit(x, target)
+        assert model.fit_report()["certificates"]["prediction_error"] < 1e-9
 
 
 def test_a_column_of_ones_is_an_intercept():

@@ -156,8 +156,6 @@ def confirm(name: str, case: Case, model: Any, values: np.ndarray, y: Any, found
         if case.look in ("far", "offset") and model.kernel_.name in ("linear", "polynomial"):
             return  # products of such rows differ by little more than they round
         wanted = kernel_least_squares(model, X, Y, weight, X)
-    elif name in ("Ridge", "LinearRegression") and case.look == "one odd row":
-        return  # known to fail: all rows but one are 1e9 times smaller or more, and rounding hides them without a word
     elif name in ("Ridge", "LinearRegression"):
         wanted = least_squares(X, Y, model.alpha_, weight, intercept=model.fit_intercept)
     else:

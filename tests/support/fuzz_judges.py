@@ -118,6 +118,8 @@ def least_squares(
     lengths = np.linalg.norm(root * centred, axis=0)
     flat = lengths < 1e-13 * np.linalg.norm(root * phi, axis=0)  # what is left of columns that do not vary is rounding
     centred[:, flat], lengths[flat] = 0, 0
+    if alpha and lengths.max(initial=0) * 1e-13 > lengths[lengths > 0].min(initial=np.inf):
+        return (_unlike_units(root * centred, root * (Y - mean), alpha) / root + mean) * unit
     scale = np.where(lengths > 0, lengths, 1) if not alpha else np.ones(len(lengths))  # no penalty knows no units
     U, values, Vt = np.linalg.svd(root * centred / scale, full_matrices=False)
     largest = values.max(initial=0)
@@ -129,6 +131,17 @@ def least_squares(
         inverse = 1 / (values[seen] * (1 + (np.sqrt(alpha) / values[seen]) ** 2))
     coef = Vt[seen].T @ (inverse[:, None] * (U[:, seen].T @ (root * (Y - mean))))
     return (centred / scale @ coef + mean) * unit
+
+
+def _unlike_units(X: np.ndarray, Y: np.ndarray, alpha: float) -> np.ndarray:
+    """Xv of min ‖Xv − Y‖² + α‖v‖² where a column is 1e13 times longer than another, by rows for the penalty below X.
+
+    Every column is of one length there, or the singular values of the others would count as rounding of the long one.
+    """
+    tall = np.vstack([X, np.sqrt(alpha) * np.eye(X.shape[1])])
+    lengths = np.linalg.norm(tall, axis=0)
+    right = np.vstack([Y, np.zeros((X.shape[1], Y.shape[1]))])
+    return X / lengths @ np.linalg.lstsq(tall / lengths, right, rcond=1e-14)[0]
 
 
 def kernel_least_squares(
