@@ -18,28 +18,30 @@ from numpy.typing import NDArray
 from scipy.linalg import cython_blas
 from threadpoolctl import threadpool_limits
 
+from bigkernel.kernels.panels import PANEL, WIDE
+
 Array = NDArray[Any]
 _STRIP = 128  # rows of the mirrored addition that stay in cache
 
 
 @cache
-def _routine(dtype: str) -> tuple[Any, Any] | None:
-    """The routine and its type of numbers; None where SciPy's has another signature (64-bit integers, say)."""
-    name = {"float32": "ssyrk", "float64": "dsyrk"}[dtype]
-    number = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
-    capsule = cython_blas.__pyx_capi__.get(name)
+def _routine(name: str, dtype: str) -> tuple[Any, Any] | None:
+    """`syrk` or `gemm` and its type of numbers; None where SciPy's has another signature (64-bit integers, say)."""
+    letter, number = {"float32": ("s", ctypes.c_float), "float64": ("d", ctypes.c_double)}[dtype]
+    capsule = cython_blas.__pyx_capi__.get(letter + name)
     capsule_name = ctypes.pythonapi.PyCapsule_GetName
     capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    sizes = {"syrk": 2, "gemm": 3}[name]
     # the name of the capsule is the C signature
-    if capsule is None or not capsule_name(capsule).startswith(b"void (char *, char *, int *, int *, "):
+    if capsule is None or not capsule_name(capsule).startswith(b"void (char *, char *, " + b"int *, " * sizes):
         return None
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     integer, real, text = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(number), ctypes.c_char_p
     # void syrk(char *uplo, char *trans, int *n, int *k, T *alpha, T *a, int *lda, T *beta, T *c, int *ldc)
-    kind = ctypes.CFUNCTYPE(
-        None, text, text, integer, integer, real, ctypes.c_void_p, integer, real, ctypes.c_void_p, integer
-    )
+    # void gemm(char *transa, char *transb, int *m, int *n, int *k, T *alpha, …, T *b, int *ldb, T *beta, …)
+    factors = [ctypes.c_void_p, integer] * (sizes - 1)
+    kind = ctypes.CFUNCTYPE(None, text, text, *[integer] * sizes, real, *factors, real, ctypes.c_void_p, integer)
     return kind(pointer(capsule, capsule_name(capsule))), number
 
 
@@ -60,16 +62,23 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
         if not accumulate:
             out[...] = 0
         return
-    found = _routine(block.dtype.name)
-    if found is None:
-        product = np.triu(block.T @ block)
-        out[...] = out + product if accumulate else product
+    rank_k, product = _routine("syrk", block.dtype.name), _routine("gemm", block.dtype.name)
+    if rank_k is None or product is None:
+        upper = np.triu(block.T @ block)
+        out[...] = out + upper if accumulate else upper
         return
-    routine, number = found
-    n, k = ctypes.c_int(p), ctypes.c_int(b)
+    number = rank_k[1]
+    whole, k = ctypes.c_int(p), ctypes.c_int(b)
     one, beta = number(1.0), number(1.0 if accumulate else 0.0)
-    # Fortran sees the C-ordered B as Bᵀ (p×b) and our upper triangle as its lower one
-    routine(b"L", b"N", n, k, one, block.ctypes.data, n, beta, out.ctypes.data, n)
+    step = p if p <= WIDE else PANEL  # see `panels`
+    for i in range(0, p, step):
+        j = min(i + step, p)
+        panel, corner, n = block[:, i:].ctypes.data, out[i:, i:].ctypes.data, ctypes.c_int(j - i)
+        # Fortran sees the C-ordered B as Bᵀ (p×b) and our upper triangle as its lower one
+        rank_k[0](b"L", b"N", n, k, one, panel, whole, beta, corner, whole)
+        if j < p:
+            rest, others, right = ctypes.c_int(p - j), block[:, j:].ctypes.data, out[i:, j:].ctypes.data
+            product[0](b"N", b"T", rest, n, k, one, others, whole, panel, whole, beta, right, whole)
 
 
 @contextmanager

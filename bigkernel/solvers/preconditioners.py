@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import DataError
+from bigkernel.kernels import panels
 from bigkernel.solvers.triangles import mirror
 
 Array = NDArray[Any]
@@ -119,24 +120,13 @@ def falkon(K: Array, alpha: float, n: float) -> Falkon:
     jitter = _factor_in_place(K, lower=False)
     diagonal, ratio = K.diagonal().copy(), n / len(K)
     mirror(K, lower=True)
-    (lauum,) = linalg.get_lapack_funcs(("lauum",), (K,))
-    product, info = lauum(K, lower=1, overwrite_c=1)  # TTᵀ = (Tᵀ)ᵀTᵀ
-    assert info == 0
-    assert np.shares_memory(product, K)
+    panels.times_transposed(K)  # TTᵀ = (Tᵀ)ᵀTᵀ
     K[np.diag_indices(len(K))] += alpha / ratio
     # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
-    _, info = _potrf(K, lower=True)
-    if info:
+    if panels.cholesky(K, lower=True):
         raise DataError(f"the core of {len(K):,} landmarks cannot be factored in {K.dtype}: landmarks repeat others")
     return Falkon(K, diagonal, ratio, jitter)
-
-
-def _potrf(A: Array, *, lower: bool) -> tuple[Array, int]:
-    (potrf,) = linalg.get_lapack_funcs(("potrf",), (A,))
-    factor, info = potrf(A, lower=lower, clean=0, overwrite_a=1)
-    assert np.shares_memory(factor, A)
-    return factor, int(info)
 
 
 def _factor_in_place(A: Array, *, lower: bool) -> float:
@@ -148,8 +138,7 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
     scale, jitter = float(diagonal.max()), 10 * float(np.finfo(A.dtype).eps)
     while True:
         A[places] = diagonal + jitter * scale
-        _, info = _potrf(A, lower=lower)
-        if not info:
+        if not panels.cholesky(A, lower=lower):
             return jitter
         if jitter > 1 or not scale > 0:
             raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")

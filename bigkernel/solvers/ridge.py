@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import ConfigError
-from bigkernel.kernels import positive_definite
+from bigkernel.kernels import panels, positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.accuracy import Evidence, prediction_errors, variances
 from bigkernel.solvers.residuals import Certificates
@@ -288,7 +288,7 @@ def factorize(
     if not penalised:  # rounding of the moments, which whitening amplifies, is not a direction
         relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
-        lower, info = linalg.lapack.dpotrf(regular, lower=1, clean=1, overwrite_a=1)
+        lower, info = clear_upper(regular), panels.cholesky(regular, lower=True)
         # pivots of rounding let a singular matrix pass: its condition tells, or its least eigenvalue, at least α
         if info == 0 and penalised:
             least = residuals.smallest_eigenvalue(lower)
@@ -365,10 +365,10 @@ def nystrom_ridge(
     del rotated
     factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
     w = factor.certified(small.G, small.C, alpha, certificates)
-    error = squared_error(small, w)
+    intercept, error = small.target_mean - small.mean @ w, squared_error(small, w)
     if certificates is not None and known is not None:
         certificates.errors = prediction_errors(known, small, (w, error), factor)
-    return whitening.expand(w), small.target_mean - small.mean @ w, error
+    return whitening.expand(w), intercept, error
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:

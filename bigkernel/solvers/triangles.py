@@ -26,12 +26,13 @@ def mirror(A: Array, *, lower: bool) -> None:
             corner[...] = np.tril(corner) + np.tril(corner, -1).T
 
 
-def clear_upper(A: Array) -> None:
-    """Write zeros above the diagonal."""
+def clear_upper(A: Array) -> Array:
+    """Write zeros above the diagonal of A, and return it."""
     for i in range(0, len(A), _STRIP):
         j = i + _STRIP
         A[:i, i:j] = 0
         A[i:j, i:j] = np.tril(A[i:j, i:j])
+    return A
 
 
 def add_outer(A: Array, left: Array, right: Array) -> None:
