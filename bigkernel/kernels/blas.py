@@ -40,7 +40,7 @@ def _routine(name: str, dtype: str) -> tuple[Any, Any] | None:
     integer, real, text = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(number), ctypes.c_char_p
     # void syrk(char *uplo, char *trans, int *n, int *k, T *alpha, T *a, int *lda, T *beta, T *c, int *ldc)
     # void gemm(char *transa, char *transb, int *m, int *n, int *k, T *alpha, …, T *b, int *ldb, T *beta, …)
-    factors = [ctypes.c_void_p, integer] * (sizes - 1)
+    factors: list[Any] = [ctypes.c_void_p, integer] * (sizes - 1)
     kind = ctypes.CFUNCTYPE(None, text, text, *[integer] * sizes, real, *factors, real, ctypes.c_void_p, integer)
     return kind(pointer(capsule, capsule_name(capsule))), number
 
