@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.classifiers import LandmarkClassifier
 from bigkernel.estimators.fit_state import AlignedSolution, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities
@@ -33,7 +32,7 @@ from bigkernel.statistics.moments import Targets
 Array = NDArray[Any]
 
 
-class ARTLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, SidedEstimator, Probabilities):
+class ARTLClassifier(LandmarkClassifier, SidedEstimator, Probabilities):
     """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
 
     Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
@@ -152,7 +151,7 @@ class ARTLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMix
         probability: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.n_landmarks = n_landmarks
         self.mmd = mmd
         self.manifold = manifold
@@ -161,14 +160,8 @@ class ARTLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMix
         self.sharpness = sharpness
         self.n_rounds = n_rounds
         self.n_neighbors = n_neighbors
-        self.landmarks = landmarks
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
         self.class_weight = class_weight
         self.probability = probability
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.

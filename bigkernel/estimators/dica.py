@@ -141,20 +141,14 @@ class DICA(DomainedTransformer):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.n_components = n_components
         self.supervised = supervised
         self.alpha = alpha
         self.epsilon = epsilon
         self.invariance = invariance
         self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
         self.allow_single_domain = allow_single_domain
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
         """Learn the components of rows X (n, d).

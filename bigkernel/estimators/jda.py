@@ -127,18 +127,12 @@ class JDA(SidedEstimator, DomainedTransformer):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.n_components = n_components
         self.n_rounds = n_rounds
         self.alpha = alpha
         self.label_alpha = label_alpha
         self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) of both domains and labels y (n,), −1 where unlabelled.

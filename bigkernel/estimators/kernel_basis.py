@@ -229,6 +229,17 @@ class KernelEstimator(StatefulEstimator):
     )
     _default_landmarks: int | None = None  # how many where n_landmarks says nothing; None: every row
 
+    def __init__(
+        self, kernel: Any, landmarks: Any, gamma: Any, degree: int, coef0: float, dtype: str, random_state: Any
+    ) -> None:
+        self.kernel = kernel
+        self.landmarks = landmarks
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.dtype = dtype
+        self.random_state = random_state
+
     # -- parameters ----------------------------------------------------------------------------------------------------
 
     @property

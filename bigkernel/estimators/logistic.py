@@ -11,23 +11,21 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
-import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators import arithmetic
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.classifiers import LandmarkClassifier
 from bigkernel.estimators.fit_state import Fitted, Inputs, IterativeFit, LogisticSolution, Problem
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact
+from bigkernel.estimators.probabilities import LogitProbabilities, with_sweeps
 from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
@@ -35,7 +33,6 @@ from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.ridge import Reduced, Whitening, centre, factorize, reduced
-from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.softmax_sums import SoftmaxStatistic
@@ -104,7 +101,7 @@ class _System:
         return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
 
 
-class KernelLogisticClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, LandmarkEstimator):
+class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkEstimator):
     """Kernel logistic regression: probabilities softmax(f), f = φᵀW + b on Nyström features φ of m landmarks.
 
         min Σ w −log p_y + α/2 ‖W‖²,   the intercept b without penalty.
@@ -193,19 +190,13 @@ class KernelLogisticClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, Cla
         class_weight: dict[Any, float] | str | None = None,
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.alpha = alpha
         self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
         self.tol = tol
         self.max_iter = max_iter
         self.warm_start = warm_start
         self.class_weight = class_weight
-        self.random_state = random_state
 
     @property
     def exact(self) -> bool:
@@ -292,9 +283,7 @@ class KernelLogisticClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, Cla
         plan = super()._planned(rows, targets, basis)
         coef = np.broadcast_to(0.0, (basis.width, targets.width))
         more = plan_sweep(rows, SoftmaxStatistic(basis.features(), targets, coef, coef[0], "plan"))
-        largest = max(plan, more, key=lambda one: one.task_bytes)
-        flops, size = plan.flops + _EXPECTED * more.flops, plan.bytes_read + _EXPECTED * more.bytes_read
-        return replace(largest, flops=flops, bytes_read=size)
+        return with_sweeps(plan, more, _EXPECTED)
 
     def _require_moments(self, advice: str) -> Any:
         raise ConfigError(f"{type(self).__name__}: it keeps no statistics to go on from; fit again")
@@ -307,19 +296,6 @@ class KernelLogisticClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, Cla
 
     def _predictor(self) -> Predictor:
         return replace(super()._predictor(), logits=True)
-
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input."""
-        return self._of_logits(X, softmax)
-
-    def predict_log_proba(self, X: Any) -> Any:
-        """The logarithms of `predict_proba`, finite where those are too small for a number."""
-        return self._of_logits(X, log_softmax)
-
-    def _of_logits(self, X: Any, function: Any) -> Any:
-        check_is_fitted(self)
-        values = self._values(X)
-        return values.map_blocks(function, dtype=np.float64) if isinstance(values, da.Array) else function(values)
 
 
 def _alike(one: Inputs, other: Inputs) -> bool:

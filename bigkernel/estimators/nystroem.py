@@ -84,14 +84,8 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.n_components = n_components
-        self.landmarks = landmarks
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
-        self.random_state = random_state
 
     @property
     def n_landmarks(self) -> int | None:

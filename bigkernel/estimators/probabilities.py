@@ -93,7 +93,39 @@ def adds_rows(estimator: Any) -> bool:
     return keeps_statistics(estimator)
 
 
-class Probabilities(LandmarkEstimator):
+def with_sweeps(plan: Plan, more: Plan, count: int) -> Plan:
+    """A plan with `count` sweeps of another kind after it; a task takes what the larger kind does."""
+    largest = max(plan, more, key=lambda one: one.task_bytes)
+    flops, size = plan.flops + count * more.flops, plan.bytes_read + count * more.bytes_read
+    return replace(largest, flops=flops, bytes_read=size)
+
+
+class LogitProbabilities:
+    """Mixin of the classifiers whose values of f are logits."""
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
+
+        Raises
+        ------
+        AttributeError
+            The estimator has the parameter `probability`, and it is False.
+        ConfigError
+            It was so when the model was fitted.
+        """
+        return self._of_logits(X, softmax)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """The logarithms of `predict_proba`, finite where those are too small for a number."""
+        return self._of_logits(X, log_softmax)
+
+    def _of_logits(self, X: Any, function: Any) -> Any:
+        check_is_fitted(self)
+        values = self._values(X)  # type: ignore[attr-defined]
+        return values.map_blocks(function, dtype=np.float64) if isinstance(values, da.Array) else function(values)
+
+
+class Probabilities(LogitProbabilities, LandmarkEstimator):
     """Base of the classifiers with the parameter `probability`, right of those that say what is summed and solved.
 
     Where a model is calibrated its decision values are the logits a ∘ f + b, so that predictions, decision values and
@@ -117,30 +149,14 @@ class Probabilities(LandmarkEstimator):
     def _predictor(self) -> Predictor:
         return replace(super()._predictor(), logits=self._require("fit").calibration is not None)
 
-    @available_if(_gives_probabilities)
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
-
-        Raises
-        ------
-        AttributeError
-            probability=False.
-        ConfigError
-            It was so when the model was fitted.
-        """
-        return self._of_logits(X, softmax)
-
-    @available_if(_gives_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
-        """The logarithms of `predict_proba`, finite where those are too small for a number."""
-        return self._of_logits(X, log_softmax)
+    predict_proba = available_if(_gives_probabilities)(LogitProbabilities.predict_proba)
+    predict_log_proba = available_if(_gives_probabilities)(LogitProbabilities.predict_log_proba)
 
     def _of_logits(self, X: Any, function: Any) -> Any:
         check_is_fitted(self)
         if self._require("fit").calibration is None:
             raise ConfigError(f"{type(self).__name__}: it was fitted with probability=False; fit again")
-        values = self._values(X)
-        return values.map_blocks(function, dtype=np.float64) if isinstance(values, da.Array) else function(values)
+        return super()._of_logits(X, function)
 
     # -- what cannot be calibrated again -------------------------------------------------------------------------------
 
@@ -204,8 +220,7 @@ class Probabilities(LandmarkEstimator):
         features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
         statistic = HeldOutValues(features, classes, folds, coef, coef[:, 0], most_rows(c), float(len(rows)))
         more = plan_sweep(rows, statistic)
-        largest = max(plan, more, key=lambda one: one.task_bytes)
-        return replace(largest, flops=plan.flops + more.flops, bytes_read=plan.bytes_read + more.bytes_read)
+        return with_sweeps(plan, more, 1)
 
     # -- calibration ---------------------------------------------------------------------------------------------------
 

@@ -76,19 +76,13 @@ class BaseKernelRidge(ChoosesSolver):
         max_iter: int = 20,
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.alpha = alpha
         self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
         self.fit_intercept = fit_intercept
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
-        self.random_state = random_state
 
     state_schema = (
         *LandmarkEstimator.state_schema,

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
-
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
-from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
+from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
+from bigkernel.estimators.probabilities import Probabilities
 from bigkernel.estimators.ridge import INTERCEPT, BaseKernelRidge
-from bigkernel.estimators.state_schema import OF_CLASSES, Flag
+from bigkernel.estimators.state_schema import Flag
 from bigkernel.kernels.algebra import Kernel
 
 
-class KernelRidgeClassifier(
-    ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, BaseKernelRidge, Probabilities
-):
+class KernelRidgeClassifier(CalibratedClassifier, BaseKernelRidge, Probabilities):
     """Classification by kernel ridge regression on one-hot targets; the class of the largest value wins.
 
     Parameters and attributes as in `KernelRidge`, with those below. Rows of a corpus labelled −1 are unlabelled and
@@ -52,10 +46,13 @@ class KernelRidgeClassifier(
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseKernelRidge._parameter_constraints,
-        **CLASS_WEIGHT,
-        **PROBABILITY,
+        **CLASSIFIER,
     }
-    state_schema = (*BaseKernelRidge.state_schema, *OF_CLASSES, *CALIBRATION, Flag(*INTERCEPT, optional=True))
+    state_schema = (
+        *BaseKernelRidge.state_schema,
+        *OF_CLASSIFIER,
+        Flag(*INTERCEPT, optional=True),
+    )
 
     def __init__(
         self,
@@ -98,12 +95,3 @@ class KernelRidgeClassifier(
         if self.probability:
             return "probability=True needs the m×m sums of folds; take solver='direct'"
         return super()._not_iterative()
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""
-        return self._fit(X, y, sample_weight)
-
-    @available_if(adds_rows)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, as in `KernelRidge.partial_fit`; `classes` lists all labels where the first rows lack some."""
-        return self._partial_fit(X, y, classes, sample_weight)

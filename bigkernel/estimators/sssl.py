@@ -12,21 +12,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
+from sklearn.base import MultiOutputMixin, RegressorMixin, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.arithmetic import sweep_until_right
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.base import LazyScoreMixin
+from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
-from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
+from bigkernel.estimators.probabilities import Probabilities
 from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
-from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
+from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
@@ -71,19 +71,13 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.n_components = n_components
         self.alpha = alpha
         self.n_landmarks = n_landmarks
         self.eigenfunctions = eigenfunctions
         self.alignment = alignment
         self.n_rounds = n_rounds
-        self.landmarks = landmarks
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
-        self.random_state = random_state
 
     state_schema = (
         *LandmarkEstimator.state_schema,
@@ -298,7 +292,7 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
         return self._partial_fit(X, y, None, sample_weight)
 
 
-class SSSLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, _SSSL, Probabilities):
+class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
     Parameters and attributes as in `SSSL`; −1 is therefore not available as a class.
@@ -316,13 +310,11 @@ class SSSLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMix
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_SSSL._parameter_constraints,
-        **CLASS_WEIGHT,
-        **PROBABILITY,
+        **CLASSIFIER,
     }
     state_schema = (
         *_SSSL.state_schema,
-        *OF_CLASSES,
-        *CALIBRATION,
+        *OF_CLASSIFIER,
         PseudoLabelSums("pseudo_labels_", "pseudo_labels"),
     )
 
@@ -362,15 +354,6 @@ class SSSLClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMix
         )
         self.class_weight = class_weight
         self.probability = probability
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""
-        return self._fit(X, y, sample_weight)
-
-    @available_if(adds_rows)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, labelled or not; `classes` lists all labels where the first rows lack some."""
-        return self._partial_fit(X, y, classes, sample_weight)
 
     def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
         fit = super()._adapt(rows, sides, count, solved, report)

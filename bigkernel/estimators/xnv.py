@@ -12,23 +12,22 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
-from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.base import LazyScoreMixin
+from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Problem, ViewSolution
 from bigkernel.estimators.kernel_basis import Basis, LandmarkBasis
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities, adds_rows
+from bigkernel.estimators.probabilities import Probabilities
 from bigkernel.estimators.reports import FitReport
-from bigkernel.estimators.state_schema import OF_CLASSES, OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
+from bigkernel.estimators.state_schema import OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.penalty_grid import Penalty
@@ -77,16 +76,10 @@ class _XNV(LandmarkEstimator):
         dtype: str = "auto",
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, landmarks, gamma, degree, coef0, dtype, random_state)
         self.alpha = alpha
         self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
         self.fit_intercept = fit_intercept
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.dtype = dtype
-        self.random_state = random_state
 
     @property
     def whitens(self) -> bool:
@@ -265,7 +258,7 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
         return self._partial_fit(X, y, None, sample_weight)
 
 
-class XNVClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixin, _XNV, Probabilities):
+class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
     """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
     Parameters and attributes as in `XNV`; −1 is therefore not available as a class.
@@ -283,10 +276,9 @@ class XNVClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixi
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_XNV._parameter_constraints,
-        **CLASS_WEIGHT,
-        **PROBABILITY,
+        **CLASSIFIER,
     }
-    state_schema = (*_XNV.state_schema, *OF_CLASSES, *CALIBRATION)
+    state_schema = (*_XNV.state_schema, *OF_CLASSIFIER)
 
     def __init__(
         self,
@@ -318,15 +310,6 @@ class XNVClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, ClassifierMixi
         )
         self.class_weight = class_weight
         self.probability = probability
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to all rows X (N, d) and labels y (N,), −1 where unlabelled; y may be None for a corpus."""
-        return self._fit(X, y, sample_weight)
-
-    @available_if(adds_rows)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, labelled or not; `classes` lists all labels where the first rows lack some."""
-        return self._partial_fit(X, y, classes, sample_weight)
 
     def _held_out_features(self, fit: Any) -> LandmarkMap:
         return self._first_view(fit.basis)
