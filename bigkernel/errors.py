@@ -68,7 +68,10 @@ class ConfigError(BigKernelError, ValueError):
 
 
 class RankDeficient(UserWarning):
-    """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m."""
+    """The m×m core has less than full numerical rank: the answer is the minimum-norm one. Names rank and m.
+
+    Or the rows give fewer landmarks than were asked for.
+    """
 
 
 class Inaccurate(UserWarning):

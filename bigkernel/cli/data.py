@@ -139,6 +139,8 @@ def _model_in_words(steps: list[dict[str, Any]], path: str, arrays: list[str]) -
         stated = {key.rstrip("_"): value for key, value in {**step["params"], **step["fitted"]}.items()}
         if "n_landmarks" in stated:
             chosen, count = stated.get("landmarks"), stated["n_landmarks"]
+            if isinstance(count, int) and "landmarks_" in step["arrays"]:  # rows may have been fewer
+                count = min(count, int(step["arrays"]["landmarks_"]["shape"][0]))
             how = f", {chosen}" if isinstance(chosen, str) else ", given"
             stated["landmarks"] = f"{count:,}{how}" if isinstance(count, int) else "every row (exact)"
         if not any(isinstance(stated.get("kernel"), kind) for kind in (dict, str)):

@@ -212,6 +212,7 @@ class KernelEstimator(StatefulEstimator):
     kernel_ = Fitted("basis.kernel")
     dtype_ = Fitted("basis.dtype")
     landmarks_ = Fitted("basis.landmarks")
+    n_landmarks_ = Fitted("basis.width")
     fourier_seed_ = Fitted("basis.seed")
     fourier_origin_ = Fitted("basis.origin")
     fourier_mean_ = Fitted("basis.mean")
@@ -304,15 +305,19 @@ class KernelEstimator(StatefulEstimator):
             if count not in (None, len(landmarks)):
                 raise DataError(f"n_landmarks={count}, but {len(landmarks)} landmarks were given")
             return landmarks
-        draws.require_count(len(rows), count)
         if not look:
             first = rows.take(np.arange(min(len(rows), count, 256)))
-            return np.resize(first, (count, rows.shape[1]))
+            return np.resize(first, (min(len(rows), count), rows.shape[1]))
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
             chosen = choose(rows, self.landmarks, count, kernel=self._kernel(), rng=rng)
         residuals.warn_or_note(chosen.note or "", True, None)
         return chosen.landmarks
+
+    def _require_rows(self, rows: Rows) -> None:
+        """Refuse first rows that are fewer than the landmarks, of which later ones become none."""
+        if isinstance(self.landmarks, str) and not self._fourier:
+            draws.require_count(len(rows), self._count(rows))
 
     def _count(self, rows: Rows) -> Any:
         """Return the number of landmarks to take, or None: as many as are given."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -76,18 +76,28 @@ def choose(rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.rando
     Returns
     -------
     Chosen
-        Fewer than `count` landmarks, with a note, where the rows have fewer different ones to give.
+        Fewer than `count` landmarks, with a note, where the rows are fewer or have fewer different ones to give.
 
     Raises
     ------
     ConfigError
         An unknown method.
     DataError
-        More landmarks than rows (or, balanced, than domains have), or no column "domain".
+        No landmark or no row; balanced, more domains than landmarks, or no column "domain".
     PlanTooLarge
         A choice by the kernel takes more memory than is free.
     """
-    draws.require_count(len(rows), count)
+    possible = min(count, len(rows))
+    draws.require_count(len(rows), possible)
+    found = _chosen(rows, method, possible, kernel, rng)
+    if (taken := len(found.landmarks)) == count:
+        return found
+    why = found.note or "the rows are all that can be drawn"
+    return replace(found, note=f"{why}; {taken:,} landmarks are taken, {count:,} were asked for")
+
+
+def _chosen(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.random.RandomState) -> Chosen:
+    """`choose`, of at most as many landmarks as there are rows; a note says why they are fewer than `count`."""
     if method == "uniform":
         return _as_rows(rows, draws.uniform(len(rows), count, rng, sound=_sound(rows)))
     if method == "balanced":
@@ -119,12 +129,12 @@ def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
 def sampled(
     rows: Rows, size: int, rng: np.random.RandomState, *, least: int = 1, members: Members | None = None
 ) -> Ids:
-    """A uniform sample of `size` rows (of `members`) without the bad ones, but `least` at least; sorted ids.
+    """A uniform sample of `size` rows (of `members`) without the bad ones, but `least` if there are; sorted ids.
 
     Raises
     ------
     DataError
-        Fewer than `least` rows that are sound.
+        No row is sound.
     """
     n, sound = len(rows) if members is None else len(members), _sound(rows, members)
     places = draws.uniform(n, size, rng) if size < n else np.arange(n)
@@ -224,14 +234,11 @@ def _by_kernel(rows: Rows, method: str, count: int, kernel: Kernel, rng: np.rand
         options["dtype"] = np.float32
     require_room(method, size, rows.shape[1], count, 4 if options else 8)
     ids = sampled(rows, size, rng, least=count)
-    X = rows.take(ids)
+    X, count = rows.take(ids), min(count, len(ids))
     places = BY_KERNEL[method](kernel.resolve(X), X, count, rng, **options).rows
     note = None
     if len(places) < count:
-        note = (
-            f"{method}: {len(places)} landmarks explain the {len(ids):,} rows of the sample up to rounding; {count} "
-            "were asked for"
-        )
+        note = f"{method}: these explain the {len(ids):,} rows of the sample up to rounding"
     return Chosen(X[np.sort(places)], ids[np.sort(places)], note)
 
 
@@ -242,11 +249,12 @@ def _centres(rows: Rows, members: Members | None, count: int, rng: np.random.Ran
     """Centres of the rows `members` (None: of all)."""
     size = sample_size(len(rows) if members is None else len(members), rows.shape[1], count, least=FEW_ROWS)
     ids = sampled(rows, size, rng, least=count, members=members)
+    count = min(count, len(ids))
     centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
     kept = np.flatnonzero(nearest)  # of two centres at one place, one is nearest to no row
     note = None
     if len(kept) < count:
-        note = f"k-means: the rows have {len(kept)} different centres only, {count} landmarks were asked for"
+        note = f"k-means: the rows have {len(kept)} different centres only"
     return Chosen(centres[kept], note=note)
 
 

@@ -138,6 +138,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         rows, targets, inputs = self.training(X, y, sample_weight, known=known, classes=classes)
         with part_of_job(f"{type(self).__name__}.partial_fit"):
             if before is None:
+                self._require_rows(rows)
                 self._fitted = self._fit_moments(rows, targets, inputs, self.basis(rows))
             else:
                 whitening = arithmetic.whitening_for(self, before.basis) if "E" in before.statistics else None
@@ -221,10 +222,9 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         def part(whole: Problem) -> Problem:
             return replace(whole, basis=basis, statistics=selected(whole.statistics, columns), centre=about)
 
-        kept = {"sweep": before.sweep, "skipped_rows": before.skipped_rows}
         solved, whitening = fewer._solved(part(before)), arithmetic.whitening_for(self, before.basis)
         solved.certificates.errors = arithmetic.told(fewer, before, whitening, solved.solution, part)
-        fewer._fitted = fewer._settle(solved, **kept)
+        fewer._fitted = fewer._settle(solved, sweep=before.sweep, skipped_rows=before.skipped_rows)
         return fewer
 
     def plan(self, X: Any, y: Any = None) -> Plan:

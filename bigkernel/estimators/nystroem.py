@@ -34,13 +34,15 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
     ----------
     kernel, gamma, degree, coef0, landmarks, random_state : as in `KernelRidge`, random features (`RandomFourier`) apart
     n_components : int, default 100
-        m, the number of landmarks, at most that of the rows; not looked at where landmarks are given.
+        m, the number of landmarks, and that of the rows where these are fewer (with a warning); not looked at where
+        landmarks are given.
     dtype : "auto", "float32" or "float64"
         Of the kernel blocks. "auto" as in `KernelRidge`; features come in the dtype of the rows.
 
     Attributes
     ----------
     landmarks_ : (m, d)
+    n_landmarks_ : int, m
     dual_coef_ : (m, r)
         T, in the place of `normalization_` there.
     intercept_ : (r,), zeros
@@ -95,15 +97,10 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.
 
-        Raises
-        ------
-        DataError
-            More components than rows.
-
         Warns
         -----
         RankDeficient
-            Landmarks that repeat others.
+            Landmarks that repeat others, or fewer rows than components.
         """
         self._validate_params()
         self._check_landmarks()

@@ -176,7 +176,8 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         from the statistics of the fit (`alpha_`); with "cg" among 13 penalties, half a decade apart from 1e-8 to 1e-2
         times Σw·k(x, x) of the labelled rows, which are solved for side by side in the sweeps of one fit.
     n_landmarks : int or None
-        None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve.
+        None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. Where rows are fewer, all of
+        them become landmarks, with a warning; `partial_fit` refuses so few first rows, for later ones become none.
     landmarks : str or array (m, d)
         The landmarks, or how they are chosen among the rows: "uniform"; "balanced", as many of every domain; centres of
         "k-means", or "balanced-k-means"; "leverage", by recursive ridge leverage scores; "rpcholesky", by randomly
@@ -208,6 +209,8 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     intercept_ : float or (c,)
     landmarks_ : (m, d)
         With random features, `fourier_seed_` (an int) and `fourier_origin_` (d,) in its place.
+    n_landmarks_ : int
+        How many landmarks there are.
     kernel_ : Kernel, every parameter a number
     statistics_ : dict of float64 arrays
         The moments of the landmark block (Nyström only): n, G (1, m, m), C (1, m, c), s, t, q; those of numeric

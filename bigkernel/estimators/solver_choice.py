@@ -80,7 +80,7 @@ class ChoosesSolver(LandmarkEstimator):
         models : that are fitted side by side, of other penalties or folds: a direct solve each, or columns
         trained : rows that each of several folds has, which share a preconditioner
         """
-        m = self._width
+        m = self._width_for(rows)
         if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
             return None
         choice = choose_preconditioner(*rows.shape, m, models * self._columns(targets), self.tol, trained)
@@ -117,7 +117,7 @@ class ChoosesSolver(LandmarkEstimator):
     ) -> Self:
         """Become the model that a descent from coefficients near it ends at, (m, c); None: from anew."""
         self._see(inputs)
-        choice = choose_preconditioner(*rows.shape, self._width, targets.width, self.tol)
+        choice = choose_preconditioner(*rows.shape, self._width_for(rows), targets.width, self.tol)
         self._fitted = self._fit_iteratively(rows, targets, inputs, basis, choice, start)
         return self
 
@@ -132,7 +132,7 @@ class ChoosesSolver(LandmarkEstimator):
         if self.exact:
             return super().plan(X, y)
         other = self.__class__(**self.get_params(deep=False))
-        choice = self._planned_descent(X, y)
+        choice, _ = self._planned_descent(X, y)
         other.solver = "direct" if choice is None else "cg"
         plan = super(ChoosesSolver, other).plan(X, y)
         sweeps = 1 if choice is None else choice.sweeps
@@ -150,15 +150,15 @@ class ChoosesSolver(LandmarkEstimator):
         self._check_settings()
         if self.exact:
             return {"solver": "exact"}
-        choice, m = self._planned_descent(X, y), self._width
+        choice, m = self._planned_descent(X, y)
         if choice is None:
             return {"solver": "direct", "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
         told: dict[str, Any] = {"solver": "cg", "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
         return {**told, "driver_bytes": driver_bytes(m, choice, self._factors)}
 
-    def _planned_descent(self, X: Any, y: Any) -> PreconditionerChoice | None:
+    def _planned_descent(self, X: Any, y: Any) -> tuple[PreconditionerChoice | None, int]:
         rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
-        return self.descent(rows, targets)
+        return self.descent(rows, targets), self._width_for(rows)
 
     def _columns(self, targets: Targets) -> int:
         """Columns that descend side by side: the targets, or of a grid of penalties each the targets and probes."""
@@ -173,6 +173,11 @@ class ChoosesSolver(LandmarkEstimator):
     def _width(self) -> int:
         """m, of a fit on landmarks."""
         return int(self.n_landmarks or len(self.landmarks))
+
+    def _width_for(self, rows: Rows) -> int:
+        """m, of a fit on landmarks to these rows: landmarks that are drawn are no more than they."""
+        drawn = isinstance(self.landmarks, str) and not self._fourier
+        return min(self._width, len(rows)) if drawn else self._width
 
 
 def _grid(rows: Rows, targets: Targets, basis: Any) -> list[float]:

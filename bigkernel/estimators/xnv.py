@@ -62,6 +62,11 @@ class _XNV(LandmarkEstimator):
     correlations_ = Fitted("solution.correlations")
     view_ranks_ = Fitted("solution.view_ranks")
 
+    @property
+    def n_landmarks_(self) -> int:
+        """Landmarks of each view."""
+        return int(self._require("n_landmarks_").basis.width) // 2
+
     def __init__(
         self,
         kernel: Kernel | str = "rbf",
@@ -119,11 +124,6 @@ class _XNV(LandmarkEstimator):
                 raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
             return count
         view = min(LANDMARKS, max(1, len(rows) // 2)) if self.n_landmarks is None else self.n_landmarks
-        if 2 * view > len(rows):
-            raise DataError(
-                f"n_landmarks={view}: two views draw {2 * view} rows, and n_samples = {len(rows)}; "
-                f"expected at most {len(rows) // 2}"
-            )
         return 2 * view
 
     def _features(self) -> LandmarkMap:
@@ -209,8 +209,8 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
     alpha : float ≥ 0, default 1e-3
         The paper's γ. The loss is a mean over the labelled rows here, as in the paper, and not a sum.
     n_landmarks : int or None
-        m, of each view; 2m rows are drawn. None: as many as an array of landmarks has, else 200, or half of the rows
-        where they are fewer.
+        m, of each view; 2m rows are drawn, or all where they are fewer (with a warning). None: as many as an array of
+        landmarks has, else 200, or half of the rows where they are fewer.
     landmarks : name or array (2m, d)
         How landmarks are chosen from the rows, as in `KernelRidge`, and then shared out at random; or the landmarks of
         both views, the first view's first.
@@ -224,6 +224,7 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
     dual_coef_ : (m,) or (m, c), over the landmarks of the first view
     intercept_ : float or (c,)
     landmarks_ : (2m, d), the first view's first
+    n_landmarks_ : int, m
     rank_ : int, r; directions without correlation are left out
     view_ranks_ : (int, int), directions of each view that stand above rounding
     statistics_ : dict of float64 arrays

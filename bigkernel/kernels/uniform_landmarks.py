@@ -25,12 +25,13 @@ def uniform(
 
     Parameters
     ----------
-    sound : which of sorted row ids may serve, (k,) bool; None: all. Those that may not are replaced by further draws.
+    sound : which of sorted row ids may serve, (k,) bool; None: all. Those that may not are replaced by further draws,
+        and where too few may serve these are all that there are.
 
     Raises
     ------
     DataError
-        More landmarks than rows, or than rows that may serve; or none.
+        More landmarks than rows, or no row that may serve.
     """
     require_count(n_rows, n_landmarks)
     chosen = _draw(n_rows, n_landmarks, rng)
@@ -39,11 +40,10 @@ def uniform(
     tried, kept = chosen, chosen[sound(chosen)]
     while len(kept) < n_landmarks:
         left = n_rows - len(tried)
+        if not left and not len(kept):
+            raise DataError(f"n_landmarks={n_landmarks}: only 0 of {n_rows} rows are without NaN or infinity")
         if not left:
-            raise DataError(
-                f"n_landmarks={n_landmarks}: only {len(kept)} of {n_rows} rows are without NaN or infinity; take fewer "
-                "landmarks, or repair the rows"
-            )
+            break
         # more each time: the number of draws grows with the logarithm of the rows, whatever share of them is bad
         places = _draw(left, min(left, len(tried)), rng)
         fresh = places + np.searchsorted(tried - np.arange(len(tried)), places, side="right")  # ids not tried before

@@ -252,8 +252,6 @@ FAILING = {
     "missing model": (3, "does not exist", ["predict", "none", "digits.corpus", "new"]),
     "not a corpus": (3, "expected a corpus, found model", ["fit", "digits.model", "new"]),
     "not a model": (7, "digits.corpus", ["predict", "digits.corpus", "digits.corpus", "new"]),
-    "more landmarks than rows": (3, "n_landmarks=301", ["fit", "digits.corpus", "new", "--landmarks", "301"]),
-    "more landmarks than rows, plan": (3, "n_landmarks=301", ["plan", "digits.corpus", "--landmarks", "301"]),
     "alpha below 0": (8, "alpha", ["fit", "digits.corpus", "new", "--alpha", "-1"]),
     "alpha NaN": (8, "alpha", ["fit", "digits.corpus", "new", "--alpha", "nan"]),
     "sigma 0": (8, "sigma", ["fit", "digits.corpus", "new", "--sigma", "0"]),

@@ -337,7 +337,6 @@ def _with(value, at, values=X):
 
 
 REFUSED = {
-    "more landmarks than rows": (DataError, "n_landmarks=121.*120", {"n_landmarks": 121}),
     "alpha below 0": (ConfigError, "alpha.*-1", {"alpha": -1}),
     "alpha NaN": (ConfigError, "alpha.*nan", {"alpha": float("nan")}),
     "alpha infinite": (ConfigError, "alpha.*inf", {"alpha": float("inf")}),

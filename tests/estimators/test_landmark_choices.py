@@ -3,6 +3,7 @@
 import re
 import tracemalloc
 from contextlib import nullcontext
+from warnings import catch_warnings, simplefilter
 
 import dask
 import dask.array as da
@@ -15,7 +16,23 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin_min
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Polynomial, Sigmoid, executing
+from bigkernel import (
+    DICA,
+    JDA,
+    SSSL,
+    XNV,
+    ARTLClassifier,
+    Gaussian,
+    KernelLogisticClassifier,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Linear,
+    Nystroem,
+    Polynomial,
+    Sigmoid,
+    SweepSearchCV,
+    executing,
+)
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
 from bigkernel.estimators import choice_memory, landmark_choice
@@ -89,6 +106,54 @@ def test_balanced_choices_need_domains_and_one_landmark_for_each():
             KernelRidge(KERNEL, n_landmarks=M, landmarks=choice).fit(X, y)
         with pytest.raises(DataError, match=r"n_landmarks=2: expected one for each domain.*3"):
             chosen(choice, count=2)
+
+
+FEW = {
+    "krr": (KernelRidge, {}),
+    **{f"krr, {choice}": (KernelRidge, {"landmarks": choice}) for choice in CHOICES[1:]},
+    "krr, cg": (KernelRidge, {"solver": "cg"}),
+    "classifier": (KernelRidgeClassifier, {"probability": True}),
+    "logistic": (KernelLogisticClassifier, {}),
+    "sssl": (SSSL, {}),
+    "xnv": (XNV, {}),
+    "dica": (DICA, {}),
+    "jda": (JDA, {"landmarks": "k-means"}),
+    "artl": (ARTLClassifier, {}),
+    "nystroem": (Nystroem, {}),
+    "search": (SweepSearchCV, {}),
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["rows", "Dask"])
+@pytest.mark.parametrize("kind, settings", FEW.values(), ids=FEW)
+def test_where_rows_are_fewer_than_the_landmarks_all_are_taken_and_one_warning_says_so(kind, settings, lazy):
+    few, labels = X[:30], np.where(np.arange(30) < 20, np.arange(30) % 2, -1)
+    target = y[:30] if kind in (KernelRidge, SSSL, XNV, SweepSearchCV) else labels
+    rows = as_rows(da.from_array(few, chunks=11) if lazy else few, target, domain=np.arange(30) // 20)
+    share = 15 if kind is XNV else 30
+
+    def fitted_with(count):
+        given = {"n_components" if kind is Nystroem else "n_landmarks": count, **settings}
+        if kind is SweepSearchCV:
+            return SweepSearchCV(KernelRidge(KERNEL, random_state=1, **given), {"alpha": [0.1, 1.0]}, cv=3).fit(rows)
+        return kind(KERNEL, random_state=1, **given).fit(rows)
+
+    with pytest.warns(RankDeficient, match="30 landmarks are taken, [0-9]+ were asked for") as told:
+        found = fitted_with(80)
+    assert sum("asked for" in str(one.message) for one in told) == 1
+    with catch_warnings():
+        simplefilter("ignore", RankDeficient)
+        wanted = fitted_with(share)
+    if kind is SweepSearchCV:
+        found, wanted = found.best_estimator_, wanted.best_estimator_
+    assert found.n_landmarks_ == wanted.n_landmarks_ == share
+    assert_array_equal(found.landmarks_, wanted.landmarks_)
+    assert_array_equal(found.dual_coef_, wanted.dual_coef_)
+
+
+def test_partial_fit_draws_from_enough_rows_or_none():
+    with pytest.raises(DataError, match=r"n_landmarks=31.*n_samples = 30"):
+        KernelRidge(KERNEL, n_landmarks=31).partial_fit(X[:30], y[:30])
 
 
 def test_domains_are_found_a_step_at_a_time(tmp_path):

@@ -144,8 +144,8 @@ def test_a_fit_is_seen_copied_pickled_and_not_cloned(name):
 def test_a_fit_that_fails_leaves_the_fit_before():
     model = KernelRidge(Gaussian(1.4), **DRAWN).fit(X, Y)
     wanted, state = model.predict(X), model._fitted
-    with pytest.raises(bigkernel.errors.DataError, match="n_landmarks"):
-        model.set_params(n_landmarks=N + 1).fit(X, Y)
+    with pytest.raises(bigkernel.errors.DataError, match="landmarks: expected"):
+        model.set_params(landmarks=X[:5, :1]).fit(X, Y)
     assert model._fitted is state
     assert_array_equal(model.predict(X), wanted)
 

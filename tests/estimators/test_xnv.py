@@ -237,7 +237,6 @@ def test_the_report_says_what_the_views_are():
     [
         ({"landmarks": Z[:-1], "n_landmarks": None}, DataError, "two views need an even number of them, found 17"),
         ({"landmarks": Z, "n_landmarks": 5}, DataError, "two views need 10 of them, found 18"),
-        ({"landmarks": "uniform", "n_landmarks": 100}, DataError, "two views draw 200 rows, and n_samples = 140"),
         ({"landmarks": Z[:0], "n_landmarks": None}, DataError, "two views need an even number of them, found 0"),
         ({"landmarks": "fourier"}, ConfigError, "two Nyström views"),
         ({"alpha": -1.0}, ValueError, "alpha"),

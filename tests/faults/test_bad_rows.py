@@ -27,7 +27,7 @@ from bigkernel import (
 )
 from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, RankDeficient
 from bigkernel.kernels import uniform_landmarks as choice
 from bigkernel.streaming.chunk import Chunk
 
@@ -326,9 +326,12 @@ def test_when_every_row_is_bad_nothing_is_fitted(make):
         fitted(make, as_rows(np.full((N, D), np.nan), Y).skip_bad_rows())
 
 
-def test_more_landmarks_than_sound_rows_are_refused_with_both_numbers():
-    with pytest.raises(DataError, match=rf"n_landmarks={N - 2}: only {len(GOOD)} of {N} rows"):
-        KernelRidge(n_landmarks=N - 2).fit(as_rows(DIRTY, Y).skip_bad_rows())
+@pytest.mark.parametrize("choice", ["uniform", "k-means", "rpcholesky", "leverage"])
+def test_where_landmarks_are_more_than_sound_rows_these_are_taken(choice):
+    with pytest.warns(RankDeficient, match=f"{len(GOOD)} landmarks are taken, {N - 2} were asked for"):
+        model = KernelRidge(n_landmarks=N - 2, landmarks=choice).fit(as_rows(DIRTY, Y).skip_bad_rows())
+    assert model.n_landmarks_ == len(GOOD)
+    assert np.isfinite(model.landmarks_).all()
 
 
 # ---------------------------------------------------------------- cluster and command line
