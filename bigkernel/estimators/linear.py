@@ -72,7 +72,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
     def intercept_(self) -> Any:
         """The intercept, (c,); a float of one column of numbers."""
         fit = self._require("intercept_")
-        return float(fit.solution.intercept[0]) if fit.inputs.flat else fit.solution.intercept
+        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""

@@ -74,7 +74,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
     def intercept_(self) -> Any:
         """The intercept, (c,); a float of one column of numbers."""
         fit = self._require("intercept_")
-        return float(fit.solution.intercept[0]) if fit.inputs.flat else fit.solution.intercept
+        return fit.solution.intercept[0] if fit.inputs.flat else fit.solution.intercept
 
     # -- what a subclass gives -----------------------------------------------------------------------------------------
 

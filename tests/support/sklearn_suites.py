@@ -1,15 +1,28 @@
 """A pytest plugin: scikit-learn's own tests, from the installed package, with our classes in place of theirs.
 
 `python -m pytest -p sklearn_suites --pyargs sklearn.tests.test_kernel_ridge` with this folder on PYTHONPATH. Each class
-here differs from ours in defaults alone, by which scikit-learn's tests name nothing: no intercept, `gamma` = 1/d.
+here differs from ours in defaults and names alone, by which scikit-learn's tests name nothing: no intercept, `gamma` =
+1/d, C = 1/alpha; a parameter that ours has not is taken, and refused where it asks for something.
+
+Tests that name none of these classes are left out, and so are those of RidgeCV, of neighbours' graphs, and repetitions
+for solvers and searches of other names.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import inspect
+from numbers import Real
+from typing import Any, ClassVar
 
 import bigkernel
+from bigkernel.kernels.functions import as_kernel
+
+
+def refuse(what: str, asked: Any) -> None:
+    """Refuse to do what ours cannot."""
+    if asked:
+        raise NotImplementedError(f"{what} is not a feature")
 
 
 class KernelRidge(bigkernel.KernelRidge):
@@ -55,10 +68,180 @@ class RBFSampler(bigkernel.RandomFourier):
         return super().fit(X, y)
 
 
-CLASSES = {
-    "sklearn.tests.test_kernel_ridge": {"KernelRidge": KernelRidge},
-    "sklearn.tests.test_kernel_approximation": {"Nystroem": Nystroem, "RBFSampler": RBFSampler},
-}
-for module, names in CLASSES.items():
-    for name, ours in names.items():
-        setattr(importlib.import_module(module), name, ours)
+class LinearRegression(bigkernel.LinearRegression):
+    """With scikit-learn's parameters."""
+
+    def __init__(
+        self, *, fit_intercept: Any = True, copy_X: Any = True, tol: Any = 1e-6, n_jobs: Any = None,
+        positive: Any = False,
+    ):  # fmt: skip
+        super().__init__(fit_intercept=fit_intercept)
+        self.copy_X, self.tol, self.n_jobs, self.positive = copy_X, tol, n_jobs, positive
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LinearRegression:
+        """As ours."""
+        refuse("positive=True", self.positive)
+        return super().fit(X, y, sample_weight)
+
+
+class Ridge(bigkernel.Ridge):
+    """With scikit-learn's parameters; there is one solver, whatever its name."""
+
+    def __init__(
+        self, alpha: Any = 1.0, *, fit_intercept: Any = True, copy_X: Any = True, max_iter: Any = None,
+        tol: Any = 1e-4, solver: Any = "auto", positive: Any = False, random_state: Any = None,
+    ):  # fmt: skip
+        super().__init__(alpha, fit_intercept=fit_intercept)
+        self.copy_X, self.max_iter, self.tol, self.solver = copy_X, max_iter, tol, solver
+        self.positive, self.random_state = positive, random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Ridge:
+        """As ours."""
+        refuse("positive=True", self.positive)
+        self.solver_ = self.solver
+        return super().fit(X, y, sample_weight)
+
+
+class LabelSpreading(bigkernel.SSSLClassifier):
+    """SSSL under the name of what is semi-supervised there, its width by default."""
+
+    def __init__(
+        self, kernel: Any = "rbf", *, gamma: Any = 20, n_neighbors: int = 7, alpha: Any = 0.2, max_iter: int = 30,
+        tol: Any = 1e-3, n_jobs: Any = None,
+    ):  # fmt: skip
+        super().__init__(kernel, alpha=alpha, gamma=gamma)
+        self.n_neighbors, self.max_iter, self.tol, self.n_jobs = n_neighbors, max_iter, tol, n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LabelSpreading:
+        """As ours."""
+        super().fit(X, y, sample_weight)
+        self.transduction_ = self.predict(X)
+        return self
+
+
+class LabelPropagation(LabelSpreading):
+    """The same."""
+
+
+class _C:
+    """The penalty of a classifier as 1/C."""
+
+    C: Any
+
+    @property
+    def alpha(self) -> Any:
+        """Penalty of ours."""
+        return 1 / self.C
+
+    @alpha.setter
+    def alpha(self, value: Any) -> None:
+        """Nothing: C has it."""
+
+
+class LinearSVC(_C, bigkernel.KernelRidgeClassifier):
+    """A linear classifier."""
+
+    def __init__(self, *, C: Any = 1.0, fit_intercept: Any = True, random_state: Any = None):
+        self.C = C
+        super().__init__("linear", fit_intercept=fit_intercept, random_state=random_state)
+
+
+class SVC(_C, bigkernel.KernelRidgeClassifier):
+    """A kernel classifier."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **bigkernel.KernelRidgeClassifier._parameter_constraints,
+        "gamma": [Real, str, None],
+    }
+
+    def __init__(
+        self, *, C: Any = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = None, probability: Any = False,
+        fit_intercept: Any = True, random_state: Any = None,
+    ):  # fmt: skip
+        self.C = C
+        super().__init__(
+            kernel, fit_intercept=fit_intercept, gamma=gamma, degree=degree, probability=probability,
+            random_state=random_state,
+        )  # fmt: skip
+
+    def _kernel(self) -> Any:
+        """As ours, whose "scale" is None."""
+        return as_kernel(self.kernel, gamma=None if isinstance(self.gamma, str) else self.gamma, degree=self.degree)
+
+
+class LogisticRegression(LinearSVC):
+    """A linear classifier."""
+
+
+class GridSearchCV(bigkernel.SweepSearchCV):
+    """Our search under scikit-learn's name, with its parameters."""
+
+    def __init__(
+        self, estimator: Any, param_grid: Any, *, scoring: Any = None, n_jobs: Any = None, refit: Any = True,
+        cv: Any = 5, verbose: Any = 0, error_score: Any = float("nan"), return_train_score: Any = False,
+    ):  # fmt: skip
+        known = {"verbose": verbose, "error_score": error_score, "return_train_score": return_train_score}
+        ours = inspect.signature(bigkernel.SweepSearchCV.__init__).parameters
+        super().__init__(
+            estimator, param_grid, scoring=scoring, refit=refit, cv=5 if cv is None else cv,
+            **{name: value for name, value in known.items() if name in ours},
+        )  # fmt: skip
+        self.n_jobs, self.verbose, self.error_score = n_jobs, verbose, error_score
+        self.return_train_score = return_train_score
+
+
+LINEAR = {"LinearRegression": LinearRegression, "Ridge": Ridge}
+# of each suite: what stands under which name in which module, before the suite is imported
+CLASSES: dict[str, dict[str, dict[str, Any]]] = {
+    "sklearn.tests.test_kernel_ridge": {"sklearn.kernel_ridge": {"KernelRidge": KernelRidge}},
+    "sklearn.tests.test_kernel_approximation": {
+        "sklearn.kernel_approximation": {"Nystroem": Nystroem, "RBFSampler": RBFSampler}
+    },
+    "sklearn.linear_model.tests.test_base": {"sklearn.linear_model": LINEAR},
+    "sklearn.linear_model.tests.test_ridge": {"sklearn.linear_model": LINEAR},
+    "sklearn.semi_supervised.tests.test_label_propagation": {
+        "sklearn.semi_supervised._label_propagation": {
+            "LabelPropagation": LabelPropagation, "LabelSpreading": LabelSpreading,
+        }
+    },
+    "sklearn.model_selection.tests.test_search": {
+        "sklearn.linear_model": {**LINEAR, "LogisticRegression": LogisticRegression},
+        "sklearn.svm": {"SVC": SVC, "LinearSVC": LinearSVC},
+        "sklearn.model_selection": {"GridSearchCV": GridSearchCV},
+    },
+}  # fmt: skip
+OTHER_SOLVERS = {"auto", "svd", "sparse_cg", "lsqr", "sag", "saga", "lbfgs", "eigen"}
+
+
+def pytest_configure(config: Any) -> None:
+    """Put our classes in the place of theirs, for the suites that are named."""
+    for suite in config.invocation_params.args:
+        for module, names in CLASSES.get(suite, {}).items():
+            for name, ours in names.items():
+                setattr(importlib.import_module(module), name, ours)
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out what tests none of our classes, or the same of them once more."""
+    left = [item for item in items if not _ours(item)]
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=left)
+
+
+def _ours(item: Any) -> bool:
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    if given.get("solver") in OTHER_SOLVERS:
+        return False
+    classes = [value if inspect.isclass(value) else type(value) for value in given.values()]
+    if any(kind.__name__.endswith("SearchCV") and not issubclass(kind, GridSearchCV) for kind in classes):
+        return False
+    if "knn" in str(given.get("parameters")):
+        return False
+    source, names = inspect.getsource(item.function), CLASSES[item.module.__name__]
+    if "RidgeCV(" in source:
+        return False
+    every = [name for group in names.values() for name in group]
+    if "GridSearchCV" in every:  # it is the search that is tested, of estimators of ours
+        found = "GridSearchCV" in source or GridSearchCV in classes
+        return found and any(f"{name}(" in source for name in every if name != "GridSearchCV")
+    return any(f"{name}(" in source for name in every) or "Estimator" in given or bool(set(classes) & set(every))
