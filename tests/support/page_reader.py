@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from html.parser import HTMLParser
 
 _VOID = {"meta", "img", "source", "br"}
@@ -25,6 +26,8 @@ class Reader(HTMLParser):
             assert not name.startswith("on"), f"a handler: {name}"
             if name in ("src", "href", "srcset"):
                 assert str(value).startswith("data:image/png;base64,"), f"a resource from elsewhere: {value}"
+                picture = b64decode(str(value).partition(",")[2], validate=True)
+                assert picture.endswith(b"IEND\xaeB`\x82"), f"a picture without its end: …{str(value)[-60:]}"
         if tag not in _VOID:
             self.open.append(tag)
 

@@ -53,9 +53,9 @@ def _unbroken(text: str) -> str:
     return str(text).replace(" %", "\u00a0%")
 
 
-def _data_url(png: bytes) -> str:
-    """A picture as an address."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+def _data_url(png: bytes) -> Markup:
+    """A picture as an address: markup of our own, which is never cut short as text from outside is."""
+    return Markup(f"data:image/png;base64,{base64.b64encode(png).decode()}")
 
 
 def _places(value: float, digits: int = 2) -> str:

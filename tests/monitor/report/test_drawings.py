@@ -164,7 +164,7 @@ def test_residuals_are_drawn_in_proportion():
 
 def test_every_part_of_a_page_is_well_formed_and_escaped():
     evil = "<script>1</script>\"'&"
-    image = png(np.zeros((8, 8), np.uint8))
+    image = png(CHANCE.integers(0, 256, (200, 200)).astype(np.uint8))  # longer than any text that is shown
     table = Table([Column("a", evil, left=True, long=True), Column("b", "b")], [{"a": evil, "b": None}])
     page = Page(evil, evil).heading(evil).subheading(evil).text(evil, "").state("bad", evil, evil).command(evil)
     page.tiles([(evil, evil)]).facts({evil: evil}).folded(evil, {evil: evil}).table(table, caption=evil)
