@@ -118,14 +118,17 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
     start = time.perf_counter()
     statistic, work = job.open(), Workspace()
     total, skipped = statistic.zero(), 0
-    pulses = PulseTeller(job.heard, node)
-    pulses.tell(0)
+    pulses = PulseTeller(job.heard, node, work.seconds)
+    work.passed = pulses.passed
+    pulses.tell()
     for chunk, stop in zip(rows.chunks(segment.bounds, job.block_rows, work), segment.bounds[1:], strict=True):
+        pulses.enter(stop - segment.start)
         chunk, bad = rows.validate_or_mask(chunk)
         skipped += bad
         with np.errstate(over="ignore", invalid="ignore"):  # who asked for the sums looks at them
             statistic.update(total, chunk)
-        pulses.tell(stop - segment.start)
+    pulses.enter(segment.stop - segment.start)
+    pulses.tell()
     receipt = Receipt(
         node=node,
         start=segment.start,

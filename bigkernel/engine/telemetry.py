@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from distributed import get_worker
@@ -28,18 +28,31 @@ class ToScheduler:
 
 
 class PulseTeller:
-    """Tells `heard` how far a segment is, now and then; stops for good if that fails."""
+    """Tells `heard` how far a segment is, now and then; stops for good if that fails.
 
-    def __init__(self, heard: Callable[[Pulse], None] | None, node: str) -> None:
-        self._heard, self._node, self._worker = heard, node, worker_name()
+    `seconds` are those of its stages, read whenever something is told.
+    """
+
+    def __init__(self, heard: Callable[[Pulse], None] | None, node: str, seconds: Mapping[str, float]) -> None:
+        self._heard, self._node, self._worker, self._seconds = heard, node, worker_name(), seconds
         self._next = 0.0
+        self._rows = self._stop = 0  # rows that are done, and those that will be with the chunk at hand
 
-    def tell(self, rows: int) -> None:
-        """Tell that so many rows are done, unless it was told a moment ago."""
+    def enter(self, stop: int) -> None:
+        """Begin a chunk, with which so many rows of the segment will be done; all before it is."""
+        self._rows, self._stop = self._stop, stop
+
+    def passed(self, rows: int) -> None:
+        """Count a block of the chunk; a statistic that looks at blocks twice counts them once."""
+        self._rows = min(self._stop, self._rows + rows)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell how many rows are done, unless it was told a moment ago."""
         if self._heard is None or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + PULSE_SECONDS
         try:
-            self._heard(Pulse(self._node, rows, self._worker, peak_bytes()))
+            self._heard(Pulse(self._node, self._rows, self._worker, peak_bytes(), dict(self._seconds)))
         except Exception:  # nobody hears it then
             self._heard = None

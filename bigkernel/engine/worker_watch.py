@@ -81,7 +81,8 @@ class Watch:
                 return
             kind = report["kind"]
             if kind in ("running", "pulse"):
-                emit(Pulse(report["node"], report["rows"], report["worker"], report["peak_bytes"]))
+                keys = ("node", "rows", "worker", "peak_bytes", "seconds")
+                emit(Pulse(**{key: report[key] for key in keys}))
             elif kind == "merged":
                 emit(Merged(report["node"]))
             elif kind == "frozen":

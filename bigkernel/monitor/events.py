@@ -52,12 +52,16 @@ class SweepStarted:
 
 @dataclass(frozen=True)
 class Pulse:
-    """A running segment tells how far it is: `rows` done by `worker` (0: it begins), and that process's peak memory."""
+    """A running segment tells how far it is: `rows` done by `worker` (0: it begins), and that process's peak memory.
+
+    `seconds` are those of its stages so far.
+    """
 
     node: str
     rows: int
     worker: str
     peak_bytes: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

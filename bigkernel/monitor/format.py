@@ -57,13 +57,16 @@ def spell(seconds: float) -> str:
     return f"{whole // 86400:,}d{whole % 86400 // 3600:02d}h"
 
 
-def eta(left: Mapping[str, float] | None) -> str:
-    """ "about 3 min (2 to 4)" from `expected`, `low` and `high` in seconds; empty before anything is known."""
+def eta(left: Mapping[str, float] | None) -> tuple[str, str]:
+    """ "about 3 min" and "2 to 4 min" from `expected`, `low` and `high` in seconds.
+
+    Both are empty before anything is known, the second where the ends are alike.
+    """
     if left is None:
-        return ""
+        return "", ""
     unit, per = next(((name, s) for name, s in reversed(_SPANS) if left["expected"] >= 1.5 * s), _SPANS[0])
     expected, low, high = (_about(left[key] / per) for key in ("expected", "low", "high"))
-    return f"about {expected} {unit}" + (f" ({low} to {high})" if low != high else "")
+    return f"about {expected} {unit}", f"{low} to {high} {unit}" if low != high else ""
 
 
 def _about(value: float) -> str:

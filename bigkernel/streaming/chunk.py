@@ -8,7 +8,7 @@ b ≤ block_rows rows of a block, d features.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,10 +24,14 @@ Array = NDArray[Any]
 
 @dataclass
 class Workspace:
-    """Buffers of one task, allocated on first use, and the seconds spent in each stage."""
+    """Buffers of one task, allocated on first use, and the seconds spent in each stage.
+
+    `passed` is told the rows of every block of a chunk that a statistic has left behind.
+    """
 
     buffers: dict[str, Array] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    passed: Callable[[int], None] | None = None
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """The first `shape` of the buffer `name`; it grows along its first axis when more is asked, never shrinks."""
@@ -81,6 +85,8 @@ class Chunk:
         for i in range(parts):
             block = slice(count * i // parts, count * (i + 1) // parts)
             yield block if index is None else index[block]
+            if self.work.passed is not None:
+                self.work.passed(block.stop - block.start)
 
     def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
         """Rows of a block, converted and mapped, in a (b, columns) buffer whose first columns they fill."""

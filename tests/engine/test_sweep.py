@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
+from bigkernel.config import settings
+from bigkernel.engine import telemetry
 from bigkernel.engine.context import Execution, choose, executing, processors
 from bigkernel.engine.local_executor import PartialSums
 from bigkernel.engine.process_probes import blas_threads
@@ -217,6 +219,20 @@ def test_observers_are_told_of_every_segment(build, executor):
     if executor in ("serial", "threads"):
         assert {event.node for event in events if isinstance(event, Pulse)} == {leaf(i) for i in range(count)}
         assert {event.node for event in events if isinstance(event, Merged)} == {node for node, *_ in merge_tree(count)}
+
+
+def test_a_running_segment_tells_its_rows_block_by_block_and_the_seconds_of_its_stages(build, monkeypatch):
+    monkeypatch.setattr(telemetry, "PULSE_SECONDS", 0.0)
+    events = []
+    with observe(events.append):
+        swept = sweep(build(), STATISTIC, client="serial")
+    for segment, receipt in zip(swept.plan.segments, swept.receipts, strict=True):
+        told = [event for event in events if isinstance(event, Pulse) and event.node == receipt.node]
+        rows = [pulse.rows for pulse in told]
+        assert (rows[0], rows[-1]) == (0, segment.stop - segment.start)
+        assert 0 <= min(np.diff(rows)) <= max(np.diff(rows)) <= settings().block_rows < max(np.diff(segment.bounds))
+        assert told[-1].seconds == receipt.seconds
+        assert {"read", "block", "gram"} <= set(told[0].seconds | told[1].seconds)
 
 
 def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_sweep_goes_on(build, executor):

@@ -184,9 +184,9 @@ def test_a_job_that_is_clicked_at_stays_until_the_newest_is_followed_again(tab, 
     assert tab.problems == []
 
 
-def test_the_page_fits_1280_and_800_pixels(tab, scheduler):
+def test_the_page_fits_1280_800_and_390_pixels(tab, scheduler):
     feed(scheduler, *messages(2000, 100))
-    for width in (1280, 800):
+    for width in (1280, 800, 390):
         tab.open(page_of(scheduler), width=width)
         tab.until(f"{cells()}.length == 2000")
         tab.until("document.querySelectorAll('.bk-plot .bk-Figure').length == 4")
@@ -204,10 +204,12 @@ def test_names_from_outside_are_text(tab, scheduler):
     feed(scheduler, *changed, (note, last))
     tab.open(page_of(scheduler))
     tab.until(f"{text('#bk-log li span')}.includes('onerror')")
-    assert tab.evaluate(text(".bk-name")) == HOSTILE
+    assert tab.evaluate(text(".bk-command")) == HOSTILE
     assert tab.evaluate("document.querySelectorAll('main img').length") == 0
     assert tab.evaluate("document.body.dataset.owned ?? 'no'") == "no"
-    assert tab.evaluate("document.title") == f"50 % · {HOSTILE} · bigkernel"
+    done = tab.evaluate(text(".bk-bar + .bk-line .bk-name"))
+    assert re.fullmatch(r"[5-9]\d %", done)
+    assert tab.evaluate("document.title") == f"{done} · {HOSTILE} · bigkernel"
     assert tab.problems == []
 
 

@@ -16,7 +16,7 @@ from simulated import messages
 
 from bigkernel.monitor.dashboard import page as page_module
 from bigkernel.monitor.dashboard.page import Page
-from bigkernel.monitor.dashboard.page_facts import chosen, rate
+from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, rate
 from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
 from bigkernel.monitor.dashboard.page_map import RowMap
 from bigkernel.monitor.state.board import Board
@@ -102,9 +102,18 @@ def sweep_of(simulated: Simulated) -> dict[str, Any]:
 def test_the_card_of_a_job_says_what_the_snapshot_says():
     simulated, page = shown(40, 4)
     sweep, card = sweep_of(simulated), facts(page, "jobs")["cards"][0]
-    assert card["rows"] == f"{20 * ROWS:,} of {40 * ROWS:,} rows"
-    assert card["done"] == pytest.approx(sweep["rows_done"] / sweep["rows"])
-    assert card["under_way"] == pytest.approx(sweep["rows_under_way"] / sweep["rows"])
+    done = 20 * ROWS + sweep["rows_under_way"]
+    assert sweep["rows_under_way"] > 0
+    assert card["sentence"] == card["rows"] == f"moments: {done:,} of {40 * ROWS:,} rows"
+    assert card["shares"] == pytest.approx(
+        {
+            "merged": sweep["segments"]["merged"] / 40,
+            "published": sweep["segments"]["published"] / 40,
+            "running": sweep["rows_under_way"] / (40 * ROWS),
+        }
+    )
+    assert card["merged"] == f"{sweep['segments']['merged'] * ROWS:,} merged"
+    assert card["percent"] == f"{100 * done / (40 * ROWS):.0f} %"
     assert card["title"] == "fit simulated"
     assert re.fullmatch(r"[\d,]+ GFLOP/s, \d+ % of the calibrated 380 GFLOP/s", card["rate"])
     assert card["left"].startswith("about ")
@@ -112,6 +121,29 @@ def test_the_card_of_a_job_says_what_the_snapshot_says():
     assert detail["counts"] == {**sweep["segments"], "resumed": sweep["segments_resumed"]}
     assert detail["merges"]["text"] == f"{sweep['merges_done']} of 39 merges"
     assert detail["memory"] == {"announced": "630 MB", "limit": "2.15 GB"}
+
+
+def test_a_card_says_what_its_job_waits_for_and_gives_no_time_left_to_merges():
+    told, seen = messages(4, 2, finished=True), []
+    board = Board()
+    for message, now in told:
+        board.apply(message, now)
+        state = {**board.snapshot(now), "workers": {}}
+        card, shown_sweep = jobs_facts(state, (), "")["cards"][0], chosen(state, ())[1]
+        if not seen or seen[-1] != card["sentence"]:
+            seen.append(card["sentence"])
+        if card["sentence"].startswith("moments: all rows done"):
+            assert (card["left"], card["percent"]) == ("", "100 %")
+        if card["sentence"] == "moments: waiting for the first segment":
+            assert (
+                detail_facts(state, state["jobs"][0], shown_sweep)["rate"]["measured"]
+                == "waiting for the first segment"
+            )
+            assert card["rate"] == ""
+    assert seen[:2] == ["waiting for the first sweep", "moments: waiting for the first segment"]
+    assert "moments: all rows done, 2 of 3 merges" in seen
+    assert re.fullmatch(r"finished after \d+ s", seen[-1])
+    assert seen[-2] == "moments: finished; the driver goes on"
 
 
 def test_the_map_has_a_cell_of_the_right_state_for_every_segment():
@@ -161,7 +193,7 @@ def test_a_sweep_without_rows_is_an_empty_map():
         simulated.board.apply(message, now)
     page, _ = opened(simulated)
     assert facts(page, "failed") == []
-    assert facts(page, "jobs")["cards"][0]["rows"] == "0 of 0 rows"
+    assert facts(page, "jobs")["cards"][0]["rows"] == "moments: 0 of 0 rows"
     assert facts(page, "detail")["merges"]["text"] == "nothing to merge"
     assert {len(column) for column in part(page, RowMap)._cells.data.values()} == {0}
 

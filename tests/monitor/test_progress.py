@@ -24,7 +24,8 @@ def messages(seed):
         message = {"kind": kind, "sweep": "s", "node": leaf}
         if kind in ("running", "pulse"):
             rows = 0 if kind == "running" else int(rng.integers(1, 10))
-            message |= {"worker": f"w{rng.integers(3)}", "rows": rows, "peak_bytes": 1}
+            spent = {"gram": rows / 8}
+            message |= {"worker": f"w{rng.integers(3)}", "rows": rows, "peak_bytes": 1, "seconds": spent}
         elif kind == "merged" or (kind == "released" and rng.random() < 0.5):
             message["node"] = str(rng.choice(nodes))
         yield message
@@ -38,10 +39,13 @@ def test_rows_under_way_and_what_runs_where_are_those_of_the_running_segments(se
         shown = books.snapshot(1.0)
         counted = sum(round(10 * fraction) for fraction in shown["fractions"].values())
         assert shown["rows_under_way"] == books.rows_under_way == counted
+        assert shown["stage_seconds"].get("gram", 0.0) == counted / 8
+        assert shown["rows_merged"] == 10 * shown["states"].count("m")
         for worker, share in shown["workers"].items():
             assert share["running"] == [int(i) for i, where in shown["running_on"].items() if where == worker]
     books.apply({"kind": "sweep_ended", "sweep": "s", "seconds": 1.0}, 2.0)
     assert books.rows_under_way == 0
+    assert books.stages().get("gram", 0.0) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

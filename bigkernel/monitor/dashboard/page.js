@@ -32,7 +32,7 @@ const bigkernel = (() => {
   function paint() {
     document.documentElement.dataset.theme = theme();
     if (at("bk-theme") !== null) {
-      at("bk-theme").textContent = theme() === "dark" ? "☀ Light" : "☾ Dark";
+      at("bk-theme").textContent = theme() === "dark" ? "Light" : "Dark";
     }
     const colours = getComputedStyle(document.documentElement);
     const colour = (role) => colours.getPropertyValue(`--${role}`).trim();
@@ -62,12 +62,12 @@ const bigkernel = (() => {
   }
 
   function bar(card) {
-    const done = make("i");
-    done.style.width = `${100 * card.done}%`;
-    const under_way = make("i");
-    under_way.style.left = `${100 * card.done}%`;
-    under_way.style.width = `${100 * card.under_way}%`;
-    return make("div", { className: "bk-bar" }, done, under_way);
+    const parts = Object.entries(card.shares).map(([state, share]) => {
+      const part = make("i", { data: { state } });
+      part.style.width = `${100 * share}%`;
+      return part;
+    });
+    return make("div", { className: "bk-bar" }, ...parts);
   }
 
   function line(...parts) {
@@ -78,19 +78,19 @@ const bigkernel = (() => {
   function card(job) {
     const running = job.state === "running";
     const node = make("button", { type: "button", className: "bk-job", data: { job: job.id, state: job.state } });
-    const head = line([job.title, "bk-name"]);
+    const head = line([job.sentence, "bk-name"]);
     head.prepend(make("span", { className: "bk-badge", textContent: job.said, data: { state: job.state } }));
-    const ended = job.ended === null ? "" : `ended ${new Date(1000 * job.ended).toLocaleTimeString([], { hour12: false })}`;
     if (running) {
-      const left = job.left ? `${job.left} left` : "";
-      head.append(make("span", { className: "bk-push", textContent: left || job.doing }));
-      const percent = job.rows ? `${(100 * job.done).toFixed(1)} %` : "";
-      node.append(head, bar(job),
-        line([percent, "bk-name"], [job.rows, ""], [job.rate, ""], [left ? job.doing : "", ""], [`${job.elapsed} so far`, ""]));
+      const left = make("div", { className: "bk-left" });
+      if (job.left) left.append(make("b", { textContent: job.left }), ` left${job.between ? `, ${job.between}` : ""}`);
+      node.append(make("div", { className: "bk-head-line" }, head, left), bar(job), line([job.percent, "bk-name"],
+        [job.merged, ""], [job.rate, ""], [`${job.elapsed} so far`, ""]));
     } else {
-      head.append(make("span", { className: "bk-push bk-meta", textContent: `${ended}, took ${job.elapsed}` }));
+      const ended = job.ended === null ? "" : `ended ${new Date(1000 * job.ended).toLocaleTimeString([], { hour12: false })}`;
+      head.append(make("span", { className: "bk-push bk-meta", textContent: ended }));
       node.append(head, line([job.rows, "bk-meta"], [job.rate, "bk-meta"]));
     }
+    node.append(make("code", { className: "bk-command", textContent: job.title }));
     const where = line([job.host, "bk-meta"], [job.run, "bk-meta"]);
     if (where.childNodes.length) node.append(where);
     if (job.error) node.append(make("div", { className: "bk-error", textContent: job.error }));
@@ -173,11 +173,12 @@ const bigkernel = (() => {
       }));
     at("bk-merge-bar").style.width = `${100 * facts.merges.done}%`;
     at("bk-merge-text").textContent = facts.merges.text;
-    at("bk-rate-note").replaceChildren(make("span", { textContent: `mean ${facts.rate.measured}` }), ...(facts.rate.calibrated ? [key("dashed", "mark", `calibrated ${facts.rate.calibrated}`)] : []));
+    at("bk-rate-note").replaceChildren(make("span", { textContent: facts.rate.measured }), ...(facts.rate.calibrated ? [key("dashed", "mark", `calibrated ${facts.rate.calibrated}`)] : []));
+    at("bk-rate").style.visibility = facts.rate.drawn ? "" : "hidden";
     at("bk-memory-note").replaceChildren(...[
-      key("full", "published", "now"), key("solid", "ink", "peak"),
+      key("full", "accent", "now"), key("solid", "ink", "peak"),
       ...(facts.memory.announced ? [key("dashed", "mark", `announced ${facts.memory.announced}`)] : []),
-      ...(facts.memory.limit ? [key("solid", "failed", `limit ${facts.memory.limit}`)] : []),
+      ...(facts.memory.limit ? [key("solid", "bad", `limit ${facts.memory.limit}`)] : []),
     ]);
   }
 
@@ -186,6 +187,7 @@ const bigkernel = (() => {
       make("time", { textContent: new Date(1000 * time).toLocaleTimeString([], { hour12: false }) }),
       make("b", { textContent: kind }), make("span", { textContent: text })));
     at("bk-log").replaceChildren(...nodes);
+    at("bk-events").hidden = nodes.length === 0;
   }
 
   // -- failures ------------------------------------------------------------------------------------------------------

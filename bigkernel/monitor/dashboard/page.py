@@ -21,6 +21,7 @@ from bigkernel.monitor.dashboard.page_drawing import Part, State
 from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, log_facts, title
 from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
 from bigkernel.monitor.dashboard.page_map import RowMap
+from bigkernel.monitor.palette import DARK, LIGHT, properties
 from bigkernel.monitor.transport.plugin import state_of
 from bigkernel.storage.visible import all_visible, log_of
 
@@ -137,4 +138,4 @@ def _template() -> str:
     text = (here / "page.html").read_text(encoding="utf-8")
     for name in ("page.css", "page.js"):
         text = text.replace(f"/* {name} */", (here / name).read_text(encoding="utf-8"))
-    return text
+    return text.replace("/* light */", properties(LIGHT)).replace("/* dark */", properties(DARK))

@@ -13,6 +13,7 @@ from bigkernel.monitor.format import duration, eta, flops_rate, percent, size
 from bigkernel.storage.visible import visible
 
 _STATES = {"lost": "driver lost"}  # what is said instead
+_WAITING = "waiting for the first segment"
 
 
 def chosen(state: Mapping[str, Any], wanted: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -51,8 +52,6 @@ def _workers(state: Mapping[str, Any], sweep: Mapping[str, Any] | None) -> str:
 
 def _card(job: Mapping[str, Any]) -> dict[str, Any]:
     _, sweep = chosen({"jobs": [job]}, ())
-    running = job["state"] == "running"
-    step = job["step"]
     card = {
         "id": job["id"],
         "title": job["title"],
@@ -63,25 +62,53 @@ def _card(job: Mapping[str, Any]) -> dict[str, Any]:
         "run": job["run"],
         "elapsed": duration(job["elapsed_seconds"]),
         "ended": job["ended"],
-        "doing": "" if step is None else f"{step['what']}: {step['done']:,} of {step['total']:,}",
+        "sentence": _sentence(job, sweep),
         "sweeps": [_sweep_choice(one, number) for number, one in enumerate(job["sweeps"], 1)],
-        "rows": "",
-        "rate": "",
-        "left": "",
-        "done": 0.0,
-        "under_way": 0.0,
+        **dict.fromkeys(("rows", "merged", "percent", "rate", "left", "between"), ""),
+        "shares": dict.fromkeys(("merged", "published", "running"), 0.0),
     }
     if sweep is not None:
-        rows = max(1, sweep["rows"])
+        rows, done = max(1, sweep["rows"]), rows_done(sweep)
+        # once all rows are done, what is left is merges, whose time nobody knows
+        at_rows = job["state"] == sweep["state"] == "running" and done < sweep["rows"]
+        left, between = eta(sweep["left_seconds"]) if at_rows else ("", "")
         card |= {
-            "what": sweep["what"],
-            "rows": f"{sweep['rows_done']:,} of {sweep['rows']:,} rows",
-            "rate": rate(sweep),
-            "left": eta(sweep["left_seconds"]) if running and sweep["state"] == "running" else "",
-            "done": sweep["rows_done"] / rows,
-            "under_way": sweep["rows_under_way"] / rows,
+            "rows": f"{sweep['what']}: {done:,} of {sweep['rows']:,} rows",
+            "merged": f"{sweep['rows_merged']:,} merged",
+            "percent": percent(done, rows),
+            "rate": rate(sweep) if sweep["flops_per_second"] else "",
+            "left": left,
+            "between": between,
+            "shares": {
+                "merged": sweep["rows_merged"] / rows,
+                "published": (sweep["rows_done"] - sweep["rows_merged"]) / rows,
+                "running": sweep["rows_under_way"] / rows,
+            },
         }
     return card
+
+
+def rows_done(sweep: Mapping[str, Any]) -> int:
+    """Rows that are done, those of running segments included."""
+    return int(sweep["rows_done"] + sweep["rows_under_way"])
+
+
+def _sentence(job: Mapping[str, Any], sweep: Mapping[str, Any] | None) -> str:
+    """What a job does now, or how it ended."""
+    step = job["step"]
+    if job["state"] != "running":
+        return f"{_STATES.get(job['state'], job['state'])} after {duration(job['elapsed_seconds'])}"
+    if step is not None:
+        return f"{step['what']}: {step['done']:,} of {step['total']:,}"
+    if sweep is None:
+        return "waiting for the first sweep"
+    if sweep["state"] != "running":
+        return f"{sweep['what']}: {sweep['state']}; the driver goes on"
+    if not rows_done(sweep):
+        return f"{sweep['what']}: {_WAITING}"
+    if rows_done(sweep) == sweep["rows"]:
+        return f"{sweep['what']}: all rows done, {sweep['merges_done']:,} of {sweep['merges']:,} merges"
+    return f"{sweep['what']}: {rows_done(sweep):,} of {sweep['rows']:,} rows"
 
 
 def _sweep_choice(sweep: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -106,7 +133,8 @@ def detail_facts(state: Mapping[str, Any], job: Mapping[str, Any], sweep: Mappin
             "done": sweep["merges_done"] / merges if sweep["merges"] else 1.0,
         },
         "rate": {
-            "measured": flops_rate(sweep["flops_per_second"]),
+            "measured": f"mean {flops_rate(sweep['flops_per_second'])}" if sweep["flops_per_second"] else _WAITING,
+            "drawn": bool(sweep["rate_history"]),
             "calibrated": flops_rate(sweep["calibrated_flops_per_second"])
             if sweep["calibrated_flops_per_second"]
             else "",
@@ -127,7 +155,7 @@ def title(job: Mapping[str, Any] | None, sweep: Mapping[str, Any] | None) -> str
     """Return the title of the window: "62 % · fit digits · bigkernel"."""
     if job is None:
         return "bigkernel"
-    done = f"{percent(sweep['rows_done'], max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
+    done = f"{percent(rows_done(sweep), max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
     return f"{done}{visible(job['title'], most=200)} · bigkernel"
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from math import ceil
 
-from bokeh.models import AdaptiveTicker, BasicTicker, ColumnDataSource, FactorRange, NumeralTickFormatter, Range1d
+from bokeh.models import (
+    AdaptiveTicker,
+    BasicTicker,
+    CategoricalColorMapper,
+    ColumnDataSource,
+    FactorRange,
+    NumeralTickFormatter,
+    Range1d,
+)
 from bokeh.models.annotations import Span
 
 from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
 from bigkernel.monitor.format import duration, percent, size
+from bigkernel.monitor.palette import OTHER, STAGES, meaning
 from bigkernel.storage.visible import visible
-
-_STAGES = ("landmarks", "read", "convert", "block", "exp", "gram", "add", "publish", "merge", "solve")
 
 
 class Rate:
@@ -33,11 +40,11 @@ class Rate:
         self._calibrated = Span(location=-1, dimension="width", line_dash="dashed", line_width=1.5)
         self.root.add_layout(self._calibrated)
         self.root.add_tools(hover(line, ("rate", "@rate{0,0.[0]} GFLOP/s"), ("after", "@after"), mode="vline"))
-        self.root.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
+        self.root.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
         self.paints: Paints = [
             *frame_paints(self.root),
-            (area.glyph, "fill_color", "merged"),
-            (line.glyph, "line_color", "merged"),
+            (area.glyph, "fill_color", "accent"),
+            (line.glyph, "line_color", "accent"),
             (self._calibrated, "line_color", "mark"),
         ]
 
@@ -64,16 +71,21 @@ def _roof(value: float) -> float:
 
 
 class Stages:
-    """Seconds of each stage, summed over the workers; of the solves, which the driver does, as they passed."""
+    """Seconds of each stage, summed over the workers, running segments included; those of the driver as they passed."""
 
     name = "stages"
 
     def __init__(self) -> None:
-        self._source = ColumnDataSource({"stage": [], "seconds": [], "text": []})
+        self._source = ColumnDataSource({column: [] for column in ("stage", "seconds", "text", "kind", "meaning")})
         self.root = empty(
             self.name, y_range=FactorRange(factors=[]), x_range=Range1d(start=0, end=1), x_axis_label="time (s)"
         )
-        bars = self.root.hbar(y="stage", right="seconds", height=0.66, source=self._source, line_color=None)
+        kinds = [*STAGES, OTHER]
+        mapper = CategoricalColorMapper(factors=kinds, palette=["#888888"] * len(kinds))
+        fill = {"field": "kind", "transform": mapper}
+        bars = self.root.hbar(
+            y="stage", right="seconds", height=0.66, source=self._source, fill_color=fill, line_color=None
+        )
         texts = self.root.text(
             "seconds", "stage", text="text", source=self._source, x_offset=6, text_baseline="middle",
             text_font_size="12px",
@@ -81,9 +93,10 @@ class Stages:
         self.root.ygrid.grid_line_color = None
         self.root.xaxis.ticker = BasicTicker(desired_num_ticks=4)
         self.root.xaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
+        self.root.add_tools(hover(bars, ("", "@meaning"), ("", "@text")))
         self.paints: Paints = [
             *frame_paints(self.root),
-            (bars.glyph, "fill_color", "merged"),
+            (mapper, "palette", ",".join(f"stage-{kind}" for kind in kinds)),
             (texts.glyph, "text_color", "ink"),
         ]
 
@@ -92,13 +105,15 @@ class Stages:
         found = dict(sweep["stage_seconds"]) if sweep else {}
         for stage, seconds in job["stage_seconds"].items():
             found[stage] = found.get(stage, 0.0) + seconds
-        stages = [stage for stage in _STAGES if found.get(stage)] + sorted(set(found) - set(_STAGES))
+        stages = [stage for stage in STAGES if found.get(stage)] + sorted(set(found) - set(STAGES))
         longest, total = max([*found.values(), 1e-9]), sum(found.values()) or 1.0
         unit, per = ("h", 3600.0) if longest > 7200 else ("min", 60.0) if longest > 600 else ("s", 1.0)
         data = {
             "stage": (named := [visible(stage, most=200) for stage in stages]),
             "seconds": [found[stage] / per for stage in stages],
             "text": [f"{duration(found[stage])} ({percent(found[stage], total)})" for stage in stages],
+            "kind": [stage if stage in STAGES else OTHER for stage in stages],
+            "meaning": [meaning(stage) for stage in stages],
         }
         if self.root.y_range.factors != named[::-1]:
             self.root.y_range.factors = named[::-1]
@@ -134,10 +149,10 @@ class Memory:
         self.root.xaxis.ticker = AdaptiveTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)
         self.paints: Paints = [
             *frame_paints(self.root),
-            (bars.glyph, "fill_color", "published"),
+            (bars.glyph, "fill_color", "accent"),
             (peaks.glyph, "line_color", "ink"),
             (self._announced, "line_color", "mark"),
-            (self._limit, "line_color", "failed"),
+            (self._limit, "line_color", "bad"),
         ]
 
     def update(self, state: State, job: State, sweep: State | None) -> None:

@@ -200,9 +200,10 @@ class Board:
         letter a segment: w waiting, r running, a begun again, p published, m merged, f failed), by index `fractions`
         and `running_on` of running segments, `ran_on` of finished ones (workers) and `attempts` above one, `resumed`
         (indices; `segments_resumed`: how many), `segments` (counts by state), `merges_done` of `merges`, `rows`
-        (`_done`, `_under_way`, `_resumed`),
+        (`_done`: of finished segments; `_under_way`: of running ones; `_merged`, `_resumed`),
         `flops_per_second`, `calibrated_flops_per_second` (0: not measured), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers), `announced_bytes`, `left_seconds` (`expected`, `low`, `high`, or null),
+        `stage_seconds` (summed over workers, running segments included), `announced_bytes`, `left_seconds`
+        (`expected`, `low`, `high`, or null),
         `incidents` by kind, and `workers` by address (`segments`, `rows`, `busy_seconds`, `peak_bytes`, `lost`,
         `running`). Times are seconds since 1970.
         """

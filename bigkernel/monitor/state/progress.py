@@ -67,6 +67,7 @@ class Progress:
         self._spans = spans(count)
         self._children = {node: (left, right) for node, left, right in merge_tree(count)}
         self._partial: dict[int, tuple[int, str]] = {}  # rows done of running segments, and by whom
+        self._partial_seconds: dict[int, dict[str, float]] = {}  # of their stages
         self._rows_under_way = 0  # their sum, for it is asked for with every message
         self._attempts = Counter[int]()
         self._received: set[int] = set()  # segments whose receipt came
@@ -159,6 +160,9 @@ class Progress:
             self.states[index] = RUNNING if self._attempts[index] < 2 else AGAIN
             self._rows_under_way += rows - self._partial.get(index, (0, ""))[0]
             self._partial[index] = rows, worker
+            self._partial_seconds[index] = {
+                str(stage): float(seconds) for stage, seconds in message.get("seconds", {}).items()
+            }
             share = self._share(worker)
             share.peak_bytes = max(share.peak_bytes, int(message.get("peak_bytes", 0)))
 
@@ -173,6 +177,7 @@ class Progress:
     def _leave(self, index: int) -> None:
         """A segment runs no more."""
         rows, _ = self._partial.pop(index, (0, ""))
+        self._partial_seconds.pop(index, None)
         self._rows_under_way -= rows
 
     def _undone(self, index: int, state: str) -> None:
@@ -218,6 +223,19 @@ class Progress:
     def rows_under_way(self) -> int:
         """Rows of running segments that are done."""
         return self._rows_under_way
+
+    @property
+    def rows_merged(self) -> int:
+        """Rows whose partial results are merged."""
+        return sum(self._rows(index) for index, state in enumerate(self.states) if state == MERGED)
+
+    def stages(self) -> dict[str, float]:
+        """Seconds by stage: of finished segments, and of running ones so far."""
+        found = dict(self.stage_seconds)
+        for stages in self._partial_seconds.values():
+            for stage, seconds in stages.items():
+                found[stage] = found.get(stage, 0.0) + seconds
+        return found
 
     @property
     def state(self) -> str:
@@ -307,12 +325,13 @@ class Progress:
             "merges": max(0, len(self.stops) - 1),
             "rows": self.stops[-1] if self.stops else 0,
             "rows_done": self.rows_done,
+            "rows_merged": self.rows_merged,
             "rows_under_way": self.rows_under_way,
             "rows_resumed": self._rows_resumed,
             "flops_per_second": self.flops_per_second(now),
             "calibrated_flops_per_second": self.calibrated,
             "rate_history": [[round(t, 2), rate] for t, rate in self.history],
-            "stage_seconds": dict(self.stage_seconds),
+            "stage_seconds": self.stages(),
             "announced_bytes": self.announced_bytes,
             "left_seconds": None if left is None else {"expected": left[0], "low": left[1], "high": left[2]},
             "incidents": dict(self.incidents),
