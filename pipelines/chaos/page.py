@@ -9,7 +9,7 @@ import numpy as np
 
 from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared.experiments import Report
-from pipelines.shared.pictures import LIGHT, STAGES, WRONG, Paper, bare, drawing
+from pipelines.shared.pictures import LIGHT, SERIES, WRONG, Paper, bare, drawing
 
 if TYPE_CHECKING:
     from pipelines.chaos.round import Record
@@ -97,7 +97,7 @@ def timeline(records: Sequence[Record], *, paper: Paper = LIGHT) -> bytes:
             for begin, end, _ in record.drivers:
                 ax.barh(place, end - begin, left=begin, height=0.3, color=paper.bar, alpha=0.45, linewidth=0)
             for begin, end in record.freezes:
-                ax.barh(place, end - begin, left=begin, height=0.62, color=STAGES[1], alpha=0.28, linewidth=0)
+                ax.barh(place, end - begin, left=begin, height=0.62, color=SERIES[1], alpha=0.28, linewidth=0)
         for name, mark, colour, moments in _marks(records, paper):
             x, y = np.array(moments, float).reshape(-1, 2).T
             ax.scatter(x, y, marker=mark, s=34, color=colour, linewidths=1.6, label=name, zorder=3)
@@ -116,9 +116,9 @@ def _marks(records: Sequence[Record], paper: Paper) -> list[tuple[str, str, str,
     kills = [(moment, place) for place, record in enumerate(records) for moment in record.kills]
     frozen = [(begin, place) for place, record in enumerate(records) for begin, _ in record.freezes]
     return [
-        ("worker frozen", "s", STAGES[1], frozen),
+        ("worker frozen", "s", SERIES[1], frozen),
         ("worker killed", "x", WRONG, kills),
         ("driver: SIGKILL", "v", paper.ink, [(end, place) for end, place, how in ends if how == "SIGKILL"]),
-        ("driver: SIGTERM", "D", STAGES[3], [(end, place) for end, place, how in ends if how == "SIGTERM"]),
-        ("finished", "o", STAGES[2], [(end, place) for end, place, how in ends if how == "finished"]),
+        ("driver: SIGTERM", "D", SERIES[3], [(end, place) for end, place, how in ends if how == "SIGTERM"]),
+        ("finished", "o", SERIES[2], [(end, place) for end, place, how in ends if how == "finished"]),
     ]

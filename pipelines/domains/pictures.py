@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.shared.pictures import LIGHT, STAGES, Paper, bare, drawing
+from pipelines.shared.pictures import LIGHT, SERIES, Paper, bare, drawing
 
 Array = NDArray[Any]
-BLUE, ORANGE, GREEN, GREY = STAGES[0], STAGES[1], STAGES[2], STAGES[4]
+BLUE, ORANGE, GREEN, GREY = SERIES[0], SERIES[1], SERIES[2], SERIES[4]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def accuracy_panels(bars: Sequence[Bar], panels: Sequence[str], kinds: Sequence[
                     marker="|",
                     markersize=15,
                     markeredgewidth=2.2,
-                    color=STAGES[5],
+                    color=SERIES[5],
                     label="published" if j == 0 else None,
                 )
             ax.set(xlim=(0, 100), xlabel="accuracy on the target, %", title=title)

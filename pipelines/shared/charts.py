@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.shared.pictures import LIGHT, STAGES, Paper, bare, drawing
+from pipelines.shared.pictures import LIGHT, SERIES, Paper, bare, drawing
 
 Array = NDArray[Any]
-COLOURS = (STAGES[0], STAGES[5], STAGES[2], STAGES[1], STAGES[3], STAGES[6], STAGES[4])
+COLOURS = (SERIES[0], SERIES[5], SERIES[2], SERIES[1], SERIES[3], SERIES[6], SERIES[4])
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 

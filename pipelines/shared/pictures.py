@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.monitor import palette
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = NDArray[Any]
 DPI = 200
-WRONG = "#d55e00"  # vermilion: told from blue and grey by every kind of colour vision
+WRONG = palette.LIGHT["failed"]  # vermilion: told from blue and grey by every kind of colour vision
+SERIES = tuple(light for light, _ in palette.SERIES)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Colours of a picture."""
+    """Colours of a picture; all others by their role (`bigkernel.monitor.palette`)."""
 
     ink: str
     soft: str
@@ -34,11 +37,15 @@ class Paper:
     ground: str
     bar: str
     digits: str
+    roles: Mapping[str, str]
 
 
-LIGHT = Paper("#1c2430", "#5a6573", "#d9dee5", "#ffffff", "#1f6fb2", "gray_r")
-DARK = Paper("#e4e9f0", "#9aa7b6", "#333d49", "#14191f", "#4b93cc", "gray")
-STAGES = ("#1f6fb2", "#e69f00", "#009e73", "#cc79a7", "#8c8c8c", "#d55e00", "#56b4e9")
+def _paper(colours: Mapping[str, str], ground: str, digits: str) -> Paper:
+    return Paper(*(colours[role] for role in ("ink", "soft", "line")), ground, colours["accent"], digits, colours)
+
+
+LIGHT = _paper(palette.LIGHT, "#ffffff", "gray_r")
+DARK = _paper(palette.DARK, "#14191f", "gray")
 
 
 def both(draw: Callable[..., bytes], *args: Any, **options: Any) -> tuple[bytes, bytes]:
@@ -135,13 +142,14 @@ def accuracy_bars(
 
 def stage_bars(names: Sequence[str], seconds: Sequence[Mapping[str, float]], *, paper: Paper = LIGHT) -> bytes:
     """Seconds of all tasks by stage, one stacked bar a sweep."""
-    stages = list(dict.fromkeys(stage for one in seconds for stage in one))
+    found = dict.fromkeys(stage for one in seconds for stage in one)
+    stages = sorted(found, key=lambda stage: [*palette.STAGES, stage].index(stage))
     with drawing(6.4, 1.15 + 0.42 * len(names), paper) as (figure, png):
         ax = figure.subplots()
         places, left = np.arange(len(names)), np.zeros(len(names))
-        for number, stage in enumerate(stages):
+        for stage in stages:
             widths = np.array([one.get(stage, 0.0) for one in seconds])
-            ax.barh(places, widths, left=left, height=0.62, color=STAGES[number % len(STAGES)], label=stage)
+            ax.barh(places, widths, left=left, height=0.62, color=paper.roles[palette.stage_role(stage)], label=stage)
             left += widths
         ax.set_yticks(places, names)
         ax.invert_yaxis()
@@ -195,7 +203,7 @@ def signed_sheet(
     from matplotlib.colors import LinearSegmentedColormap
 
     r, c = images.shape[:2]
-    signed = LinearSegmentedColormap.from_list("signed", [STAGES[0], paper.ground, WRONG])
+    signed = LinearSegmentedColormap.from_list("signed", [SERIES[0], paper.ground, WRONG])
     with drawing(6.4, 0.25 + 5.4 / c * r, paper) as (figure, png):
         axes = figure.subplots(r, c, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
         for j in range(c):

@@ -19,6 +19,7 @@ import pytest
 from browser import Tab, browsing, chromium
 from distributed import Client, LocalCluster
 from drivers import wait_until
+from made_run import make_run, tell
 from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
@@ -28,6 +29,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.monitor.dashboard import page_figures
 from bigkernel.monitor.dashboard.page import Page
+from bigkernel.monitor.report import write
 from bigkernel.monitor.sinks import install_monitor
 from bigkernel.monitor.transport.plugin import board_of
 from bigkernel.storage.run_status import survey
@@ -190,6 +192,24 @@ def test_the_page_fits_1280_800_and_390_pixels(tab, scheduler):
         tab.open(page_of(scheduler), width=width)
         tab.until(f"{cells()}.length == 2000")
         tab.until("document.querySelectorAll('.bk-plot .bk-Figure').length == 4")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.problems == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_of_a_report_is_clipped(tab, tmp_path, width):
+    counts = np.random.RandomState(0).poisson(900, (10, 10)).tolist()
+    score = {"rows": 90_000, "of": "scored", "classes": list(range(10)), "confusion": counts}
+    fit = {"certificates": {"whitening": 1e-3, "solution": 99.0, "rounding": 0.0, "prediction_error": 1.234e-12}}
+    run = make_run(tmp_path / "run", segments=40)
+    tell(run, ("score", score), ("fit", fit))
+    for dark in (False, True):
+        tab.open(f"file://{write(run)}", width=width, dark=dark)
+        tab.until("document.querySelectorAll('nav a').length > 6")
+        clipped = """[...document.querySelectorAll('main *')].filter((node) =>
+            (getComputedStyle(node).overflowX != 'visible' && node.scrollWidth > node.clientWidth + 1) ||
+            (!node.closest('svg') && node.getBoundingClientRect().right > innerWidth)).map((node) => node.outerHTML)"""
+        assert tab.evaluate(clipped) == []
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.problems == []
 

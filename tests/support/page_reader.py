@@ -18,13 +18,20 @@ class Reader(HTMLParser):
         self.headings: list[str] = []
         self.tags: list[str] = []
         self.titles: list[str] = []
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag != "script"
         self.tags.append(tag)
         for name, value in attrs:
             assert not name.startswith("on"), f"a handler: {name}"
-            if name in ("src", "href", "srcset"):
+            if name == "id":
+                assert str(value) not in self.anchors, f"two parts are called {value}"
+                self.anchors.add(str(value))
+            if name == "href" and str(value).startswith("#"):
+                self.links.append(str(value)[1:])
+            elif name in ("src", "href", "srcset"):
                 assert str(value).startswith("data:image/png;base64,"), f"a resource from elsewhere: {value}"
                 picture = b64decode(str(value).partition(",")[2], validate=True)
                 assert picture.endswith(b"IEND\xaeB`\x82"), f"a picture without its end: …{str(value)[-60:]}"
@@ -60,6 +67,7 @@ def read(html: str) -> Reader:
     reader.feed(html)
     reader.close()
     assert reader.open == []
+    assert set(reader.links) <= reader.anchors
     assert "http://" not in html
     assert "https://" not in html
     assert "Content-Security-Policy\" content=\"default-src 'none'" in html

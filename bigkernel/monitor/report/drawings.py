@@ -14,32 +14,26 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from bigkernel.monitor.format import duration
+from bigkernel.monitor.palette import SERIES, meaning, stage_role
 from bigkernel.monitor.report.pixels import png
 from bigkernel.monitor.report.rendering import draw
-from bigkernel.monitor.report.timeline import COLOURS, Axis
+from bigkernel.monitor.report.timeline import Axis
 
-# a stage has the same colour in every drawing
-STAGES = ("block", "gram", "exp", "read", "convert", "solve", "merge", "add", "publish", "predict", "write")
 MOST_CLASSES = 64  # of a confusion matrix that is drawn
 _NUMBERED_CLASSES = 20  # with its counts
 _CHART_PIXELS = 170
 
 
-def colour_of(stage: str, among: Sequence[str]) -> int:
-    """The colour of a stage: its own, or that of its place among the others."""
-    known = [name for name in STAGES if name in among] + [name for name in among if name not in STAGES]
-    return known.index(stage) % COLOURS
-
-
-def shares(seconds: Mapping[str, float], names: Sequence[str]) -> Markup:
-    """Draw a bar of stages, by their seconds, with a legend; `names` are all stages of the page."""
+def shares(seconds: Mapping[str, float]) -> Markup:
+    """Draw a bar of stages, by their seconds, with a legend; what is done in a stage is shown under the pointer."""
     total = math.fsum(seconds.values())
     if total <= 0:
         return Markup()
     stages = [
         {
             "name": name,
-            "colour": colour_of(name, names),
+            "role": stage_role(name),
+            "told": f"{name}: {meaning(name)}" if meaning(name) else name,
             "share": value / total,
             "time": duration(value),
             "percent": f"{100 * value / total:.{1 if value < 0.0995 * total else 0}f}",
@@ -51,7 +45,7 @@ def shares(seconds: Mapping[str, float], names: Sequence[str]) -> Markup:
 
 def legend(entries: Sequence[tuple[int, str]]) -> Markup:
     """Draw colours and what they mean."""
-    return draw("legend", entries=[(number % COLOURS, text) for number, text in entries])
+    return draw("legend", entries=[(number % len(SERIES), text) for number, text in entries])
 
 
 def rate(histories: Sequence[tuple[float, Sequence[Sequence[float]]]], axis: Axis, calibrated: float) -> Markup:

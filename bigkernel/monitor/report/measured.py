@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigkernel.monitor.format import count, duration, flops, flops_rate, percent, size
+from bigkernel.monitor.format import count, duration, flops, flops_rate, size
 from bigkernel.monitor.report import drawings
 from bigkernel.monitor.report import timeline as timelines
 from bigkernel.monitor.report.facts import Facts, Sweep
-from bigkernel.monitor.report.page import MISSING, Column, Page, Table
+from bigkernel.monitor.report.page import Column, Page, Table
 from bigkernel.monitor.report.timeline import Axis, Bar, short_names
 
-_DETAILED = 4  # sweeps that have tables and stages of their own, the longest
+_DETAILED = 4  # sweeps whose stages are drawn, the longest
 
-_COMPARED: tuple[tuple[str, str, str, Callable[[Any], str]], ...] = (
-    ("rows", "rows", "rows_done", count),
-    ("segments", "segments", "segments_done", count),
-    ("arithmetic", "planned_flops", "computed_flops", flops),
-    ("rows read, decoded", "planned_bytes_read", "bytes_read", size),
-    ("highest memory of a worker", "announced_bytes", "peak_bytes", size),
-    ("time", "predicted_seconds", "seconds", duration),
-    ("rate of all workers", "calibrated_flops_per_second", "flops_per_second", flops_rate),
-)
+_Figures = Mapping[str, Any]
+_EXACT, _RATE = (0.995, 1.005), (0.8, 1.25)  # of plan: what is counted, and what depends on the machine
+_MEMORY = (0.0, 1.0)
+
+
+def _compared(
+    planned: str, measured: str, header: str, show: Callable[[Any], str], within: tuple[float, float]
+) -> Column:
+    """A column of what was measured, with what was planned below where the two differ; marked where it is not within.
+
+    `within` are the least and the largest share of the plan.
+    """
+
+    def share(record: _Figures) -> float | None:
+        if not record[planned] or record[measured] is None or record["state"] != "finished":
+            return None
+        return float(record[measured] / record[planned])
+
+    def note(record: _Figures) -> str:
+        told = show(record[planned]) if record[planned] else ""
+        return f"of {told}" if told and told != show(record[measured]) else ""
+
+    def marked(record: _Figures) -> bool:
+        found = share(record)
+        return found is not None and not within[0] <= found <= within[1]
+
+    return Column(measured, header, lambda record: show(record[measured]), note=note, marked=marked)
+
+
 _PLAN = (
-    Column("what", "", left=True),
-    Column("planned", "planned"),
-    Column("measured", "measured"),
-    Column("ratio", "of plan"),
-)
-_SWEEPS = (
     Column("sweep", "sweep", left=True),
     Column("state", "state", left=True),
-    Column("rows", "rows", ","),
-    Column("segments", "segments", lambda r: f"{r['segments_done']:,} of {r['segments']:,}"),
-    Column("seconds", "time", lambda r: duration(r["seconds"])),
-    Column("predicted_seconds", "predicted", lambda r: duration(r["predicted_seconds"])),
-    Column("flops_per_second", "rate", lambda r: flops_rate(r["flops_per_second"])),
-    Column("peak_bytes", "memory", lambda r: size(r["peak_bytes"])),
+    _compared("rows", "rows_done", "rows", count, _EXACT),
+    _compared("segments", "segments_done", "segments", count, _EXACT),
+    _compared("planned_flops", "computed_flops", "arithmetic", flops, _EXACT),
+    _compared("planned_bytes_read", "bytes_read", "rows read", size, _EXACT),
+    _compared("announced_bytes", "peak_bytes", "memory", size, _MEMORY),
+    _compared("predicted_seconds", "seconds", "time", duration, _RATE),
+    _compared("calibrated_flops_per_second", "flops_per_second", "rate", flops_rate, _RATE),
 )
 
 
@@ -49,27 +63,24 @@ def _detailed(facts: Facts) -> list[Sweep]:
 
 
 def plan(page: Page, facts: Facts) -> None:
-    """Add the table of planned and measured figures of each sweep."""
+    """Add the table of what was planned and measured, a line a sweep."""
     if not facts.sweeps:
         return
-    page.heading("Plan against measurement")
-    if len(facts.sweeps) > 1:
-        page.table(Table(_SWEEPS, [sweep.figures() for sweep in facts.sweeps]))
-    known = False
-    for sweep in _detailed(facts):
-        figures, records = sweep.figures(), []
-        for what, planned, measured, show in _COMPARED:
-            a, b = figures[planned], figures[measured]
-            if a is None and b is None:
-                continue
-            ratio = MISSING if not a or b is None else percent(b, a)
-            records.append({"what": what, "planned": show(a), "measured": show(b), "ratio": ratio})
-        known |= figures["calibrated_flops_per_second"] is not None
-        if len(facts.sweeps) > 1:
-            page.subheading(sweep.name)
-        page.table(Table(_PLAN, records))
-    note = "Time is predicted at the rate that the machines were calibrated to" if known else ""
-    page.text(note + "; both are of the sweep alone, without solves." if note else "")
+    figures = [sweep.figures() for sweep in facts.sweeps]
+    # what nobody knows, or what is the same of every sweep, needs no column
+    known = [column for column in _PLAN if any(record[column.key] is not None for record in figures)]
+    finished = all(record["state"] == "finished" for record in figures)
+    told = [column for column in known if column.key != "state" or not finished]
+    caption = (
+        "What was measured, and what was planned where that is another figure. Memory is the highest of a worker "
+        "process, rows read are decoded. Highlighted: more memory than announced, other counts than planned"
+    )
+    if any(record["calibrated_flops_per_second"] for record in figures):
+        caption += (
+            ", a time or rate that is off by more than a quarter. Time is planned at the rate that the machines were "
+            "calibrated to; both are of the sweep alone, without solves"
+        )
+    page.heading("Plan against measurement").table(Table(told, figures), caption=f"{caption}.")
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
@@ -126,19 +137,13 @@ def rate(page: Page, facts: Facts) -> None:
 
 def stages(page: Page, facts: Facts) -> None:
     """Add the seconds of the workers and of the driver by stage."""
-    detailed, driver = _detailed(facts), facts.driver_stages
-    names = list(dict.fromkeys(chain.from_iterable(sweep.stages() for sweep in detailed))) + list(driver)
-    names = list(dict.fromkeys(names))
-    if not names:
-        return
-    page.heading("Where the time went")
-    for sweep in detailed:
-        drawing = drawings.shares(sweep.stages(), names)
-        if drawing:
-            page.subheading(sweep.name).svg(drawing, caption="Seconds of all workers together.")
-    drawing = drawings.shares(driver, names)
-    if drawing:
-        page.subheading("driver").svg(drawing, caption="Seconds of the driver between the sweeps.")
+    workers, driver = "Seconds of all workers together.", "Seconds of the driver between the sweeps."
+    parts = [(sweep.name, drawings.shares(sweep.stages()), workers) for sweep in _detailed(facts)]
+    shown = [part for part in [*parts, ("driver", drawings.shares(facts.driver_stages), driver)] if part[1]]
+    if shown:
+        page.heading("Where the time went")
+    for name, drawing, caption in shown:
+        page.subheading(name).svg(drawing, caption=caption)
 
 
 def memory(page: Page, facts: Facts) -> None:

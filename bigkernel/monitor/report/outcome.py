@@ -184,8 +184,8 @@ def _worst(page: Page, score: Mapping[str, Any]) -> None:
         return
     page.subheading("Worst-classified rows")
     caption = (
-        f"The {len(records)} rows with the least margin: f of the true class less the largest other f. {wrong} of them "
-        "are classified wrongly."
+        f"The {len(records)} rows with the least margin: f of the true class less the largest other f. "
+        f"{'All' if wrong == len(records) else f'{wrong:,}'} of them are classified wrongly."
     )
     try:
         images = unpack(worst["images"]) if "images" in worst else None
@@ -272,10 +272,10 @@ def descent(page: Page, facts: Facts) -> None:
 
 _KNOWN = {**_RATIOS, **_FIGURES}
 _CERTIFICATES = (
-    Column("meaning", "certificate", left=True),
+    Column("meaning", "certificate", left=True, long=True),
     Column("value", "value", lambda r: MISSING if r["value"] is None else _readable(r["value"])),
     Column("limit", "at most", lambda r: "" if r["limit"] is None else f"{r['limit']:g}"),
-    Column("verdict", "", left=True),
+    Column("verdict", "", left=True, marked=lambda r: r["verdict"] == "above rounding"),
 )
 
 

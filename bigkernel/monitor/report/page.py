@@ -27,12 +27,21 @@ from bigkernel.storage.atomic_write import writing
 from bigkernel.storage.visible import visible
 
 
+def _nothing(record: Mapping[str, Any]) -> str:
+    return ""
+
+
+def _never(record: Mapping[str, Any]) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table: the key of its values, its header, and how a value is written ("" as `str` does it).
 
     `show` is a format specification such as ",.1f" or a function of the whole record. Text stands left, all else right.
-    A hidden column is written to CSV only; the texts of a long one are broken into lines on a page.
+    A hidden column is written to CSV only; the texts of a long one are broken into lines on a page. A cell on a page
+    may have a `note` in small letters below, and is highlighted where it is `marked`.
     """
 
     key: str
@@ -41,6 +50,8 @@ class Column:
     left: bool = False
     hidden: bool = False
     long: bool = False
+    note: Callable[[Mapping[str, Any]], str] = _nothing
+    marked: Callable[[Mapping[str, Any]], bool] = _never
 
     @property
     def html_class(self) -> str:
@@ -55,12 +66,20 @@ class Column:
         return MISSING if value is None else format(value, self.show)
 
 
+_PHONE_COLUMNS = 3
+
+
 @dataclass(frozen=True)
 class Table:
     """Records under columns, to be printed, saved and put on a page."""
 
     columns: Sequence[Column]
     records: Sequence[Mapping[str, Any]]
+
+    @property
+    def stacked(self) -> bool:
+        """True if it has more columns than a phone shows beside each other."""
+        return len(self.shown) > _PHONE_COLUMNS
 
     @property
     def shown(self) -> list[Column]:
@@ -92,7 +111,7 @@ class Page:
     Examples
     --------
     >>> page = Page("Digits").text("One run.").heading("What came out")
-    >>> "<h2>What came out</h2>" in page.html()
+    >>> ">What came out</h2>" in page.html()
     True
     """
 
@@ -144,7 +163,7 @@ class Page:
         return self._add("folded", summary=summary, values=values)
 
     def table(self, table: Table, *, caption: str = "") -> Self:
-        """Add a table, in a box that scrolls sideways where the screen is narrow."""
+        """Add a table; on a narrow screen one of many columns becomes a list, a name and a value a line."""
         return self._add("table", table=table, caption=caption)
 
     def figure(self, light: bytes, dark: bytes | None = None, *, caption: str, alt: str = "") -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bigkernel.monitor.format import duration
+from bigkernel.monitor.palette import DARK, LIGHT, properties
 from bigkernel.storage.visible import visible
+
+_FEWEST_CONTENTS = 3  # headings
 
 
 @cache
@@ -24,13 +28,22 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         finalize=_in_letters,
     )
+    environment.globals["light"], environment.globals["dark"] = (
+        Markup(properties(colours)) for colours in (LIGHT, DARK)
+    )
     environment.filters |= {"unbroken": _unbroken, "data_url": _data_url, "duration": duration, "places": _places}
     return environment
 
 
-def render_page(**values: Any) -> str:
-    """Render `page.html`."""
-    return _environment().get_template("page.html").render(**values)
+def render_page(*, parts: Sequence[tuple[str, dict[str, Any]]], **values: Any) -> str:
+    """Render `page.html`, every heading under an anchor of its own and, where there are some, in a list of contents."""
+    anchored = [
+        (macro, {**each, "anchor": f"s{place}"} if macro == "heading" else each)
+        for place, (macro, each) in enumerate(parts)
+    ]
+    contents = [(each["anchor"], each["text"]) for macro, each in anchored if macro == "heading"]
+    shown = contents if len(contents) >= _FEWEST_CONTENTS else []
+    return _environment().get_template("page.html").render(parts=anchored, contents=shown, **values)
 
 
 def draw(name: str, **values: Any) -> Markup:

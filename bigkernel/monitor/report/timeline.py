@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from bigkernel.monitor.palette import SERIES
 from bigkernel.monitor.report.rendering import draw
 
-COLOURS = 10
 _PAUSE = 0.12  # of the time at work: a longer pause is drawn short
 _PAUSE_PERCENT = 4.0
 _TITLED = 4000  # rectangles that have texts of their own
@@ -175,7 +175,7 @@ def _rectangles(row: list[Bar], axis: Axis, top: float, height: float, *, titled
     for bar in row:
         left = axis.at(bar.start)
         width = max(0.06, axis.at(bar.stop) - left)
-        kind = f"c{bar.attempt % COLOURS}" + (" again" if bar.again else "")
+        kind = f"c{bar.attempt % len(SERIES)}" + (" again" if bar.again else "")
         y, thick = (top + height * 0.34, height * 0.32) if bar.thin else (top, height)
         if not titled and last is not None and last[2] == kind and left - last[1] < 0.06:
             found.pop()

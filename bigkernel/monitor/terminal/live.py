@@ -16,26 +16,27 @@ from typing import Any
 from rich.text import Text
 
 from bigkernel.monitor.format import flops_rate, left_of, percent, quantity, size, spell
+from bigkernel.monitor.palette import DARK, LIGHT
 from bigkernel.storage.visible import visible
 
 Data = Mapping[str, Any]
 
 # by state of a segment: letter of the map, colour; told apart without colours too
 _MARKS = {
-    "m": ("█", "#2f86c8"),
-    "p": ("▓", "#56a5dd"),
-    "r": ("▒", "#e69f00"),
-    "a": ("a", "#cc79a7"),
-    "f": ("x", "#d55e00"),
+    "m": ("█", DARK["merged"]),
+    "p": ("▓", DARK["published"]),
+    "r": ("▒", LIGHT["running"]),
+    "a": ("a", LIGHT["retried"]),
+    "f": ("x", LIGHT["failed"]),
 }
 _WAITING = "·"
 _NAMES = {"m": "merged", "p": "published", "r": "running", "a": "again", "f": "failed"}
 _COLOURS = {
-    "finished": "#009e73",
-    "running": "#2f86c8",
-    "failed": "#d55e00",
-    "lost": "#d55e00",
-    "interrupted": "#e69f00",
+    "finished": LIGHT["c2"],
+    "running": DARK["merged"],
+    "failed": LIGHT["failed"],
+    "lost": LIGHT["failed"],
+    "interrupted": LIGHT["running"],
 }
 _NARROWEST_BAR = 6
 _WIDE = 100  # columns from which a line says more

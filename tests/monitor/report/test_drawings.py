@@ -12,7 +12,9 @@ from matplotlib.image import imread
 from numpy.testing import assert_array_equal
 from page_reader import read
 
+from bigkernel.monitor.palette import DARK, LIGHT, STAGES, properties
 from bigkernel.monitor.report import drawings
+from bigkernel.monitor.report.measured import _PLAN
 from bigkernel.monitor.report.page import Column, Page, Table
 from bigkernel.monitor.report.pixels import MOST_BYTES, MOST_IMAGES, pack, png, unpack
 from bigkernel.monitor.report.timeline import Axis, Bar, lanes_of, short_names, timeline
@@ -115,11 +117,20 @@ def test_a_timeline_of_more_rows_than_fit_shows_some_of_every_worker():
 
 
 def test_stages_keep_their_colours_and_their_shares():
-    names = ["gram", "block", "odd"]
-    drawing = drawings.shares({"gram": 3.0, "block": 1.0}, names)
-    assert re.findall(r"flex:([\d.]+)", drawing) == ["0.75000", "0.25000"]
-    assert drawings.colour_of("gram", names) == drawings.colour_of("gram", ["gram", "block"]) == 1
-    assert drawings.shares({"gram": 0.0}, names) == ""
+    drawing = drawings.shares({"gram": 5.0, "block": 3.0, "odd": 2.0})
+    assert re.findall(r"flex:([\d.]+)", drawing) == ["0.50000", "0.30000", "0.20000"]
+    assert re.findall(r"--at:var\(--(\S+)\)", drawing) == 2 * ["stage-gram", "stage-block", "stage-other"]
+    assert re.findall(r'title="gram: ([^"]+)"', drawing) == 2 * [STAGES["gram"].meaning]
+    assert drawings.shares({"gram": 0.0}) == ""
+
+
+def test_every_colour_of_a_drawing_is_one_of_the_palette_and_no_two_stages_share_theirs():
+    page = Page("").svg(drawings.shares(dict.fromkeys([*STAGES, "odd"], 1.0))).html()
+    for style in (LIGHT, DARK):
+        assert properties(style) in page
+        assert len({style[f"stage-{name}"] for name in STAGES}) == len(STAGES)
+    used = set(re.findall(r"var\(--([\w-]+)[,)]", page)) - {"page", "card", "wrong", "right", "off", "at", "v"}
+    assert used <= set(LIGHT) == set(DARK)
 
 
 def test_the_rate_is_drawn_with_its_unit_and_what_was_calibrated():
@@ -134,7 +145,7 @@ def test_the_rate_is_drawn_with_its_unit_and_what_was_calibrated():
 
 def test_memory_above_what_was_announced_has_another_colour():
     drawing = drawings.memory({"a": 300, "b": 100}, 200, {})
-    assert re.findall(r'<i class="(c\d)"', drawing) == ["c5", "c0"]
+    assert re.findall(r'<i class="(\w*)"', drawing) == ["above", ""]
     assert "more workers" in drawings.memory({str(i): 5 for i in range(40)}, 0, {})
 
 
@@ -173,6 +184,39 @@ def test_every_part_of_a_page_is_well_formed_and_escaped():
     reader = read(page.html())
     assert reader.tags.count("script") == 0
     assert reader.text.count("<script>1</script>") == 24
+
+
+def test_a_page_of_several_headings_begins_with_links_to_them():
+    page = Page("One").heading("What came out").add(Page("").heading("What was run").heading("What came out"))
+    reader = read(page.html())
+    assert reader.headings == ["What came out", "What was run", "What came out"]
+    assert len(reader.links) == len(set(reader.links)) == 3
+    assert read(Page("One").heading("What came out").html()).links == []
+
+
+@pytest.mark.parametrize(
+    "changed, marked",
+    [
+        ({}, []),
+        ({"rows_done": 99}, ["rows_done"]),
+        ({"bytes_read": 1300}, ["bytes_read"]),
+        ({"peak_bytes": 2001}, ["peak_bytes"]),
+        ({"seconds": 12.6, "flops_per_second": 7.9e9}, ["seconds", "flops_per_second"]),
+        ({"seconds": 12.4, "flops_per_second": 8.1e9, "peak_bytes": 1}, []),
+        ({"rows_done": 50, "seconds": 99.0, "state": "interrupted"}, []),
+        ({"announced_bytes": None, "predicted_seconds": None, "peak_bytes": None}, []),
+    ],
+)
+def test_what_deviates_from_the_plan_is_marked(changed, marked):
+    planned = {"rows": 100, "segments": 4, "planned_flops": 1e11, "planned_bytes_read": 800, "announced_bytes": 2000}
+    measured = {"rows_done": 100, "segments_done": 4, "computed_flops": 1e11, "bytes_read": 800, "peak_bytes": 1999}
+    rates = {"predicted_seconds": 10.0, "seconds": 10.0, "calibrated_flops_per_second": 1e10, "flops_per_second": 1e10}
+    record = {"sweep": "moments", "state": "finished", **planned, **measured, **rates, **changed}
+    assert [column.key for column in _PLAN if column.marked(record)] == marked
+    notes = {column.key: column.note(record) for column in _PLAN}
+    assert notes["rows_done"] == ("" if record["rows_done"] == 100 else "of 100")
+    html = Page("").table(Table(_PLAN, [record])).html()
+    assert html.count(' off"') == len(marked)
 
 
 def test_a_drawing_that_no_template_made_is_shown_as_text():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_run import make_run, put_into_journal
+from made_run import make_run, put_into_journal, tell
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
 from bigkernel.engine.rows import as_rows
@@ -46,14 +46,6 @@ def copy(killed, tmp_path):
     """The same, to be damaged."""
     shutil.copytree(killed, tmp_path / "copy")
     return tmp_path / "copy"
-
-
-def tell(run, *said):
-    """Put figures (name, values) into the journal of a run, before its last line."""
-    lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
-    about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}
-    told = [json.dumps({**about, "name": name, "values": values}) + "\n" for name, values in said]
-    (run / "journal.jsonl").write_text("".join([*lines[:-1], *told, lines[-1]]))
 
 
 def model():
