@@ -22,6 +22,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import split
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.monitor.palette import LIGHT
+from bigkernel.notebooks.axes import label_axes, last_of, name_of, names_of_features, or_new
 from bigkernel.search.results import doubtful
 from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.statistics.predictor import score as score_of
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[Any]
-INK, MARK, LINE = "#1c2430", "#d55e00", "#0072b2"
+INK, MARK, LINE = LIGHT["ink"], LIGHT["failed"], LIGHT["accent"]
 _MOST_NUMBERS = 20  # classes whose counts are written into their cells
 
 
@@ -78,16 +80,14 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
         key = tuple(place.get(name, np.nan) for name in varied)
         if key not in cells or mean[i] > mean[cells[key]]:
             cells[key] = i
-    ax = _axes(ax)
+    ax = or_new(ax)
     draw = _draw_line if len(varied) == 1 else _draw_map
     draw(ax, cells, mean, results[f"sem_test_{label}"], doubtful(results))
     said = str(label if label != "score" else search.scorer_ if isinstance(search.scorer_, str) else "score")
-    ax.set_xlabel(varied[0], parse_math=False)
-    if len(varied) == 1:
-        ax.set_ylabel(f"{said}, mean over folds", parse_math=False)
-    else:
-        ax.set_ylabel(varied[1], parse_math=False)
-        ax.figure.colorbar(ax.images[-1], ax=ax, label=f"{said}, mean over folds")
+    scores = f"{said}, mean over folds"
+    label_axes(ax, *[*varied, scores][:2])
+    if len(varied) == 2:
+        ax.figure.colorbar(ax.images[-1], ax=ax, label=scores)
     return ax
 
 
@@ -152,21 +152,19 @@ def plot_confusion(model: Any, X: Any, y: Any = None, *, ax: Axes | None = None)
     ConfigError
         No classifier of this package.
     """
-    found = model[-1] if isinstance(model, Pipeline) else model
-    if not is_classifier(found) or not hasattr(found, "score_totals"):
-        raise ConfigError(f"model: expected a classifier of bigkernel, found {type(found).__name__}")
+    last_of(model, "score_totals", expected="a classifier of bigkernel", kind=is_classifier)
     last, mapped = split(model, X)
     counts = np.asarray(last.score_totals(mapped, y)["confusion"])
     if not counts.sum():
         raise DataError("X: no labelled row, and so nothing is confused")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     names = [visible(label, most=20) for label in last.classes_]
-    ax = _axes(ax)
+    ax = or_new(ax)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     ticks = range(len(names))
     ax.set_xticks(ticks, names, rotation=90 if max(map(len, names)) > 3 else 0, parse_math=False)
     ax.set_yticks(ticks, names, parse_math=False)
-    ax.set(xlabel="predicted", ylabel="true", title=f"{1 - np.trace(counts) / counts.sum():.2%} error")
+    ax.set(xlabel="predicted class", ylabel="true class", title=f"{1 - np.trace(counts) / counts.sum():.2%} error")
     if len(names) <= _MOST_NUMBERS:
         for (i, j), count in np.ndenumerate(counts):
             if count:
@@ -207,12 +205,8 @@ def plot_learning_curve(
     ConfigError
         The estimator has no `partial_fit`, or `sizes` do not rise or exceed the rows.
     """
-    last = model[-1] if isinstance(model, Pipeline) else model
-    if not hasattr(last, "partial_fit") or not hasattr(last, "score_totals"):
-        raise ConfigError(
-            f"model: expected an estimator of bigkernel with partial_fit, found {type(last).__name__}; a learning "
-            "curve adds rows to a fit"
-        )
+    why = "; a learning curve adds rows to a fit"
+    last = last_of(model, "partial_fit", "score_totals", expected="an estimator of bigkernel with partial_fit", why=why)
     if not is_count(sizes) and not (np.ndim(sizes) == 1 and all(map(is_count, sizes))):  # type: ignore[arg-type]
         raise ConfigError(f"sizes: expected a whole number from 1, or a list of them that rise, found {sizes!r}")
     test_X, test_y = test if isinstance(test, tuple) else (test, None)
@@ -229,9 +223,9 @@ def plot_learning_curve(
         more = {} if labels is None else {"y": labels[start:stop], **_classes_of(last, labels)}
         grown.partial_fit(part, **more)
         values.append(score_of(grown.score_totals(test_X, test_y)))
-    ax = _axes(ax)
+    ax = or_new(ax)
     ax.plot(counts, values, "o-", color=LINE)
-    ax.set(xscale="log", xlabel="training rows", ylabel="accuracy" if is_classifier(last) else "R²")
+    ax.set(xscale="log", xlabel="training rows", ylabel=f"{'accuracy' if is_classifier(last) else 'R²'} on test rows")
     ax.grid(alpha=0.3)
     return ax
 
@@ -284,11 +278,9 @@ def plot_landmarks(
         raise ConfigError(f"count: expected a whole number of pictures from 1, found {count!r}")
     if image_shape is not None and not (np.shape(image_shape) == (2,) and all(map(is_count, image_shape))):
         raise ConfigError(f"image_shape: expected (height, width), two whole numbers from 1, found {image_shape!r}")
-    last = model[-1] if isinstance(model, Pipeline) else model
-    check_is_fitted(last)
-    landmarks = getattr(last, "landmarks_", None)
-    if landmarks is None:
-        raise ConfigError(f"model: {type(last).__name__} has no landmarks that are rows; there is nothing to draw")
+    check_is_fitted(last_of(model))
+    last = last_of(model, "landmarks_", expected="a kernel estimator", why=", which has no landmarks that are rows")
+    landmarks = last.landmarks_
     weights = np.abs(np.asarray(getattr(last, "dual_coef_", np.ones(len(landmarks))))).reshape(len(landmarks), -1)
     size = np.linalg.norm(weights, axis=1)
     order = np.argsort(-size, kind="stable")
@@ -297,20 +289,25 @@ def plot_landmarks(
         h, w = image_shape
         if h * w != d:
             raise ConfigError(f"image_shape: pictures of {h} by {w} have {h * w} pixels, landmarks {d}")
-        ax = _axes(ax)
+        ax = or_new(ax)
         ax.imshow(_montage(landmarks[order[:count]].reshape(-1, h, w)), cmap="gray_r", vmin=0, vmax=1)
         ax.set_axis_off()
     elif d <= 2:
-        ax = _axes(ax)
+        ax = or_new(ax)
         second = landmarks[:, 1] if d == 2 else np.zeros(m)
         ax.scatter(landmarks[:, 0], second, s=10 + 90 * size / max(float(size.max()), 1e-300), color=LINE, alpha=0.7)
-        ax.set(xlabel="feature 0", ylabel="feature 1" if d == 2 else "")
+        label_axes(ax, *names_of_features(model, d))
+        ax.yaxis.set_visible(d == 2)
     else:
         raise ConfigError(
             f"image_shape: landmarks of {d} features are points in no plane; give (h, w) if they are pictures"
         )
     ax.set_title(f"{m:,} landmarks" + (f", {min(count, m)} shown" if image_shape is not None else ""))
     return ax
+
+
+def _has_deviations(model: Any) -> bool:
+    return "return_std" in signature(getattr(model, "predict", len)).parameters
 
 
 def _montage(pictures: Array) -> Array:
@@ -352,12 +349,8 @@ def plot_band(
         X has several features and `against` is not given, the model has no standard deviation, or `y` is not a number
         a row.
     """
-    last = model[-1] if isinstance(model, Pipeline) else model
-    if "return_std" not in signature(getattr(last, "predict", len)).parameters:
-        raise ConfigError(
-            f"model: expected a fitted KernelRidge, found {type(last).__name__}, whose predictions have no standard "
-            "deviation"
-        )
+    why = ", whose predictions have no standard deviation"
+    last_of(model, expected="a fitted KernelRidge", kind=_has_deviations, why=why)
     values = np.asarray(X)
     if y is not None and np.shape(y) != (len(values),):
         raise ConfigError(f"y: expected {len(values)} observations, one a row of X, found shape {np.shape(y)}")
@@ -369,24 +362,13 @@ def plot_band(
         raise ConfigError(f"against: {place.shape} places for predictions of shape {np.shape(mean)}; expected one each")
     order = np.argsort(place, kind="stable")
     place, mean, std = place[order], np.asarray(mean)[order], np.asarray(std)[order]
-    ax = _axes(ax)
+    ax = or_new(ax)
     low, high = mean - sigmas * std, mean + sigmas * std
     ax.fill_between(place, low, high, color=LINE, alpha=0.2, label=f"± {sigmas:g} σ of an observation")
     ax.plot(place, mean, color=LINE, label="prediction")
     if y is not None:
         ax.plot(place, np.asarray(y)[order], ".", color=INK, markersize=4, label="observed")
+    across = names_of_features(model, 1)[0] if against is None else name_of(against, "against")
+    label_axes(ax, across, name_of(y, "target"))
     ax.legend(frameon=False)
     return ax
-
-
-def _axes(ax: Axes | None) -> Axes:
-    """The axes to draw on; new ones are those of a figure that a notebook shows."""
-    if ax is not None:
-        return ax
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ConfigError(f'pictures need matplotlib ({error}): pip install "bigkernel[plots]"') from error
-    _, made = pyplot.subplots(layout="constrained")
-    found: Axes = made
-    return found

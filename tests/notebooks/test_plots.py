@@ -4,6 +4,7 @@ import sys
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression, SGDRegressor
@@ -133,7 +134,7 @@ def test_landmarks_are_points_or_pictures_by_their_coefficients(classifier, ax):
         plot_landmarks(model, ax=ax)
     with pytest.raises(ConfigError, match="have 6 pixels, landmarks 12"):
         plot_landmarks(model, image_shape=(2, 3), ax=ax)
-    with pytest.raises(ConfigError, match="Ridge has no landmarks"):
+    with pytest.raises(ConfigError, match="found Ridge, which has no landmarks that are rows"):
         plot_landmarks(Ridge().fit(X, y), ax=ax)
 
 
@@ -147,8 +148,24 @@ def test_a_band_is_two_deviations_around_the_prediction(ax):
     corners = ax.collections[0].get_paths()[0].vertices[:, 1]
     assert corners.max() == pytest.approx((mean + 2 * std).max())
     assert corners.min() == pytest.approx((mean - 2 * std).min())
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("feature 0", "target")
     with pytest.raises(ConfigError, match=r"X has the shape \(240, 2\)"):
         plot_band(KernelRidge("rbf", n_landmarks=20, random_state=0).fit(X, y), X, ax=ax)
+
+
+def test_axes_have_the_names_of_columns_as_letters():
+    frame = pd.DataFrame({"$x_1$": X[:, 0], "time (s)": X[:, 1], "y": y})
+    model = KernelRidge("rbf", gamma=4.0, n_landmarks=8, random_state=0)
+    one, two, three = (Figure().subplots() for _ in range(3))
+    plot_band(model.fit(frame[["$x_1$"]], frame["y"]), frame[["$x_1$"]], frame["y"], ax=one)
+    plot_landmarks(model, ax=two)
+    model.fit(frame[["$x_1$", "time (s)"]], frame["y"])
+    plot_band(model, frame[["$x_1$", "time (s)"]], against=frame["time (s)"], ax=three)
+    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in (one, three)] == [("$x_1$", "y"), ("time (s)", "target")]
+    assert (two.get_xlabel(), two.yaxis.get_visible()) == ("$x_1$", False)
+    assert not one.xaxis.label.get_parse_math()
+    plot_landmarks(model, ax=three)
+    assert (three.get_xlabel(), three.get_ylabel()) == ("$x_1$", "time (s)")
 
 
 def test_without_axes_new_ones_are_those_of_pyplot(classifier):
