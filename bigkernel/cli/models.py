@@ -19,7 +19,7 @@ from bigkernel.cli.options import (
     overwrite_option,
     run_options,
 )
-from bigkernel.cli.said import say
+from bigkernel.cli.said import say, say_step
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.figures import show
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(1), help="How many workers there would be  [one a processor].")
 @click.option("--with-run", is_flag=True, help="Forecast a fit with --run: its partial results are published.")
 @click.option(
-    "--calibrate", is_flag=True, help="Measure this machine first, in about 20 seconds, and keep what it does."
+    "--calibrate", is_flag=True, help="Measure this machine first, in 20 to 30 seconds, and keep what it does."
 )
 @click.option(
     "--calibration-seconds",
@@ -69,7 +69,7 @@ def plan(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.engine.context import processors
     from bigkernel.forecast import calibration, fit_plan, measuring
-    from bigkernel.monitor.terminal.bar import progress
+    from bigkernel.monitor.scope import observe
     from bigkernel.storage.corpus import open_corpus
 
     if corpus is None and not calibrate:
@@ -81,8 +81,8 @@ def plan(
         solver = fit_plan.solver_of(model, chosen_rows(opened, on_bad_rows))
     if calibrate:
         if not as_json:
-            say("measuring this machine, all of its processors at once, in 8 steps …", err=True)
-        with progress(enabled=not as_json):
+            say("measuring this machine, all of its processors at once …", err=True)
+        with observe(*([] if as_json else [say_step])):
             measured = measuring.calibrate(corpus=opened, seconds=calibration_seconds or measuring.SECONDS)
         path = measured.save()
     if opened is None:

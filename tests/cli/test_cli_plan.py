@@ -11,6 +11,8 @@ from rates import RATES, calibrated
 from bigkernel.cli import main
 from bigkernel.forecast import calibration, measuring
 from bigkernel.forecast.calibration import this_machine
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import emit
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 N, D = 3000, 12
@@ -194,8 +196,15 @@ def test_calibrating_stores_what_plans_then_forecast_with(corpus):
 
 
 def test_a_calibration_is_shown_in_80_columns_and_progress_goes_to_the_other_stream(monkeypatch):
-    monkeypatch.setattr(measuring, "calibrate", lambda **_: calibrated())
-    shown = run("--calibrate").stdout
+    def measured(**_):
+        emit(Step(f"{measuring.STEP}solves", 6, 7))
+        emit(Step("calibrate", 7, 7))
+        return calibrated()
+
+    monkeypatch.setattr(measuring, "calibrate", measured)
+    told = run("--calibrate")
+    shown = told.stdout
+    assert told.stderr.splitlines()[1:] == ["  7 of 7: solves …"]
     assert max(map(len, shown.splitlines())) <= 80
     assert "node1" in shown
     assert calibration.load() == calibrated()

@@ -340,6 +340,50 @@ def test_workers_are_measured_and_the_forecast_of_a_fit_is_of_its_order(cache, c
     assert not list(cache.parent.glob("calibrate-*"))  # what was written to be measured is gone
 
 
+class Slow:
+    """A machine on which a point or a solve takes as long as its width says, by its own clock."""
+
+    def __init__(self, seconds_at_1024):
+        self.now, self.each = 0.0, seconds_at_1024 / 1024
+
+    def perf_counter(self):
+        return self.now
+
+    def solve(self, m):
+        self.now += self.each * m
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("until", "widest"), [(math.inf, (4096, 2048)), (7.0, (2048, 1024)), (3.0, (1024, 512)), (0.0, (512, 512))]
+)
+def test_a_slow_machine_leaves_out_the_widest_points_the_same_in_every_round(monkeypatch, client, until, widest):
+    slow = Slow(1.0)
+    monkeypatch.setattr(measuring, "time", slow)
+    crew, effort, times = measuring._Crew(client, 3), measuring._Effort(4.0), {}
+    crew.until = until
+    found = []
+    for dtype, width in measuring._points(crew, effort, times):
+        slow.solve(width)
+        found.append(("update", dtype, width))
+    assert tuple(max(w for _, of, w in found if of == dtype) for dtype in ("float32", "float64")) == widest
+    assert sum(width <= 512 for *_, width in found) == 4
+    crew.until, again = 1e9, {key: [{}] for key in found}
+    assert [("update", *point) for point in measuring._points(crew, effort, again)] == found
+    assert len(list(crew.rounds)) == 3
+    crew.until = -1.0
+    assert list(crew.rounds) == [0]
+
+
+@pytest.mark.parametrize(("until", "sizes"), [(1e9, (128, 512, 1024, 3584)), (8.0, (128, 512, 1024)), (-1.0, (128,))])
+def test_solves_that_a_slow_machine_has_no_time_for_are_left_out(monkeypatch, until, sizes):
+    slow = Slow(1.0)
+    monkeypatch.setattr(measuring, "time", slow)
+    monkeypatch.setattr(measuring.tasks, "solve_seconds", slow.solve)
+    monkeypatch.setattr(measuring.tasks, "core_seconds", lambda m, d: 1.0)
+    assert measuring._solving(measuring._Effort(4.0), until)["solve"].sizes == sizes
+
+
 def _numbers(value):
     if isinstance(value, dict):
         for item in value.values():

@@ -3,19 +3,21 @@
 Two processes share caches, memory and turbo: what one does alone is no rate of a sweep. Each point is therefore timed
 in all workers at the same moment, in separate processes with one BLAS thread, by the very code that a fit runs; the
 solve in this process, with its BLAS threads. Points are timed in rounds, whose median counts, and by the
-processor's time: what else the machine does meanwhile counts little, and how much it did is kept with the rates.
+processor's time: what else the machine does meanwhile counts little, and how much it did is kept with the rates. On a
+busy machine the widest points and all rounds but the first are left out, so that it ends in half a minute there too.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +41,31 @@ from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.storage.run_directory import make_directory
 
+STEP = "calibrate: "  # begins the names of the steps
 SECONDS = 4.0  # for the points of a sweep; the rest takes about as long
 _WIDTHS = {"float32": (128, 512, 1024, 2048, 4096), "float64": (128, 512, 1024, 2048)}
 _SOLVED = (128, 512, 1024, 3584)
 _FEATURES = (2, 32, 256, 784)  # the last is that of all widths
 _WIDEST_BYTES = 10**9  # that a worker needs for the widest point
 _PATIENCE_SECONDS = 120.0
+_REST_SECONDS = 20.0  # most for all else than the points of a sweep: what a busy machine cannot do in it is left out
+# the steps, each with the share that it may take of the time that is left when it begins
+_STEPS = {
+    "workers start": 0.0,
+    "blocks, kernels and sums": 0.5,
+    "reading of rows": 0.2,
+    "memory, merges and messages": 0.25,
+    "the run directory": 0.3,
+    "the start of sweeps and tasks": 0.4,
+    "solves": 1.0,
+}
 _KERNELS = tuple(sorted(set(KERNELS) - {"laplacian"}))  # its argument is no product
 _FASTEST = 2e10  # bytes a second: memory that is new cannot be had faster
 _Times = dict[tuple[str, str, Any], list[dict[str, float]]]
 
 
 def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client: Client | None = None) -> Calibration:
-    """Measure this machine; about 20 seconds. Progress is told as steps (`monitor.events.Step`).
+    """Measure this machine; about 20 seconds, 30 on a busy one. Progress is told as steps (`monitor.events.Step`).
 
     Parameters
     ----------
@@ -70,29 +84,27 @@ def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client:
     """
     if not seconds > 0:
         raise ConfigError(f"seconds: expected a number above 0, found {seconds}")
-    start, effort = time.perf_counter(), _Effort.of(seconds)
+    start, effort, told = time.perf_counter(), _Effort.of(seconds), _Told(_REST_SECONDS + seconds)
     make_directory(place().parent)
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibrate-", dir=place().parent))
-        told = _Told(8)
         told.next()
         if client is None:
             client = stack.enter_context(connect("local", dashboard=0))
         crew = _Crew(client, effort.rounds)
         rows = as_rows(corpus if corpus is not None and len(corpus) else _corpus(Path(scratch, "pixels")))
-        told.next()
+        crew.until = told.next()
         stages, share = _stages(crew, effort)
-        told.next()
+        crew.until = told.next()
         reading = _reading(crew, rows)
-        told.next()
+        crew.until = told.next()
         moving = _moving(crew, effort)
-        told.next()
+        crew.until = told.next()
         publishing = _publishing(crew, scratch, effort.partial_bytes // 2)
-        told.next()
+        crew.until = told.next()
         fixed = _fixed(crew, Path(scratch, "rows"))
-        told.next()
-        rates = Rates(stages=stages, **reading, **moving, **publishing, **fixed, **_solving(effort))
-        told.next()
+        rates = Rates(stages=stages, **reading, **moving, **publishing, **fixed, **_solving(effort, told.next()))
+        told.end()
     host, date = now_here()
     return Calibration(this_machine(), rates, host, date, time.perf_counter() - start, share)
 
@@ -125,21 +137,35 @@ class _Effort:
 
 
 class _Told:
-    """Tells how far it is."""
+    """Tells which step begins, and until when it may take."""
 
-    def __init__(self, total: int) -> None:
-        self._done, self._total = 0, total
+    def __init__(self, seconds: float) -> None:
+        self._end, self._done = time.perf_counter() + seconds, 0
 
-    def next(self) -> None:
+    def next(self) -> float:
+        """Begin the next step; the moment at which it has had its share of the time that is left."""
+        name, share = list(_STEPS.items())[self._done]
+        emit(Step(f"{STEP}{name}", self._done, len(_STEPS)))
         self._done += 1
-        emit(Step("calibrate", self._done, self._total))
+        now = time.perf_counter()
+        return now + share * (self._end - now)
+
+    def end(self) -> None:
+        """Say that all is done."""
+        emit(Step(STEP.rstrip(": "), self._done, len(_STEPS)))
 
 
 class _Crew:
-    """All workers, asked to do the same at the same moment."""
+    """All workers, asked to do the same at the same moment; `until` when rounds may begin, but for the first."""
 
     def __init__(self, client: Client, rounds: int) -> None:
-        self.client, self.addresses, self.rounds = client, sorted(client.ncores()), range(rounds)
+        self.client, self.addresses, self._rounds = client, sorted(client.ncores()), rounds
+        self.until = math.inf
+
+    @property
+    def rounds(self) -> Iterator[int]:
+        """The numbers of the rounds, as long as there is time."""
+        return (i for i in range(self._rounds) if not i or time.perf_counter() < self.until)
 
     def all(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """The results of one call a worker."""
@@ -189,28 +215,45 @@ class _Crew:
 
 def _stages(crew: _Crew, effort: _Effort) -> tuple[dict[str, Stages], float]:
     """Rates of blocks, by dtype, in as many rounds as time permits; and the share of the processors that was ours."""
-    most = 10**9 if psutil.virtual_memory().available > _WIDEST_BYTES * len(crew.addresses) else 1024
     block_rows, middle, end = settings().block_rows, effort.middle, time.perf_counter() + effort.seconds
     # (function, dtype, width or features or kernel): seconds by stage, of every round
     times: _Times = defaultdict(list)
     while True:
-        for dtype, widths in _WIDTHS.items():
-            for width in widths[: effort.widths]:
-                if width <= most:
-                    times["update", dtype, width].append(
-                        crew.stages(tasks.update_seconds, width, _FEATURES[-1], dtype, block_rows)
-                    )
+        start = time.perf_counter()
+        for dtype in _WIDTHS:
             for d in _FEATURES:
                 times["block", dtype, d].append(crew.stages(tasks.block_seconds, middle, d, dtype, block_rows))
             for name in _KERNELS:
                 few = (middle, _FEATURES[1], dtype, block_rows, name)
                 times["exp", dtype, name].append(crew.stages(tasks.block_seconds, *few))
-        if time.perf_counter() >= end:
+        for dtype, width in _points(crew, effort, times):
+            point = crew.stages(tasks.update_seconds, width, _FEATURES[-1], dtype, block_rows)
+            times["update", dtype, width].append(point)
+        now = time.perf_counter()
+        if now >= end or now + (now - start) > crew.until:
             break
     crew.all(tasks.forget)
     updates = [one for (what, *_), found in times.items() for one in found if what == "update"]
     share = sum(one["processor"] for one in updates) / sum(one["clock"] for one in updates)
     return {dtype: _of_dtype(dtype, times, block_rows, middle) for dtype in _WIDTHS}, min(share, 1.0)
+
+
+def _points(crew: _Crew, effort: _Effort, times: _Times) -> Iterator[tuple[str, int]]:
+    """Dtypes and widths of a round, the narrow ones first: the same in all rounds.
+
+    In the first round a width is left out that takes longer than there is time, by what the one before it took.
+    """
+    most = 10**9 if psutil.virtual_memory().available > _WIDEST_BYTES * len(crew.addresses) else 1024
+    first, took = not any(what == "update" for what, *_ in times), dict.fromkeys(_WIDTHS, (1, 0.0))
+    wanted = [(dtype, width) for dtype, widths in _WIDTHS.items() for width in widths[: effort.widths] if width <= most]
+    for dtype, width in sorted(wanted, key=lambda point: point[1]):
+        before, seconds = took[dtype]
+        start = time.perf_counter()
+        # blocks grow as the width, Gram matrices as its square
+        fits = width <= effort.middle or start + seconds * (width / before) ** 1.5 < crew.until
+        if (first and fits) or ("update", dtype, width) in times:
+            yield dtype, width
+            took[dtype] = width, time.perf_counter() - start
 
 
 def _of_dtype(dtype: str, times: _Times, rows: int, middle: int) -> Stages:
@@ -307,7 +350,7 @@ def _fixed(crew: _Crew, path: Path) -> dict[str, Any]:
     rows, few, many = as_rows(_corpus(path, n_rows=320, n_features=8, chunk_rows=16)), 4, 20
     statistic = MomentStatistic(tasks.landmark_map(8, 8, "float32"), Targets(tasks.CLASSES, np.arange(tasks.CLASSES)))
     times: dict[int, list[float]] = {few: [], many: []}
-    for i in (0, *(1 + i for i in crew.rounds)):
+    for i in chain([0], (1 + i for i in crew.rounds)):
         for segments, found in times.items():
             with dask.config.set({"bigkernel.min-segments": segments, "bigkernel.chunk-bytes": 1024}):
                 start = time.perf_counter()
@@ -320,16 +363,26 @@ def _fixed(crew: _Crew, path: Path) -> dict[str, Any]:
     return {"task_seconds": task, "sweep_seconds": max(a - task * few / workers, 1e-6)}
 
 
-def _solving(effort: _Effort) -> dict[str, Any]:
+def _solving(effort: _Effort, until: float) -> dict[str, Any]:
     """Rates of this process, with its BLAS threads, after a sweep; of small systems alone where there is no time."""
-    sizes, rates = effort.solved, list[float]()
-    for m in sizes:
+    rates: dict[int, float] = {}
+    before, took = 1, 0.0
+    for m in effort.solved:
+        if rates and time.perf_counter() + took * (m / before) ** 2 > until:
+            break
         # the least: this process is alone, what else runs can only slow it down
-        rates.append(float(m) ** 3 / min(tasks.solve_seconds(m) for _ in range(2 if m > 1024 else 3)))
-    m, few, many = sizes[len(sizes) // 2], _FEATURES[1], _FEATURES[-1]
+        least = math.inf
+        for i in range(2 if m > 1024 else 3):
+            start = time.perf_counter()
+            if i and start + took > until:
+                break
+            least = min(least, tasks.solve_seconds(m))
+            before, took = m, time.perf_counter() - start
+        rates[m] = float(m) ** 3 / least
+    m, few, many = effort.solved[len(effort.solved) // 2], _FEATURES[1], _FEATURES[-1]
     a, b = (statistics.median(tasks.core_seconds(m, d) for _ in range(3)) / m**2 for d in (few, many))
     slope = max(b - a, 0.0) / (many - few)
-    return {"solve": Curve(sizes, tuple(rates)), "core": (max(a - slope * few, 0.0), slope)}
+    return {"solve": Curve(tuple(rates), tuple(rates.values())), "core": (max(a - slope * few, 0.0), slope)}
 
 
 def _corpus(path: Path, n_rows: int = 40_000, n_features: int = 784, chunk_rows: int = 10_000) -> Corpus:
