@@ -3,6 +3,7 @@
 __all__: list[str]
 
 from .artl import ARTLClassifier as ARTLClassifier
+from .convolutional import ConvolutionalNystroem as ConvolutionalNystroem
 from .dica import DICA as DICA
 from .image_transforms import MomentNormalizer as MomentNormalizer
 from .image_transforms import OrientationFeatures as OrientationFeatures

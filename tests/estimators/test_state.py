@@ -19,6 +19,7 @@ from bigkernel import (
     SSSL,
     XNV,
     ARTLClassifier,
+    ConvolutionalNystroem,
     Gaussian,
     KernelLogisticClassifier,
     KernelRidge,
@@ -77,6 +78,7 @@ FITS = {
     "standardizer": (Standardizer(), ()),
     "pose": (MomentNormalizer(image_shape=(2, 2)), ()),
     "strokes": (OrientationFeatures(), ()),
+    "patches": (ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), ()),
     "search": (SEARCH, (Y,)),
 }
 every_fit = pytest.mark.parametrize("model, given", FITS.values(), ids=FITS)

@@ -13,13 +13,28 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference_images import moment_normalised, moments, orientation_features
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations, square_side
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, map_costs
 
 ROWS = 200
 SHAPES = [(16, 16), (28, 28), (8, 8), (5, 9), (1, 7), (3, 1)]
-MAPS = {"moments": MomentNormalise, "orientations": Orientations}
+
+
+def patches(height: int, width: int) -> PatchFeatures:
+    """Two layers of drawn landmarks, for images of one channel."""
+    rng, layers, image = np.random.default_rng(1), [], (height, width, 1)
+    for patch, apart, m in ((5, 2, 24), (2, 2, 7)):
+        grid = PatchGrid(*image, patch=patch, subsampling=apart, centred=not layers)
+        Z = rng.normal(size=(m, grid.width))
+        grid.directions(Z)
+        layers.append(PatchLayer(grid, 0.5, Z, np.eye(m)))
+        image = (*grid.cells, m)
+    return PatchFeatures(tuple(layers))
+
+
+MAPS = {"moments": MomentNormalise, "orientations": Orientations, "patches": patches}
 every_map = pytest.mark.parametrize("kind", MAPS.values(), ids=MAPS)
 every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -103,6 +118,7 @@ def test_the_sides_of_an_image_change_directions_and_cells_alone(images):
     [
         MomentNormalise(16, 16),
         Orientations(16, 16),
+        patches(16, 16),
         Scale(0.3),
         UnitNorm(),
         Standardize(np.linspace(0, 1, 256), np.linspace(1, 2, 256)),
@@ -133,6 +149,7 @@ def test_the_size_of_a_strip_changes_no_bit(images, kind, monkeypatch):
     whole = kind(16, 16).apply(images.copy())
     for pixels in (1, 7 * 256, 10**7):
         monkeypatch.setattr("bigkernel.images.pose_and_strokes._STRIP_PIXELS", pixels)
+        monkeypatch.setattr("bigkernel.images.patch_layers._STRIP_BYTES", 400 * pixels)
         assert_array_equal(kind(16, 16).apply(images.copy()), whole)
 
 
@@ -163,6 +180,7 @@ def test_images_without_ink_stay_and_those_without_edges_give_zeros(dtype, value
     x = np.full((3, 64), value, dtype)
     assert_array_equal(MomentNormalise(8, 8).apply(x.copy()), x)
     assert_array_equal(Orientations(8, 8).apply(np.zeros((3, 64), dtype)), 0)
+    assert_array_equal(patches(8, 8).apply(np.zeros((3, 64), dtype)), 0)
 
 
 @every_dtype
@@ -189,7 +207,7 @@ def test_brightness_that_leaves_the_range_of_squares_costs_nothing(images, kind,
         found = kind(16, 16).apply(scaled)
         assert np.isfinite(found).all()
         if factor > np.finfo(dtype).tiny:
-            assert_allclose(found if kind is Orientations else found / dtype(factor), plain, atol=1e-3)
+            assert_allclose(found / dtype(factor) if kind is MomentNormalise else found, plain, atol=1e-3)
 
 
 @every_map

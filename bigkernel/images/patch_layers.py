@@ -1,0 +1,266 @@
+"""Kernel features of the patches of an image, pooled over places: convolutional kernel networks as a row map.
+
+A patch x of p×p pixels and c channels has the features ‖x‖ K_ZZ^(−½) k(Z, x/‖x‖) of m landmarks Z on the unit sphere,
+k(u, v) = exp(−‖u − v‖²/2σ²): their inner products approximate ‖x‖ ‖x′‖ k(x/‖x‖, x′/‖x′‖). Cells average them with
+Gaussian weights about their centres. What the cells hold is an image of m channels, which the next layer takes.
+
+Averaging and whitening are linear, so cells are averaged first: whitening is then a product a cell and not a place. All
+products are of one image alone, of a shape that no other row changes: a row has the same bits in any block.
+
+Mairal, Koniusz, Harchaoui & Schmid, Convolutional kernel networks (NeurIPS 2014); Mairal, End-to-end kernel learning
+with supervised convolutional kernel networks (NeurIPS 2016): projection on landmarks of patches.
+
+Shapes: images (b, h·w·c), channels last; P = (h − p + 1)(w − p + 1) places; q = p·p·c numbers of a patch; m landmarks;
+g cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.checks import require_image
+from bigkernel.streaming.row_maps import MapCost, UnitNorm
+
+Array = NDArray[Any]
+_STRIP_BYTES = 2**20  # of the patches and values of the images that are worked on at a time: they stay in cache
+_MOST_CHANNELS = 4096
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """Patches of an image, and cells that average over their places.
+
+    Attributes
+    ----------
+    height, columns, channels : of the image
+    patch : p, side of a patch in pixels
+    subsampling : places from one cell to the next, down and across
+    centred : the mean of a patch is taken off it, channel by channel, so that brightness does not count
+    """
+
+    height: int
+    columns: int
+    channels: int
+    patch: int
+    subsampling: int
+    centred: bool = True
+
+    def __post_init__(self) -> None:
+        require_image(self.height, self.columns)
+        if not 1 <= self.channels <= _MOST_CHANNELS:
+            raise ConfigError(f"channels: expected 1 to {_MOST_CHANNELS:,}, found {self.channels}")
+        if self.patch < 1 or self.subsampling < 1:
+            raise ConfigError(
+                f"patch, subsampling: expected at least 1 pixel, found {self.patch} and {self.subsampling}"
+            )
+        if self.patch > min(self.height, self.columns):
+            raise DataError(
+                f"patches of {self.patch}×{self.patch} pixels do not fit in images of {self.height}×{self.columns}; "
+                "take smaller patches, or fewer layers"
+            )
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """Places of a patch, down and across."""
+        return self.height - self.patch + 1, self.columns - self.patch + 1
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Cells down and across."""
+        down, across = self.places
+        return -(-down // self.subsampling), -(-across // self.subsampling)
+
+    @property
+    def width(self) -> int:
+        """q, the numbers of a patch."""
+        return self.patch * self.patch * self.channels
+
+    def windows(self, images: Array) -> Array:
+        """Patches of images (b, h·w·c), C-contiguous, as a view (b, places down, places across, p, p·c)."""
+        line, step = self.columns * self.channels, images.itemsize
+        strides = (images.strides[0], line * step, self.channels * step, line * step, step)
+        shape = (len(images), *self.places, self.patch, self.patch * self.channels)
+        return as_strided(images, shape, strides, writeable=False)
+
+    def directions(self, patches: Array) -> Array:
+        """Bring patches (…, q) to unit length, in place, less their means where `centred`; return ‖x‖ (…,).
+
+        A patch without contrast becomes zeros.
+        """
+        if self.centred:
+            channels = patches.reshape(*patches.shape[:-1], self.patch**2, self.channels)
+            np.subtract(channels, channels.mean(axis=-2, keepdims=True), out=channels)
+        norms: Array = np.sqrt(np.einsum("...i,...i->...", patches, patches))
+        np.divide(patches, np.where(norms == 0, 1, norms)[..., None], out=patches)
+        return norms
+
+    def pooling(self) -> tuple[Array, Array]:
+        """Weights of the places in each cell, (cells, places) float64, down and across; they sum to 1."""
+        return tuple(_gaussian_cells(*sides) for sides in zip(self.places, self.cells, strict=True))  # type: ignore[return-value]
+
+
+def _gaussian_cells(places: int, cells: int) -> Array:
+    """exp(−(u − centre)²/s²), of each cell summing to 1; s is the distance of the centres."""
+    apart = places / cells
+    centres = (np.arange(cells) + 0.5) * apart - 0.5
+    weights = np.exp(-(((np.arange(places) - centres[:, None]) / apart) ** 2))
+    shares: Array = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
+@dataclass(frozen=True, eq=False)
+class PatchLayer:
+    """Kernel features of patches in cells.
+
+    Attributes
+    ----------
+    grid : PatchGrid
+    sigma : σ of k, on the unit sphere
+    landmarks : Z (m, q) float64, of unit length
+    whitening : K_ZZ^(−½) (m, m) float64
+    """
+
+    grid: PatchGrid
+    sigma: float
+    landmarks: Array
+    whitening: Array
+
+    @property
+    def width(self) -> int:
+        """g·m, the features of an image."""
+        down, across = self.grid.cells
+        return down * across * len(self.landmarks)
+
+    @property
+    def flops_per_row(self) -> float:
+        """Products, and 20 for an exponential."""
+        (down, across), (cells_down, cells_across) = self.grid.places, self.grid.cells
+        m = len(self.landmarks)
+        pooling = cells_down * down * across + cells_down * cells_across * across
+        return 2.0 * m * (down * across * (self.grid.width + 12) + pooling + cells_down * cells_across * m)
+
+    @cached_property
+    def _single(self) -> tuple[Array, ...]:
+        return self._prepare(np.dtype(np.float32))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        # ⟨x, z⟩/σ² − 1/σ² + log‖x‖ is one product with two more columns: its exponential is ‖x‖ k(x/‖x‖, z)
+        inverse = self.sigma**-2
+        m = len(self.landmarks)
+        weights = np.vstack([self.landmarks.T * inverse, np.full((1, m), -inverse), np.ones((1, m))])
+        return tuple(np.ascontiguousarray(part, dtype) for part in (weights, *self.grid.pooling(), self.whitening))
+
+    def __post_init__(self) -> None:
+        m = len(self.landmarks)
+        if not m or self.landmarks.shape != (m, self.grid.width) or self.whitening.shape != (m, m):
+            raise ConfigError(
+                f"landmarks, whitening: expected (m, {self.grid.width}) and (m, m) of patches of {self.grid.patch}×"
+                f"{self.grid.patch} pixels, found {self.landmarks.shape} and {self.whitening.shape}"
+            )
+        if not 0 < self.sigma < np.inf:
+            raise ConfigError(f"sigma: expected a number above 0, found {self.sigma}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_single"}
+
+    def image_bytes(self, itemsize: int) -> int:
+        """Bytes of the buffers of one image."""
+        (down, across), (cells_down, cells_across) = self.grid.places, self.grid.cells
+        m = len(self.landmarks)
+        numbers = (
+            down * across * (2 * self.grid.width + 6 + m) + (cells_down * across + 2 * cells_down * cells_across) * m
+        )
+        return numbers * itemsize
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of landmarks and whitening, as they came and as prepared."""
+        return 2 * 8 * (self.landmarks.size + self.whitening.size + 2 * len(self.landmarks))
+
+    def __call__(self, images: Array) -> Array:
+        """Features (b, g·m) of images (b, h·w·c), float32 or float64, C-contiguous; of their dtype."""
+        dtype, grid, b = images.dtype, self.grid, len(images)
+        weights, down, across, whitening = self._single if dtype == np.float32 else self._prepare(dtype)
+        windows, m = grid.windows(images), len(self.landmarks)
+        patches = np.empty((*windows.shape[:3], grid.width + 2), dtype)
+        directions = patches[..., :-2]
+        np.copyto(directions.reshape(windows.shape), windows)  # the last axis in two: a view
+        norms = grid.directions(directions)
+        patches[..., -2] = 1
+        with np.errstate(divide="ignore"):  # log 0: the features of a patch without contrast are 0
+            np.log(norms, out=patches[..., -1])
+        values = np.matmul(patches.reshape(b, -1, grid.width + 2), weights)
+        np.exp(values, out=values)
+        lines = np.matmul(down, values.reshape(b, windows.shape[1], -1))
+        cells = np.matmul(across, lines.reshape(b, len(down), windows.shape[2], m))
+        features: Array = np.matmul(cells.reshape(b, -1, m), whitening)
+        return features.reshape(b, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class PatchFeatures:
+    """Layers one upon the other, as a row map; with `unit_norm` a row ends with the length 1.
+
+    An image is first divided by its largest value, so that its brightness does not count and nothing leaves the range
+    of the dtype. An image without any contrast gives zeros.
+    """
+
+    layers: tuple[PatchLayer, ...]
+    unit_norm: bool = True
+    name: ClassVar[str] = "patch-kernels"
+
+    def __post_init__(self) -> None:
+        for before, after in pairwise(self.layers):
+            if (*before.grid.cells, len(before.landmarks)) != (
+                after.grid.height,
+                after.grid.columns,
+                after.grid.channels,
+            ):
+                raise ConfigError("layers: each takes the cells and landmarks of the one before as its image")
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        grid = self.layers[0].grid
+        wanted = grid.height * grid.columns * grid.channels
+        if d != wanted:
+            raise DataError(
+                f"{self.name}: expected rows of {grid.height}×{grid.columns} pixels of {grid.channels} channels = "
+                f"{wanted} numbers, found {d} features; give image_shape=(height, width, channels)"
+            )
+        return self.layers[-1].width
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        flops = sum(layer.flops_per_row for layer in self.layers)
+        held = sum(layer.held_bytes for layer in self.layers)
+        between = sum(layer.width for layer in self.layers) * itemsize
+        rows = self._strip_rows(np.dtype(f"f{itemsize}"))
+        work = rows * (max(layer.image_bytes(itemsize) for layer in self.layers) + between + d * itemsize)
+        return MapCost(flops, 0, held + work)
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
+        rows = self._strip_rows(x.dtype)
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # a row that is not finite gives NaN
+            for first in range(0, len(x), rows):
+                strip = x[first : first + rows]
+                peak = np.abs(strip).max(axis=1, initial=0, keepdims=True)
+                peak[peak == 0] = 1
+                images = np.ascontiguousarray(strip / peak)
+                for layer in self.layers:
+                    images = layer(images)
+                out[first : first + len(strip)] = images
+            return UnitNorm().apply(out) if self.unit_norm else out
+
+    def _strip_rows(self, dtype: np.dtype[Any]) -> int:
+        """Images that are worked on at a time; it changes no bit."""
+        return max(1, _STRIP_BYTES // max(layer.image_bytes(dtype.itemsize) for layer in self.layers))

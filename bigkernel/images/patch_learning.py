@@ -1,0 +1,172 @@
+"""Layers of patch kernels learnt from rows: a sample of patches in one sweep a layer, its spherical k-means, whitening.
+
+Which patches are looked at is a function of the seed and of the row's number: any chunking, any executor and any
+number of workers give the same sample, hence the same landmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import DataError
+from bigkernel.images.elastic import draws
+from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
+from bigkernel.kernels.blas import one_thread
+from bigkernel.kernels.uniform_landmarks import uniform
+from bigkernel.solvers.spherical_means import inverse_root, spherical_means
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Footprint
+
+Array = NDArray[Any]
+SAMPLE_BYTES = 2**27  # of the patches of a layer
+_PATCHES_A_ROW = 16
+_LEAST_CONTRAST = 1e-4  # of a patch, its largest pixel 1: below it directions are rounding
+_FLOOR = 1e-3  # added to the eigenvalues of K_ZZ, whose trace is m
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What a layer is to be: p, places from cell to cell, σ, and m at most."""
+
+    patch: int
+    subsampling: int
+    sigma: float
+    n_landmarks: int
+
+
+@dataclass(frozen=True, eq=False)
+class PatchSample:
+    """A statistic: `per_row` patches of each of some rows, by drawn places, as directions of unit length.
+
+    Patches without contrast are left out. The accumulator holds `patches` (k, q) and `order` (k,), which tells row and
+    place in the draw.
+
+    Attributes
+    ----------
+    grid : of the mapped rows as images
+    ids : sorted numbers of the rows to look at
+    seed : of the draws of places
+    """
+
+    grid: PatchGrid
+    ids: NDArray[np.int64]
+    seed: int
+    per_row: int = _PATCHES_A_ROW
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        return {"patches": np.empty((0, self.grid.width)), "order": np.empty(0)}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return {name: np.concatenate([a[name], b[name]]) for name in a}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        grid = self.grid
+        rows = min(block_rows, len(self.ids))
+        numbers = rows * (grid.height * grid.columns * grid.channels + 2 * self.per_row * grid.width)
+        return Footprint(0.0, 8 * len(self.ids) * self.per_row * (grid.width + 1), 8 * numbers)
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        first, last = np.searchsorted(self.ids, (chunk.start, chunk.start + len(chunk)))
+        ids, grid = self.ids[first:last], self.grid
+        width = grid.height * grid.columns * grid.channels
+        for block in chunk.blocks(ids - chunk.start):
+            images = chunk.load(block, width, np.float64)
+            with chunk.work.stage("patches"):
+                numbers = chunk.start + np.asarray(block)
+                patches, kept = self._patches(images, numbers)
+                order = (numbers[:, None] * self.per_row + np.arange(self.per_row))[kept]
+                total["patches"] = np.concatenate([total["patches"], patches])
+                total["order"] = np.concatenate([total["order"], order])
+
+    def _patches(self, images: Array, ids: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Directions (k, q) of patches of images at the places of their ids, and which have contrast (b, per_row)."""
+        grid = self.grid
+        drawn = np.vstack([draws(self.seed, int(row), 1, 2 * self.per_row) for row in ids]).astype(np.int64)
+        down, across = grid.places
+        lines, columns = drawn[:, ::2] * down >> 16, drawn[:, 1::2] * across >> 16
+        peak = np.abs(images).max(axis=1, initial=0)
+        with np.errstate(invalid="ignore"):
+            scaled = images / np.where(peak == 0, 1, peak)[:, None]
+        found = grid.windows(scaled)[np.arange(len(images))[:, None], lines, columns]
+        patches = found.reshape(len(images), self.per_row, grid.width)
+        kept = grid.directions(patches) > _LEAST_CONTRAST
+        return patches[kept], kept
+
+
+def learn_layers(
+    rows: Rows,
+    image: tuple[int, int, int],
+    options: Sequence[LayerOptions],
+    rng: np.random.RandomState,
+    *,
+    n_patches: int = 100_000,
+) -> tuple[PatchLayer, ...]:
+    """Layers for rows of images of (height, width, channels), each from a sweep over what those before it give.
+
+    Parameters
+    ----------
+    rows : their row maps give the images
+    options : of each layer
+    rng : draws the rows, the places and the first centres
+    n_patches : of the sample of a layer, at most; fewer where they would take more than `SAMPLE_BYTES`
+
+    Raises
+    ------
+    DataError
+        A patch does not fit in the image of its layer, or no patch of the sample has any contrast.
+    """
+    require_layers(image, options)
+    seen = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
+    layers: tuple[PatchLayer, ...] = ()
+    for wanted in options:
+        grid = _grid(image, wanted, first=not layers)
+        mapped = seen.map(PatchFeatures(layers, unit_norm=False)) if layers else seen
+        patches = _sample(mapped, grid, rng, n_patches, f"patches of layer {len(layers) + 1}")
+        with one_thread():
+            Z = spherical_means(patches, wanted.n_landmarks, rng)
+            # k(z, z′) = exp((⟨z, z′⟩ − 1)/σ²)
+            K = np.exp((Z @ Z.T - 1) / wanted.sigma**2)
+            layers = (*layers, PatchLayer(grid, wanted.sigma, Z, inverse_root(K, _FLOOR)))
+        image = (*grid.cells, len(Z))
+    return layers
+
+
+def require_layers(image: tuple[int, int, int], options: Sequence[LayerOptions]) -> None:
+    """Raise `DataError` unless the patches of every layer fit in its image."""
+    for place, wanted in enumerate(options):
+        image = (*_grid(image, wanted, first=not place).cells, wanted.n_landmarks)
+
+
+def _grid(image: tuple[int, int, int], wanted: LayerOptions, *, first: bool) -> PatchGrid:
+    """Patches of pixels are centred; those of features are not."""
+    return PatchGrid(*image, patch=wanted.patch, subsampling=wanted.subsampling, centred=first)
+
+
+def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: int, what: str) -> Array:
+    """Directions of patches (k, q) from some rows, in the order of the rows, k ≤ n_patches."""
+    count = max(1, min(n_patches, SAMPLE_BYTES // (8 * grid.width)))
+    down, across = grid.places
+    # twice as many places as patches: many have no contrast
+    per_row = max(_PATCHES_A_ROW, min(-(-2 * count // len(rows)), 4 * down * across))
+    ids = uniform(len(rows), min(len(rows), -(-2 * count // per_row)), rng)
+    total = sweep(rows, PatchSample(grid, ids, int(rng.randint(2**31 - 1)), per_row), what=what).total
+    patches = total["patches"][np.argsort(total["order"])]
+    if not len(patches):
+        raise DataError(
+            f"{rows.name}: no patch of {grid.patch}×{grid.patch} pixels in {len(ids):,} rows has any contrast, so "
+            "that there is nothing to learn; look at the images, or take larger patches"
+        )
+    chosen: Array = patches[np.sort(rng.permutation(len(patches))[:count])]
+    return chosen
