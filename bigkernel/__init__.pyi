@@ -18,6 +18,7 @@ from .estimators import LinearRegression as LinearRegression
 from .estimators import MomentNormalizer as MomentNormalizer
 from .estimators import Nystroem as Nystroem
 from .estimators import OrientationFeatures as OrientationFeatures
+from .estimators import Projector as Projector
 from .estimators import RandomFourier as RandomFourier
 from .estimators import Rescaler as Rescaler
 from .estimators import Ridge as Ridge

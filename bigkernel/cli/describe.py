@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sklearn.pipeline import Pipeline
 
+from bigkernel.cli.transforms import read, transformer
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import (
@@ -18,13 +18,8 @@ from bigkernel.estimators import (
     KernelRidge,
     KernelRidgeClassifier,
     LinearRegression,
-    MomentNormalizer,
-    OrientationFeatures,
-    Rescaler,
     Ridge,
     SSSLClassifier,
-    Standardizer,
-    UnitNormalizer,
     XNVClassifier,
 )
 from bigkernel.kernels.algebra import Kernel
@@ -48,16 +43,10 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     if "y" not in corpus.columns:
         raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
     estimator = _estimator(corpus, options, classify)
-    made: dict[str, Callable[[], Any]] = {
-        "scale": lambda: Rescaler(1 / corpus.info.scale),
-        "unit-norm": UnitNormalizer,
-        "standardize": Standardizer,
-        "moments": lambda: MomentNormalizer(corpus.info.image_shape),
-        "orientations": lambda: OrientationFeatures(corpus.info.image_shape),
-    }
-    steps: list[tuple[str, Any]] = [(name, made[name]()) for name in options["transforms"]]
-    if len({name for name, _ in steps}) < len(steps):
+    named = [read(text) for text in options["transforms"]]
+    if len({one.name for one in named}) < len(named):
         raise ConfigError("--transform: each may be given once")
+    steps: list[tuple[str, Any]] = [(one.name, transformer(one, corpus, options["seed"])) for one in named]
     if options.get("project"):
         steps.append((options["project"], _projection(corpus, options)))
     return Pipeline([*steps, ("model", estimator)]) if steps else estimator

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from bigkernel.cli.options import Numbers
+from bigkernel.cli.transforms import Transform
 
 # the names of `kernels.functions.KERNELS`, `estimators.landmark_choice.CHOICES` and `estimators.kernel_basis.FOURIER`,
 # spelt here so that --help loads none of these
@@ -95,10 +96,12 @@ _OF_THE_ROWS = (
         "--transform",
         "transforms",
         multiple=True,
-        type=click.Choice(["scale", "unit-norm", "standardize", "moments", "orientations"]),
+        type=Transform(),
+        metavar="NAME[:KEY=VALUE,…]",
         help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-        "corpus's own scale; of images, moments brings them to one pose, orientations describes their strokes "
-        "by 512 features.",
+        "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
+        "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
+        "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128.",
     ),
     click.option(
         "--task",

@@ -12,6 +12,7 @@ from .linear import LinearRegression as LinearRegression
 from .linear import Ridge as Ridge
 from .logistic import KernelLogisticClassifier as KernelLogisticClassifier
 from .nystroem import Nystroem as Nystroem
+from .projector import Projector as Projector
 from .random_fourier import RandomFourier as RandomFourier
 from .ridge import KernelRidge as KernelRidge
 from .ridge_classifier import KernelRidgeClassifier as KernelRidgeClassifier

@@ -11,6 +11,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.state_schema import SEEN, Floats, Whole
@@ -71,6 +72,7 @@ class ConvolutionalNystroem(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
     (50, 32)
     """
 
+    learns = "patches"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "image_shape": ["array-like", None],
         "patch_size": [Interval(Integral, 1, None, closed="left"), "array-like"],
@@ -124,7 +126,7 @@ class ConvolutionalNystroem(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         self._validate_params()
         options = self._options()
         rows = input_rows(self, X, reset=True)
-        image = self._image(X)
+        image = self._image(X, rows.shape[1])
         rng = check_random_state(self.random_state)
         layers = learn_layers(rows, image, options, rng, n_patches=int(self.n_patches))
         self.image_height_, self.image_width_, self.image_channels_ = image
@@ -135,20 +137,30 @@ class ConvolutionalNystroem(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
             self.second_landmarks_, self.second_whitening_ = layers[1].landmarks, layers[1].whitening
         return self
 
-    def _image(self, X: Any) -> tuple[int, int, int]:
+    def widest(self, rows: Rows) -> Rows:
+        """Rows through layers of as many landmarks as were asked for."""
+        image, layers = self._image(rows, rows.shape[1]), list[PatchLayer]()
+        for wanted in self._options():
+            grid = PatchGrid(*image, patch=wanted.patch, subsampling=wanted.subsampling, centred=not layers)
+            m = wanted.n_landmarks
+            layers.append(PatchLayer(grid, wanted.sigma, np.zeros((m, grid.width)), np.zeros((m, m))))
+            image = (*grid.cells, m)
+        return rows.map(PatchFeatures(tuple(layers)))
+
+    def _image(self, X: Any, d: int) -> tuple[int, int, int]:
         """Height, width and channels of the rows."""
         shape = None if self.image_shape is None else tuple(np.ravel(self.image_shape).tolist())
         if shape is None:
-            return *image_shape_of(X, None, self.n_features_in_), 1
+            return *image_shape_of(X, None, d), 1
         if len(shape) not in (2, 3) or not all(side >= 1 and side == int(side) for side in shape):
             raise ConfigError(
                 f"image_shape: expected (height, width) or (height, width, channels), found {self.image_shape!r}"
             )
         height, width, channels = (*map(int, shape), 1)[:3]
-        if height * width * channels != self.n_features_in_:
+        if height * width * channels != d:
             raise DataError(
                 f"image_shape {height}×{width} of {channels} channels is {height * width * channels} numbers, but rows "
-                f"have {self.n_features_in_}"
+                f"have {d}"
             )
         return height, width, channels
 

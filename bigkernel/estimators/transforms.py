@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from bigkernel.engine.rows import as_rows
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_mean
@@ -33,7 +33,13 @@ Array = NDArray[Any]
 
 
 class RowTransformer(TransformerMixin, BaseEstimator):
-    """Base: a fitted transformer is a `RowMap`."""
+    """Base: a fitted transformer is a `RowMap`; `learns` names the sweep of its fit, where it takes one."""
+
+    learns: ClassVar[str] = ""
+
+    def widest(self, rows: Rows) -> Rows:
+        """Rows as wide as a fit to them can make them, for plans of the step after it; without a sweep."""
+        raise TypeError(f"{type(self).__name__} learns by no sweep")
 
     def _row_map(self) -> RowMap:
         raise TypeError(f"{type(self).__name__} has no row map")
@@ -125,6 +131,7 @@ class Standardizer(SameWidthTransformer):
     mean_, scale_ : (d,)
     """
 
+    learns = "standardize"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
     state_schema = (*SEEN, Floats("mean_", "mean_", axes=("d",)), Scales("scale_", "scale_", axes=("d",)))
 
@@ -136,7 +143,7 @@ class Standardizer(SameWidthTransformer):
         rows = as_rows(rows, weight=sample_weight)
         plain = replace(rows, columns={name: source for name, source in rows.columns.items() if name == "weight"})
         shift = near_mean(rows)
-        swept = sweep(plain, FeatureSums(IdentityMap(shift)), what="standardize")
+        swept = sweep(plain, FeatureSums(IdentityMap(shift)), what=self.learns)
         n, s, q = (swept.total[name] for name in ("n", "s", "q"))
         if not n > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
@@ -149,6 +156,10 @@ class Standardizer(SameWidthTransformer):
             flat = variance <= 10 * np.finfo(np.float64).eps * (q / n + self.mean_**2)
         self.scale_ = np.sqrt(np.where(flat, 1.0, variance))
         return self
+
+    def widest(self, rows: Rows) -> Rows:
+        """The rows as they are."""
+        return rows
 
     def _row_map(self) -> RowMap:
         return Standardize(self.mean_, self.scale_)

@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators import KernelRidge, KernelRidgeClassifier, Standardizer
+from bigkernel.estimators import KernelRidge, KernelRidgeClassifier
 from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
@@ -67,8 +67,9 @@ def solver_of(model: Any, rows: Rows) -> dict[str, Any]:
 
 
 def _transformed(step: Any, rows: Rows) -> Rows:
-    """Rows as a step of a Pipeline leaves them; a standardizer needs a sweep, and changes no width."""
-    return rows if isinstance(step, Standardizer) else clone(step).fit(rows).transform(rows)
+    """Rows as a step of a Pipeline leaves them; one that learns by sweeps says what it would make of them at most."""
+    widest: Rows = step.widest(rows) if getattr(step, "learns", "") else clone(step).fit(rows).transform(rows)
+    return widest
 
 
 def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
@@ -76,7 +77,7 @@ def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
     steps = _before(model)
     projection = next((step for step in steps if isinstance(step, DomainedTransformer)), None)
     last = projection or _last(model)
-    unknown = ["the sweep of standardize" for step in steps if isinstance(step, Standardizer)]
+    unknown = [f"the sweep of {step.learns}" for step in steps if getattr(step, "learns", "")]
     if isinstance(last, SidedEstimator) and last.n_rounds:
         unknown.append(f"the rounds of {type(last).__name__}, at most {last.n_rounds} sweeps of the target")
     choice = getattr(last, "landmarks", "uniform")

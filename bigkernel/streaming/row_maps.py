@@ -1,4 +1,4 @@
-"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, standardize), and what they cost.
+"""Row maps: transforms of a row that depend on that row alone (scale, unit norm, a projection), and what they cost.
 
 Shapes: b rows of a block, d features.
 """
@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bigkernel.errors import DataError
 
 Array = NDArray[Any]
 
@@ -132,3 +134,85 @@ class Standardize(SameWidth):
         np.subtract(x, self.mean.astype(x.dtype), out=x)
         np.divide(x, self.std.astype(x.dtype), out=x)
         return x
+
+
+_TILE = 256  # rows of a product: always as many, so that a row has the same bits wherever it lies
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """(x − centre)W: d features to r.
+
+    Attributes
+    ----------
+    centre : (d,)
+    weights : W (d, r)
+    """
+
+    centre: Array
+    weights: Array
+    name: ClassVar[str] = "linear"
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        if d != len(self.centre):
+            raise DataError(f"{self.name}: expected rows of {len(self.centre)} features, found {d}")
+        return int(self.weights.shape[1])
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        r = self.weights.shape[1]
+        return MapCost(2.0 * d * r, 0, (8 + itemsize) * d * (r + 1) + _TILE * (d + r) * itemsize)
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
+        centre, weights = self.centre.astype(x.dtype), self.weights.astype(x.dtype)
+        tile = np.zeros((_TILE, len(centre)), x.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(0, len(x), _TILE):
+                rows = x[first : first + _TILE]
+                np.subtract(rows, centre, out=tile[: len(rows)])
+                out[first : first + len(rows)] = (tile @ weights)[: len(rows)]
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """Several chains of row maps of the same row, their features side by side, each chain's times its scale.
+
+    Attributes
+    ----------
+    chains : row maps of each, one after the other
+    scales : a number each
+    """
+
+    chains: tuple[tuple[RowMap, ...], ...]
+    scales: tuple[float, ...]
+    name: ClassVar[str] = "side-by-side"
+
+    def width(self, d: int) -> int:
+        """See `RowMap`."""
+        return sum(mapped_width(chain, d) for chain in self.chains)
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        """See `RowMap`."""
+        costs = [map_costs(chain, d, itemsize) for chain in self.chains]
+        widest = max(d + mapped_width(chain, d) for chain in self.chains) * itemsize
+        row_bytes = max(cost.row_bytes for cost in costs) + widest
+        flops = sum(cost.flops_per_row for cost in costs)
+        return MapCost(flops, row_bytes, sum(cost.fixed_bytes for cost in costs))
+
+    def apply(self, x: Array) -> Array:
+        """See `RowMap`."""
+        out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
+        first = 0
+        for chain, scale in zip(self.chains, self.scales, strict=True):
+            mapped = x.copy()
+            for row_map in chain:
+                mapped = row_map.apply(mapped)
+            last = first + mapped.shape[1]
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.multiply(mapped, np.asarray(scale).astype(x.dtype), out=out[:, first:last])
+            first = last
+        return out

@@ -97,6 +97,24 @@ def test_images_are_normalised_and_described_before_a_method_sees_them(run, here
     assert json.loads(run("score", "m", "c", "--json").stdout)["rows"] == 30
 
 
+def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, here):
+    np.save("images.npy", rng.integers(0, 255, (30, 8, 8)).astype(np.uint8))
+    np.save("images-labels.npy", LABELS[:30])
+    run("ingest", "images.npy", "c", "--labels", "images-labels.npy")
+    options = ["--transform", "moments:aspect=0.2", "--transform", "conv:patch-size=3/2,n-landmarks=6/5,sigma=0.6"]
+    options += ["--landmarks", 9, "--seed", 4]
+    planned = json.loads(run("plan", "c", *options, "--json").stdout)
+    assert planned["flops"] > json.loads(run("plan", "c", "--landmarks", 9, "--json").stdout)["flops"]
+    told = json.loads(run("fit", "c", "m", *options, "--run", "work", "--json").stdout)
+    model = load_model("m")
+    assert [name for name, _ in model.steps] == ["moments", "conv", "model"]
+    assert model[0].aspect == 0.2
+    assert (model[1].patch_size, model[1].n_landmarks, model[1].sigma) == ((3, 2), (6, 5), 0.6)
+    assert (model[1].random_state, model[1].second_landmarks_.shape) == (4, (5, 24))
+    again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--json").stdout)
+    assert again["training_mse"] == told["training_mse"]
+
+
 SETTING, DATA = 8, 3  # exit codes
 REFUSED = {
     "artl of numbers": (SETTING, ["--method", "artl", "--task", "regress"], "artl classifies"),
@@ -104,6 +122,9 @@ REFUSED = {
     "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "artl has none"),
     "domains that are not there": (DATA, ["--project", "dica", "--landmarks", 9], "column 'domain'"),
     "nothing to adapt to": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
+    "a parameter that is none": (SETTING, ["--transform", "conv:side=5"], "has no parameter side; expected n-land"),
+    "a transform that is none": (2, ["--transform", "convolve"], "'convolve' is not one of 'scale'"),
+    "a parameter without value": (2, ["--transform", "conv:sigma"], "expected NAME:KEY=VALUE,KEY=VALUE, found 'sigma'"),
     "strokes of what is no image": (DATA, ["--transform", "orientations", "--landmarks", 9], "image_shape"),
 }
 

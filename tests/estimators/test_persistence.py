@@ -34,6 +34,7 @@ from bigkernel import (
     Nystroem,
     OrientationFeatures,
     Polynomial,
+    Projector,
     RandomFourier,
     Rescaler,
     Ridge,
@@ -129,6 +130,7 @@ MODELS = {
     "random features": (RandomFourier(Gaussian(LENGTHS), 7, orthogonal=True, random_state=0), None),
     "moments of images": (MomentNormalizer(image_shape=(2, 2)), None),
     "strokes of images": (OrientationFeatures(), None),
+    "projector": (Projector(2, whiten=True), None),
     "patches of images": (ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), None),
     "pipeline of a projection": (
         Pipeline([("joint", JDA(Gaussian(1.4), 3, n_rounds=1, **DRAWN)), ("last", XNVClassifier(n_landmarks=5))]),

@@ -28,6 +28,7 @@ from bigkernel import (
     MomentNormalizer,
     Nystroem,
     OrientationFeatures,
+    Projector,
     RandomFourier,
     Rescaler,
     Ridge,
@@ -78,6 +79,7 @@ FITS = {
     "standardizer": (Standardizer(), ()),
     "pose": (MomentNormalizer(image_shape=(2, 2)), ()),
     "strokes": (OrientationFeatures(), ()),
+    "projector": (Projector(2), ()),
     "patches": (ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), ()),
     "search": (SEARCH, (Y,)),
 }

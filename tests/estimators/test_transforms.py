@@ -7,12 +7,14 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import preprocessing
 from sklearn.pipeline import Pipeline, make_pipeline
+from threadpoolctl import threadpool_limits
 
 from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
     Nystroem,
+    Projector,
     RandomFourier,
     Rescaler,
     Standardizer,
@@ -20,6 +22,7 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
+from bigkernel.streaming.row_maps import LinearMap
 
 rng = np.random.default_rng(7)
 N, D = 120, 4
@@ -28,10 +31,25 @@ X[3] = 0
 LABELS = rng.integers(0, 3, N)
 WEIGHT = rng.uniform(0, 2, N)
 KINDS = ["numpy", "dask", "zarr", "corpus", "rows"]
+
+
+def axes(A):
+    """Principal axes (d, d) and deviations by a singular value decomposition, which squares nothing."""
+    _, values, axes = np.linalg.svd(A - A.mean(axis=0), full_matrices=False)
+    return axes.T * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]), values / np.sqrt(len(A))
+
+
+def whitened(A):
+    """The first three principal components, of variance 1."""
+    (V, deviations), mean = axes(A), A.mean(axis=0)
+    return preprocessing.FunctionTransformer(lambda X: (X - mean) @ V[:, :3] / deviations[:3]).fit(A)
+
+
 TRANSFORMS = {
     "rescaler": (lambda: Rescaler(0.25), lambda A: preprocessing.FunctionTransformer(lambda X: X * 0.25).fit(A)),
     "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A)),
     "standardizer": (Standardizer, lambda A: preprocessing.StandardScaler().fit(A)),
+    "projector": (lambda: Projector(3, whiten=True), whitened),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_transform = pytest.mark.parametrize("ours, theirs", TRANSFORMS.values(), ids=TRANSFORMS)
@@ -189,3 +207,44 @@ def test_rows_that_are_not_finite_stay_so_in_lazy_arrays(transformer, bad):
         found = fitted.transform(da.from_array(broken, chunks=(16, D))).compute(scheduler="synchronous")
     assert np.isnan(found[7]).all()
     assert_allclose(np.delete(found, 7, axis=0), np.delete(fitted.transform(X), 7, axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e7])
+def test_components_are_those_of_singular_values(rng, offset):
+    A = rng.normal(size=(500, 6)) @ np.diag([9, 5, 3, 1, 0.1, 0.01]) @ np.linalg.qr(rng.normal(size=(6, 6)))[0] + offset
+    V, deviations = axes(A)
+    model = Projector().fit(A)
+    assert_allclose(model.components_, V.T, atol=1e-8 if not offset else 1e-4)
+    assert_allclose(model.explained_variance_, deviations**2, rtol=1e-8 if not offset else 1e-4)
+    assert_allclose(model.explained_variance_ratio_.sum(), 1)
+    shares = np.cumsum(deviations**2) / (deviations**2).sum()
+    for kept in range(1, 6):
+        assert len(Projector((shares[kept - 1] + shares[kept]) / 2).fit(A).components_) == kept + 1
+    narrow = Projector(4).fit_transform(A.astype(np.float32))
+    assert narrow.dtype == np.float32
+    assert_allclose(narrow, (A - A.mean(axis=0)) @ V[:, :4], atol=1e-4 if not offset else 20)
+
+
+def test_directions_without_variance_are_left_out_and_rows_without_any_refused():
+    A = np.outer(np.arange(5.0), [3, 4, 0])
+    model = Projector(2, whiten=True).fit(A)
+    assert_allclose(model.components_, [[0.6, 0.8, 0]], atol=1e-12)
+    assert_allclose(model.transform(A)[:, 0], (np.arange(5) - 2) / np.sqrt(2), atol=1e-12)
+    with pytest.raises(DataError, match="its rows are all equal; there is no direction"):
+        Projector().fit(np.ones((4, 3)))
+    with pytest.raises(DataError, match="leave the range of float64"):
+        Projector().fit(A * 1e200)
+    with pytest.raises(ValueError, match="'n_components' parameter of Projector"):
+        Projector(1.5).fit(A)
+
+
+def test_a_product_gives_a_row_the_same_bits_wherever_it_lies(rng):
+    row_map = LinearMap(rng.normal(size=301), rng.normal(size=(301, 37)))
+    for dtype in (np.float32, np.float64):
+        A = rng.normal(size=(700, 301)).astype(dtype)
+        whole = row_map.apply(A.copy())
+        with threadpool_limits(1, user_api="blas"):
+            parts = [row_map.apply(part) for part in np.split(A, [1, 18, 300, 651])]
+        assert_array_equal(np.concatenate(parts), whole)
+        A[5] = np.nan
+        assert_array_equal(np.delete(row_map.apply(A), 5, axis=0), np.delete(whole, 5, axis=0))

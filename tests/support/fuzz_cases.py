@@ -296,6 +296,7 @@ ESTIMATORS: dict[str, Callable[[Case], Any]] = {
     "Standardizer": lambda case: bigkernel.Standardizer(),
     "MomentNormalizer": lambda case: bigkernel.MomentNormalizer(),
     "OrientationFeatures": lambda case: bigkernel.OrientationFeatures(),
+    "Projector": lambda case: bigkernel.Projector(None if case.intercept else 1, whiten=case.intercept),
     "ConvolutionalNystroem": lambda case: bigkernel.ConvolutionalNystroem(random_state=0),
 }
 PROBABLE = ("KernelRidgeClassifier of probabilities", "KernelLogisticClassifier")

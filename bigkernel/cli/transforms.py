@@ -1,0 +1,117 @@
+"""The option --transform: row transforms by name, with their parameters, and several side by side.
+
+    unit-norm    conv:patch-size=5,n-landmarks=64    conv:n-landmarks=32/128    orientations+0.5*conv
+
+The words are read here without any library; `transformer` makes estimators of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bigkernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bigkernel.storage.corpus import Corpus
+
+# what each is given beside its parameters is in `transformer`
+TRANSFORMS = {
+    "scale": "Rescaler",
+    "unit-norm": "UnitNormalizer",
+    "standardize": "Standardizer",
+    "project": "Projector",
+    "moments": "MomentNormalizer",
+    "orientations": "OrientationFeatures",
+    "conv": "ConvolutionalNystroem",
+}
+_OF_IMAGES = ("moments", "orientations", "conv")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A transform by its name, with parameters by theirs."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+class Transform(click.ParamType):
+    """NAME or NAME:KEY=VALUE,KEY=VALUE; a text, checked."""
+
+    name = "transform"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType`."""
+        try:
+            read(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+def read(text: str) -> Named:
+    """The transform that a text names.
+
+    Raises
+    ------
+    ConfigError
+        An unknown name, or parameters that are not KEY=VALUE.
+
+    Examples
+    --------
+    >>> read("conv:patch-size=5,sigma=0.5/0.6").parameters
+    {'patch_size': 5, 'sigma': (0.5, 0.6)}
+    """
+    name, _, given = text.partition(":")
+    if name not in TRANSFORMS:
+        raise ConfigError(f"{name!r} is not one of {', '.join(map(repr, TRANSFORMS))}")
+    parameters = {}
+    for part in given.split(",") if given else []:
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {part!r}")
+        values = tuple(_value(one) for one in value.split("/"))
+        parameters[key.replace("-", "_")] = values if len(values) > 1 else values[0]
+    return Named(name, parameters)
+
+
+def _value(text: str) -> Any:
+    """A whole number, a number, yes or no, or a word."""
+    if text in ("yes", "no"):
+        return text == "yes"
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text
+    return text
+
+
+def transformer(named: Named, corpus: Corpus, seed: int) -> Any:
+    """The estimator, not fitted, of a transform for the rows of a corpus; draws are from `seed`.
+
+    Raises
+    ------
+    ConfigError
+        A parameter that it does not have.
+    """
+    from bigkernel import estimators
+
+    made = getattr(estimators, TRANSFORMS[named.name])()
+    known = set(made.get_params()) - {"image_shape", "random_state"}
+    if unknown := sorted(set(named.parameters) - known):
+        raise ConfigError(
+            f"--transform {named.name}: has no parameter {unknown[0].replace('_', '-')}; expected "
+            f"{', '.join(sorted(name.replace('_', '-') for name in known)) or 'none'}"
+        )
+    settled: dict[str, Any] = {"image_shape": corpus.info.image_shape} if named.name in _OF_IMAGES else {}
+    if "random_state" in made.get_params():
+        settled["random_state"] = seed
+    if named.name == "scale":
+        settled["factor"] = 1 / corpus.info.scale
+    return made.set_params(**settled | named.parameters)
