@@ -22,6 +22,7 @@ from .estimators import Projector as Projector
 from .estimators import RandomFourier as RandomFourier
 from .estimators import Rescaler as Rescaler
 from .estimators import Ridge as Ridge
+from .estimators import RowUnion as RowUnion
 from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import UnitNormalizer as UnitNormalizer

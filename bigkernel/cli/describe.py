@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.pipeline import Pipeline
 
-from bigkernel.cli.transforms import read, transformer
+from bigkernel.cli.transforms import steps
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import (
@@ -43,13 +43,10 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     if "y" not in corpus.columns:
         raise DataError(f"{corpus.path}: has no labels y; nothing can be fitted to it")
     estimator = _estimator(corpus, options, classify)
-    named = [read(text) for text in options["transforms"]]
-    if len({one.name for one in named}) < len(named):
-        raise ConfigError("--transform: each may be given once")
-    steps: list[tuple[str, Any]] = [(one.name, transformer(one, corpus, options["seed"])) for one in named]
+    before = steps(options["transforms"], corpus, options["seed"])
     if options.get("project"):
-        steps.append((options["project"], _projection(corpus, options)))
-    return Pipeline([*steps, ("model", estimator)]) if steps else estimator
+        before.append((options["project"], _projection(corpus, options)))
+    return Pipeline([*before, ("model", estimator)]) if before else estimator
 
 
 def _estimator(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:

@@ -2,12 +2,15 @@
 
     unit-norm    conv:patch-size=5,n-landmarks=64    conv:n-landmarks=32/128    orientations+0.5*conv
 
-The words are read here without any library; `transformer` makes estimators of them.
+A "+" puts transforms side by side, and a number and "*" before one says how much it counts. The words are read here
+without any library; `steps` makes estimators of them.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +31,21 @@ TRANSFORMS = {
     "orientations": "OrientationFeatures",
     "conv": "ConvolutionalNystroem",
 }
+_SIDE_BY_SIDE = re.compile(r"\+(?=(?:[^+*]*\*)?[a-z])")  # not that of 1e+5
 _OF_IMAGES = ("moments", "orientations", "conv")
 
 
 @dataclass(frozen=True)
 class Named:
-    """A transform by its name, with parameters by theirs."""
+    """A transform by its name, with parameters by theirs, and its weight beside others."""
 
     name: str
     parameters: dict[str, Any]
+    weight: float = 1.0
 
 
 class Transform(click.ParamType):
-    """NAME or NAME:KEY=VALUE,KEY=VALUE; a text, checked."""
+    """NAME or NAME:KEY=VALUE,KEY=VALUE, several with + between; a text, checked."""
 
     name = "transform"
 
@@ -53,8 +58,8 @@ class Transform(click.ParamType):
         return str(value)
 
 
-def read(text: str) -> Named:
-    """The transform that a text names.
+def read(text: str) -> tuple[Named, ...]:
+    """The transform that a text names, or those that it puts side by side.
 
     Raises
     ------
@@ -63,12 +68,23 @@ def read(text: str) -> Named:
 
     Examples
     --------
-    >>> read("conv:patch-size=5,sigma=0.5/0.6").parameters
+    >>> (conv,) = read("conv:patch-size=5,sigma=0.5/0.6")
+    >>> conv.parameters
     {'patch_size': 5, 'sigma': (0.5, 0.6)}
+    >>> [(one.name, one.weight) for one in read("orientations+0.5*conv")]
+    [('orientations', 1.0), ('conv', 0.5)]
     """
-    name, _, given = text.partition(":")
+    return tuple(_named(part) for part in _SIDE_BY_SIDE.split(text))
+
+
+def _named(text: str) -> Named:
+    before, star, rest = text.partition("*")
+    weight, rest = (_value(before), rest) if star else (1.0, text)
+    name, _, given = rest.partition(":")
     if name not in TRANSFORMS:
         raise ConfigError(f"{name!r} is not one of {', '.join(map(repr, TRANSFORMS))}")
+    if isinstance(weight, str | bool):
+        raise ConfigError(f"{text!r}: expected a number before the *, found {before!r}")
     parameters = {}
     for part in given.split(",") if given else []:
         key, equals, value = part.partition("=")
@@ -76,7 +92,7 @@ def read(text: str) -> Named:
             raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {part!r}")
         values = tuple(_value(one) for one in value.split("/"))
         parameters[key.replace("-", "_")] = values if len(values) > 1 else values[0]
-    return Named(name, parameters)
+    return Named(name, parameters, float(weight))
 
 
 def _value(text: str) -> Any:
@@ -92,14 +108,29 @@ def _value(text: str) -> Any:
     return text
 
 
-def transformer(named: Named, corpus: Corpus, seed: int) -> Any:
-    """The estimator, not fitted, of a transform for the rows of a corpus; draws are from `seed`.
+def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
+    """The transforms of the option as named steps of a Pipeline, not fitted; draws are from `seed`.
 
     Raises
     ------
     ConfigError
-        A parameter that it does not have.
+        A transform that is given twice, or a parameter that it does not have.
     """
+    from bigkernel.estimators import RowUnion
+
+    found: list[tuple[str, Any]] = []
+    for named in map(read, texts):
+        made = [(one.name, _transformer(one, corpus, seed)) for one in named]
+        if len(made) > 1 or named[0].weight != 1:
+            weights = {one.name: one.weight for one in named}
+            made = [("+".join(weights), RowUnion(made, transformer_weights=weights))]
+        found += made
+    if len({name for name, _ in found}) < len(found):
+        raise ConfigError("--transform: each may be given once")
+    return found
+
+
+def _transformer(named: Named, corpus: Corpus, seed: int) -> Any:
     from bigkernel import estimators
 
     made = getattr(estimators, TRANSFORMS[named.name])()

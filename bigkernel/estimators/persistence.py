@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -53,31 +53,7 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
     require_target(path, "the model")
     named = model.steps if isinstance(model, Pipeline) else [("model", model)]
     stored: dict[str, NDArray[Any]] = {}
-    described = []
-    for position, (label, step) in enumerate(named):
-        name = type(step).__name__
-        if _CLASSES.get(name) is not type(step):
-            raise ConfigError(f"save_model: {name} is not an estimator of bigkernel; those are {', '.join(_CLASSES)}")
-        check_is_fitted(step)
-        content = Content(name)
-        write_state(step, content)
-        described.append(
-            {
-                "name": label,
-                "class": name,
-                "params": {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()},
-                "fitted": content.values,
-                "arrays": {
-                    key: {
-                        "shape": list(value.shape),
-                        "dtype": value.dtype.str,
-                        "sha256": zarr_arrays.digest({"": value}),
-                    }
-                    for key, value in content.arrays.items()
-                },
-            }
-        )
-        stored.update({f"{position}.{key}": value for key, value in content.arrays.items()})
+    described = [{"name": label, **_describe(step, f"{i}.", stored)} for i, (label, step) in enumerate(named)]
     about = {"format": FORMAT, "pipeline": isinstance(model, Pipeline), "steps": described}
     require_free(path, sum(values.nbytes for values in stored.values()), "the model")
     with claimed(path, "the model"):
@@ -105,7 +81,7 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
         steps = [_read_step(step, f"{i}.", stored) for i, step in enumerate(attributes["steps"])]
         if not steps:
             raise ModelRejected("it has no step")
-        expected = {f"{i}.{name}" for i, step in enumerate(attributes["steps"]) for name in step["arrays"]}
+        expected = {name for i, step in enumerate(attributes["steps"]) for name in _arrays(step, f"{i}.")}
         names = [step["name"] for step in attributes["steps"]]
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise ModelRejected(f"its steps must have different names, found {names}")
@@ -131,8 +107,69 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
     return steps[0]
 
 
+def _describe(step: Any, prefix: str, stored: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """What a file says of a fitted step, whose arrays join `stored`; those of the transforms of a union after it."""
+    name = type(step).__name__
+    if _CLASSES.get(name) is not type(step):
+        raise ConfigError(f"save_model: {name} is not an estimator of bigkernel; those are {', '.join(_CLASSES)}")
+    check_is_fitted(step)
+    content = Content(name)
+    write_state(step, content)
+    stored.update({f"{prefix}{key}": value for key, value in content.arrays.items()})
+    arrays = {
+        key: {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": zarr_arrays.digest({"": value})}
+        for key, value in content.arrays.items()
+    }
+    params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
+    parts = [
+        {
+            "name": label,
+            "pipeline": isinstance(part, Pipeline),
+            "steps": [
+                {"name": inner, **_describe(one, f"{prefix}{i}.{j}.", stored)} for j, (inner, one) in enumerate(steps)
+            ],
+        }
+        for i, (label, part, steps) in enumerate(_parts(step))
+    ]
+    described = {"class": name, "params": params, "fitted": content.values, "arrays": arrays}
+    return {**described, "parts": parts} if parts else described
+
+
+def _parts(step: Any) -> list[tuple[str, Any, list[tuple[str, Any]]]]:
+    """Of a union the name, the fitted transform and its steps by name; of others nothing."""
+    if not isinstance(step, estimators.RowUnion):
+        return []
+    named = [(name, part) for (name, _), part in zip(step.transformer_list, step.transformers_, strict=True)]
+    return [(name, part, part.steps if isinstance(part, Pipeline) else [(name, part)]) for name, part in named]
+
+
+def _arrays(described: Mapping[str, Any], prefix: str) -> list[str]:
+    """Names of all arrays that belong to a step."""
+    inner = [
+        name
+        for i, part in enumerate(described.get("parts", ()))
+        for j, one in enumerate(part["steps"])
+        for name in _arrays(one, f"{prefix}{i}.{j}.")
+    ]
+    return [*(f"{prefix}{name}" for name in described["arrays"]), *inner]
+
+
+def _read_parts(parts: Any, prefix: str, stored: Mapping[str, NDArray[Any]]) -> list[tuple[str, Any]]:
+    """The fitted transforms of a union by name."""
+    found = []
+    for i, part in enumerate(parts):
+        steps = [
+            (str(one["name"]), _read_step(one, f"{prefix}{i}.{j}.", stored)) for j, one in enumerate(part["steps"])
+        ]
+        if not steps or (len(steps) > 1 and not part["pipeline"]):
+            raise ModelRejected("a transform of a union must be one, or a pipeline of some")
+        found.append((str(part["name"]), Pipeline(steps) if part["pipeline"] else steps[0][1]))
+    return found
+
+
 def _params(step: BaseEstimator) -> dict[str, Any]:
     params: dict[str, Any] = step.get_params(deep=False)
+    params.pop("transformer_list", None)  # its transforms are stored as parts
     if not isinstance(params.get("landmarks", ""), str):
         params["landmarks"] = "given"  # they are stored as landmarks_
     seed = params.get("random_state")
@@ -147,6 +184,9 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
         raise ModelRejected(f"unknown class {described['class']!r}")
     known = set(kind._get_param_names())
     params = {str(key): decode(value) for key, value in described["params"].items()}
+    parts = _read_parts(described.get("parts", ()), prefix, stored)
+    if kind is estimators.RowUnion:
+        params["transformer_list"] = [(name, clone(part)) for name, part in parts]
     defaults = kind().get_params(deep=False) if known - set(params) else {}
     params |= {name: defaults[name] for name in _LATER if name in known - set(params)}
     if set(params) != known:
@@ -165,6 +205,8 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
         params["landmarks"] = values.get("landmarks_")
     step = kind(**params)
     step._validate_params()
+    if parts:
+        step.transformers_ = [part for _, part in parts]
     content = Content(kind.__name__, values, dict(described["fitted"]))
     read_state(step, content)
     return step

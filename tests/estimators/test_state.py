@@ -32,6 +32,7 @@ from bigkernel import (
     RandomFourier,
     Rescaler,
     Ridge,
+    RowUnion,
     SSSLClassifier,
     Standardizer,
     SweepSearchCV,
@@ -80,6 +81,7 @@ FITS = {
     "pose": (MomentNormalizer(image_shape=(2, 2)), ()),
     "strokes": (OrientationFeatures(), ()),
     "projector": (Projector(2), ()),
+    "side by side": (RowUnion([("z", Standardizer()), ("norm", UnitNormalizer())]), ()),
     "patches": (ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), ()),
     "search": (SEARCH, (Y,)),
 }

@@ -17,11 +17,15 @@ from bigkernel import (
     Projector,
     RandomFourier,
     Rescaler,
+    RowUnion,
     Standardizer,
+    SweepSearchCV,
     UnitNormalizer,
+    load_model,
+    save_model,
 )
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.row_maps import LinearMap
 
 rng = np.random.default_rng(7)
@@ -223,6 +227,43 @@ def test_components_are_those_of_singular_values(rng, offset):
     narrow = Projector(4).fit_transform(A.astype(np.float32))
     assert narrow.dtype == np.float32
     assert_allclose(narrow, (A - A.mean(axis=0)) @ V[:, :4], atol=1e-4 if not offset else 20)
+
+
+def side_by_side(**weights):
+    chain = make_pipeline(UnitNormalizer(), Projector(2))
+    return RowUnion([("z", Standardizer()), ("chain", chain), ("plain", Rescaler(2.0))], transformer_weights=weights)
+
+
+@every_kind
+def test_transforms_side_by_side_are_those_of_each(build, tmp_path, kind):
+    model = side_by_side(chain=0.25, plain=-1.0).fit(build(kind, X))
+    chain = make_pipeline(UnitNormalizer(), Projector(2))
+    wanted = np.hstack([Standardizer().fit_transform(X), 0.25 * chain.fit_transform(X), -2.0 * X])
+    assert_allclose(plain(model.transform(build(kind, X))), wanted, rtol=1e-12, atol=1e-12)
+    assert len(set(model.get_feature_names_out())) == 10
+    save_model(model, tmp_path / "m")
+    again = load_model(tmp_path / "m")
+    assert_array_equal(again.transform(X), model.transform(X))
+    assert_array_equal(again.fit(X).transform(X), model.fit(X).transform(X))
+
+
+def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
+    model = make_pipeline(side_by_side(z=0.5), KernelRidge(n_landmarks=20, random_state=0))
+    weights = [{"z": 0.5}, {"z": 0.1}]
+    grid = {"rowunion__transformer_weights": weights, "rowunion__chain__projector__n_components": [1, 2]}
+    search = SweepSearchCV(model, {**grid, "kernelridge__alpha": [0.1, 1.0]}, cv=2).fit(X, LABELS.astype(float))
+    assert len(search.cv_results_["params"]) == 8
+    for given, text in (
+        ([], r"expected a list of \(name, transformer\)"),
+        ([("a", Rescaler()), ("a", Rescaler())], "expected different names"),
+        ([("a", preprocessing.Normalizer())], "a is Normalizer; expected a row transform of bigkernel"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            RowUnion(given).fit(X)
+    with pytest.raises(ConfigError, match="'b' is no name of the list"):
+        RowUnion([("a", Rescaler())], transformer_weights={"b": 1}).fit(X)
+    with pytest.raises(ConfigError, match="a: expected a finite number, found nan"):
+        RowUnion([("a", Rescaler())], transformer_weights={"a": np.nan}).fit(X)
 
 
 def test_directions_without_variance_are_left_out_and_rows_without_any_refused():

@@ -297,6 +297,9 @@ ESTIMATORS: dict[str, Callable[[Case], Any]] = {
     "MomentNormalizer": lambda case: bigkernel.MomentNormalizer(),
     "OrientationFeatures": lambda case: bigkernel.OrientationFeatures(),
     "Projector": lambda case: bigkernel.Projector(None if case.intercept else 1, whiten=case.intercept),
+    "RowUnion": lambda case: bigkernel.RowUnion(
+        [("unit", bigkernel.UnitNormalizer()), ("z", bigkernel.Standardizer())], transformer_weights={"z": case.alpha}
+    ),
     "ConvolutionalNystroem": lambda case: bigkernel.ConvolutionalNystroem(random_state=0),
 }
 PROBABLE = ("KernelRidgeClassifier of probabilities", "KernelLogisticClassifier")
