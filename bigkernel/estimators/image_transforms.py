@@ -7,17 +7,17 @@ model will be used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, Options
 
 from bigkernel.errors import ConfigError, ModelRejected
 from bigkernel.estimators.state_schema import SEEN, Whole
 from bigkernel.estimators.transforms import PlainTransformer, SameWidthTransformer
-from bigkernel.images.pose_and_strokes import CELLS, DIRECTIONS, MomentNormalise, Orientations
+from bigkernel.images.pose_and_strokes import DIRECTIONS, MomentNormalise, Orientations
 from bigkernel.images.virtual_copies import image_shape_of
 from bigkernel.streaming.row_maps import RowMap
 
@@ -109,9 +109,9 @@ class MomentNormalizer(SameWidthTransformer, _ImageTransformer):
 
 
 class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
-    """Describe every image by its strokes: 8 directions of the gradient in 8×8 cells, 512 features of unit norm.
+    """Describe every image by its strokes: 8 directions of the gradient in cells, features of unit norm.
 
-    A feature is the square root of the share of a direction and a cell in all gradients of the image (see
+    A feature is the square root of the share of a direction and a cell in all gradients of the image, 512 with 8×8 (see
     `Orientations` in `images.pose_and_strokes`), so that features do not depend on the brightness of an image. An image
     without any edge gives zeros.
 
@@ -119,6 +119,14 @@ class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
     ----------
     image_shape : (height, width) or None
         None: that of the corpus to fit, or else a square.
+    cells : int
+        Down and across.
+    directions : 8 or 4
+        4: an edge counts alike whichever side the ink is on.
+    blur : float
+        Distance from the centre of a cell at which a pixel counts no more, in distances of cells.
+    power : float, above 0, at most 1
+        In the place of the square root.
 
     Attributes
     ----------
@@ -136,14 +144,39 @@ class OrientationFeatures(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
     (24, 512)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = dict(_SHAPE)
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_SHAPE,
+        "cells": [Interval(Integral, 1, 64, closed="both")],
+        "directions": [Options(Integral, {4, 8})],
+        "blur": [Interval(Real, 0, 64, closed="right")],
+        "power": [Interval(Real, 0, 1, closed="right")],
+    }
 
-    def __init__(self, image_shape: Any = None) -> None:
+    def __init__(
+        self,
+        image_shape: Any = None,
+        *,
+        cells: int = 8,
+        directions: int = DIRECTIONS,
+        blur: float = 1.0,
+        power: float = 0.5,
+    ) -> None:
         self.image_shape = image_shape
+        self.cells = cells
+        self.directions = directions
+        self.blur = blur
+        self.power = power
 
     @property
     def _n_features_out(self) -> int:
-        return DIRECTIONS * CELLS * CELLS
+        return int(self.directions * self.cells**2)
 
     def _row_map(self) -> RowMap:
-        return Orientations(self.image_height_, self.image_width_)
+        return Orientations(
+            self.image_height_,
+            self.image_width_,
+            int(self.cells),
+            int(self.directions),
+            float(self.blur),
+            float(self.power),
+        )

@@ -31,7 +31,14 @@ from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
-_LATER = ("class_weight", "probability")  # parameters that files of before are without
+_LATER = (
+    "class_weight",
+    "probability",
+    "cells",
+    "directions",
+    "blur",
+    "power",
+)  # parameters that files of before are without
 _CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__}
 
 

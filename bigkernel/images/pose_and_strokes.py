@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
 from bigkernel.images.resample import Resampler
-from bigkernel.streaming.row_maps import MapCost
+from bigkernel.streaming.row_maps import MapCost, UnitNorm
 
 Array = NDArray[Any]
-DIRECTIONS, CELLS = 8, 8
+DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
+_OPPOSITES = ((0, 1), (2, 3), (4, 7), (5, 6))
+_MOST_CELLS = 64
 _STRIP_PIXELS = 2**16  # of the images that are worked on at a time: buffers stay in the cache of a core
 _SCALES = (0.25, 4.0)  # of a normalised image, against the original
 _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
@@ -175,19 +177,24 @@ class MomentNormalise(_ImageMap):
 
 @dataclass(frozen=True)
 class Orientations(_ImageMap):
-    """Strokes by direction and place: 8 directions of the gradient in 8×8 cells, 512 features of an image.
+    """Strokes by direction and place: 8 directions of the gradient in c×c cells, 512 features of an image with 8×8.
 
     The gradient (central differences, ground beyond the edge) is the sum of a part along an axis and one along a
     diagonal (parallelogram rule); each of the 8 directions has a picture of its parts, which the cells average with
-    weights that fall linearly to 0 at the centre of the next cell. A feature is √(f/Σf), which is what scaling to unit
-    L2 norm before and after a square root gives. An image without any edge gives zeros.
+    weights that fall linearly to 0 at the centre of the next cell. A feature is fᵖ, scaled to unit L2 norm: with a
+    power of ½ √(f/Σf). An image without any edge gives zeros.
 
     Features are ordered by direction (right, left, down, up, and the diagonals right down, left down, right up, left
-    up: towards more ink), then by cell, line by line.
+    up: towards more ink; of 4 directions across, down, and the diagonals right down and left down, either way), then by
+    cell, line by line.
 
     Attributes
     ----------
     height, columns : int
+    cells : c, down and across
+    directions : 8, or 4 where an edge counts alike whichever side the ink is on
+    blur : distance at which the weights of a cell are 0, in distances of cells
+    power : p, above 0, at most 1
 
     Examples
     --------
@@ -198,45 +205,76 @@ class Orientations(_ImageMap):
     ((1, 512), 1.0)
     """
 
+    cells: int = 8
+    directions: int = DIRECTIONS
+    blur: float = 1.0
+    power: float = 0.5
     name: ClassVar[str] = "orientations"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.cells <= _MOST_CELLS:
+            raise ConfigError(f"cells: expected 1 to {_MOST_CELLS}, found {self.cells}")
+        if self.directions not in (DIRECTIONS // 2, DIRECTIONS):
+            raise ConfigError(f"directions: expected 4 or 8, found {self.directions}")
+        if not 0 < self.blur <= _MOST_CELLS:
+            raise ConfigError(f"blur: expected a number above 0, at most {_MOST_CELLS}, found {self.blur}")
+        if not 0 < self.power <= 1:
+            raise ConfigError(f"power: expected a number above 0, at most 1, found {self.power}")
 
     def width(self, d: int) -> int:
         """See `RowMap`."""
         self._require(d)
-        return DIRECTIONS * CELLS * CELLS
+        return self.directions * self.cells * self.cells
 
     def cost(self, d: int, itemsize: int) -> MapCost:
         """See `RowMap`."""
         framed = (self.height + 2) * (self.columns + 2)
-        pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * CELLS * (self.columns + CELLS)
-        pooling = 2 * (_taps(self.height) * self.columns + _taps(self.columns) * CELLS)
+        pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * self.cells * (self.columns + self.cells)
+        taps = [sum(len(taps) for taps in self.pooling(side)) for side in (self.height, self.columns)]
+        pooling = 2 * (taps[0] * self.columns + taps[1] * self.cells)
         return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._strip_rows * pixels * itemsize)
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
-        out = np.empty((len(x), DIRECTIONS * CELLS * CELLS), x.dtype)
+        out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
         strip_rows = min(self._strip_rows, max(1, len(x)))
-        work = _Gradients(self.height, self.columns, strip_rows, x.dtype)
+        work = _Gradients(self, strip_rows, x.dtype)
         for first in range(0, len(x), strip_rows):
             strip = x[first : first + strip_rows]
             with np.errstate(invalid="ignore"):  # a row that is not finite gives NaN
                 out[first : first + len(strip)] = work(strip).T
-        return out
+        return out if self.power == 0.5 else UnitNorm().apply(out)
+
+    def pooling(self, side: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """For each of the cells along a side: the pixels that count, and their weights, which fall from its centre."""
+        reach = self.blur * max(1.0, side / self.cells)
+        cells = []
+        for cell in range(self.cells):
+            centre = (cell + 0.5) * side / self.cells - 0.5
+            weights = [max(0.0, 1 - abs(pixel - centre) / reach) for pixel in range(side)]
+            if not any(weights):  # blur so little that no pixel is near enough: the nearest one
+                weights[min(side - 1, round(max(centre, 0.0)))] = 1.0
+            total = sum(weights)
+            cells.append(tuple((pixel, weight / total) for pixel, weight in enumerate(weights) if weight))
+        return tuple(cells)
 
 
 class _Gradients:
     """Orientation features of a few images at a time, with the buffers: images are the last axis of all arrays."""
 
-    def __init__(self, height: int, columns: int, images: int, dtype: Any) -> None:
+    def __init__(self, wanted: Orientations, images: int, dtype: Any) -> None:
+        height, columns, cells = wanted.height, wanted.columns, wanted.cells
+        self._wanted = wanted
         self._framed = np.zeros((height + 2, columns + 2, images), dtype)
         self._slopes = np.empty((4, height, columns, images), dtype)
         self._planes = np.empty((DIRECTIONS, height, columns, images), dtype)
-        self._pooled = np.empty((2, DIRECTIONS, CELLS, columns, images), dtype)
-        self._features = np.empty((2, DIRECTIONS, CELLS, CELLS, images), dtype)
-        self._down, self._across = _cells(height), _cells(columns)
+        self._pooled = np.empty((2, DIRECTIONS, cells, columns, images), dtype)
+        self._features = np.empty((2, DIRECTIONS, cells, cells, images), dtype)
+        self._down, self._across = wanted.pooling(height), wanted.pooling(columns)
 
     def __call__(self, x: Array) -> Array:
-        """Features (512, b) of x (b, h·w), in a buffer that the next call overwrites."""
+        """Features (p, b) of x (b, h·w), in a buffer that the next call overwrites."""
         b, (h, w) = len(x), self._slopes.shape[1:3]
         framed, planes = self._framed[..., :b], self._planes[..., :b]
         # in units of the largest pixel: no difference and no sum leaves the range of the dtype
@@ -267,19 +305,22 @@ class _Gradients:
             _weighted(planes.swapaxes(0, 1), taps, pooled[:, cell], scratch[:, 0])
         for cell, taps in enumerate(self._across):
             _weighted(np.moveaxis(pooled, 2, 0), taps, features[:, :, cell], more[:, :, 0])
+        if self._wanted.directions < DIRECTIONS:
+            features = np.stack([features[one] + features[other] for one, other in _OPPOSITES])
         return self._rooted(features)
 
     def _rooted(self, features: Array) -> Array:
-        """√(f/Σf), (512, b); the sum is by halves, the same for any b."""
+        """(f/Σf)ᵖ, (p, b); the sum is by halves, the same for any b."""
         values = features.reshape(-1, features.shape[-1])
-        total = self._features[1].reshape(values.shape[0], -1)[:, : values.shape[1]]
+        total = self._features[1].reshape(-1, self._features.shape[-1])[: len(values), : values.shape[1]]
         np.copyto(total, values)
         while len(total) > 1:
-            half = len(total) // 2
-            total = np.add(total[:half], total[half:], out=total[:half])
+            half = -(-len(total) // 2)
+            np.add(total[: len(total) - half], total[half:], out=total[: len(total) - half])
+            total = total[:half]
         sums = np.where(total[0] == 0, 1, total[0])
         np.divide(values, sums, out=values)
-        return np.sqrt(values, out=values)
+        return np.sqrt(values, out=values) if self._wanted.power == 0.5 else values**self._wanted.power
 
 
 def _weighted(lines: Array, taps: tuple[tuple[int, float], ...], out: Array, scratch: Array) -> None:
@@ -289,19 +330,3 @@ def _weighted(lines: Array, taps: tuple[tuple[int, float], ...], out: Array, scr
     for position, weight in rest:
         np.multiply(lines[position], weight, out=scratch)
         np.add(out, scratch, out=out)
-
-
-def _cells(side: int) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """For each of 8 cells along a side: the pixels that count, and their weights, which fall from its centre."""
-    reach = max(1.0, side / CELLS)
-    cells = []
-    for cell in range(CELLS):
-        centre = (cell + 0.5) * side / CELLS - 0.5
-        weights = [max(0.0, 1 - abs(pixel - centre) / reach) for pixel in range(side)]
-        total = sum(weights)
-        cells.append(tuple((pixel, weight / total) for pixel, weight in enumerate(weights) if weight))
-    return tuple(cells)
-
-
-def _taps(side: int) -> int:
-    return sum(len(taps) for taps in _cells(side))

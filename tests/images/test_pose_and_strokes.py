@@ -69,13 +69,19 @@ def test_normalised_images_are_what_the_oracle_says(rng, shape, dtype):
 
 
 @every_dtype
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cells": 5, "power": 1.0}, {"cells": 11, "directions": 4}, {"cells": 3, "blur": 1.7, "power": 0.3}],
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_oriented_strokes_are_what_the_oracle_says(rng, shape, dtype):
+def test_oriented_strokes_are_what_the_oracle_says(rng, shape, options, dtype):
     x = strokes(rng, 2, *shape).astype(dtype)
-    found = Orientations(*shape).apply(x.copy())
+    row_map = Orientations(*shape, **options)
+    found = row_map.apply(x.copy())
     assert found.dtype == dtype
+    assert found.shape == (2, row_map.width(x.shape[1]))
     for image, features in zip(x, found, strict=True):
-        wanted = orientation_features(image.reshape(shape).astype(float))
+        wanted = orientation_features(image.reshape(shape).astype(float), **options)
         assert_allclose(features**2, wanted**2, atol=1e-8 if dtype == np.float64 else 1e-6)
 
 
@@ -234,10 +240,16 @@ def test_images_of_another_size_are_refused_by_name():
     assert square_side(784) == 28
 
 
-@pytest.mark.parametrize("option", [{"spread": 0.0}, {"breadth": np.nan}, {"aspect": 1.5}])
-def test_options_out_of_range_are_refused(option):
+@pytest.mark.parametrize(
+    "kind, option",
+    [
+        *((MomentNormalise, option) for option in ({"spread": 0.0}, {"breadth": np.nan}, {"aspect": 1.5})),
+        *((Orientations, option) for option in ({"cells": 0}, {"directions": 6}, {"blur": 0.0}, {"power": 2.0})),
+    ],
+)
+def test_options_out_of_range_are_refused(kind, option):
     with pytest.raises(ConfigError, match=f"{next(iter(option))}: expected"):
-        MomentNormalise(8, 8, **option)
+        kind(8, 8, **option)
 
 
 @every_map

@@ -71,16 +71,18 @@ def moment_normalised(image: Array, spread: float, breadth: float, aspect: float
     return resampled(image, np.column_stack([back, centre - back @ middle]))
 
 
-def orientation_features(image: Array) -> Array:
-    """√ of the shares of 8 directions in 8×8 cells, in the order of the directions below."""
+def orientation_features(
+    image: Array, cells: int = 8, directions: int = 8, blur: float = 1.0, power: float = 0.5
+) -> Array:
+    """Powers of the shares of 8 directions in cells, of unit length, in the order of the directions below."""
     height, width = image.shape
-    directions = [(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]  # (down, across)
-    angles = np.array([math.atan2(down, across) for down, across in directions]) % (2 * math.pi)
+    towards = [(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]  # (down, across)
+    angles = np.array([math.atan2(down, across) for down, across in towards]) % (2 * math.pi)
     units = np.array([(math.cos(angle), math.sin(angle)) for angle in angles])
     around = np.argsort(angles)
-    features = np.zeros((8, 8, 8))
-    lines = [[(cell, cell_weight(i, cell, height)) for cell in range(8)] for i in range(height)]
-    posts = [[(cell, cell_weight(j, cell, width)) for cell in range(8)] for j in range(width)]
+    features = np.zeros((8, cells, cells))
+    lines = [[(cell, cell_weight(i, cell, height, cells, blur)) for cell in range(cells)] for i in range(height)]
+    posts = [[(cell, cell_weight(j, cell, width, cells, blur)) for cell in range(cells)] for j in range(width)]
     for i, j in np.ndindex(image.shape):
         slope = np.array(
             [pixel(image, i, j + 1) - pixel(image, i, j - 1), pixel(image, i + 1, j) - pixel(image, i - 1, j)]
@@ -94,16 +96,19 @@ def orientation_features(image: Array) -> Array:
         for direction, part in zip(pair, parts, strict=True):
             for (line, down), (post, across) in product(lines[i], posts[j]):
                 features[direction, line, post] += down * across * max(part, 0.0)
-    total = features.sum()
-    return np.sqrt(features.reshape(-1) / total) if total else features.reshape(-1)
+    if directions == 4:
+        opposite = [towards.index((-down, -across)) for down, across in towards]
+        features = np.stack([features[k] + features[opposite[k]] for k in (0, 2, 4, 5)])
+    raised = features.reshape(-1) ** power
+    return raised / (np.linalg.norm(raised) or 1.0)
 
 
-def cell_weight(position: int, cell: int, side: int) -> float:
+def cell_weight(position: int, cell: int, side: int, cells: int = 8, blur: float = 1.0) -> float:
     """Share of a pixel in the mean over a cell of one side."""
 
     def fall(pixel: int) -> float:
-        centre = (cell + 0.5) * side / 8 - 0.5
-        return max(0.0, 1 - abs(pixel - centre) / max(side / 8, 1.0))
+        centre = (cell + 0.5) * side / cells - 0.5
+        return max(0.0, 1 - abs(pixel - centre) / (blur * max(side / cells, 1.0)))
 
     return fall(position) / sum(fall(pixel) for pixel in range(side))
 
