@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.blocks import PART_ROWS, Bound, JoinedBound
+from bigkernel.kernels.sparse_blocks import SparseBound, SparseJoinedBound, SparsePoints
 
 Array = NDArray[Any]
 
@@ -45,6 +46,11 @@ class Kernel:
     def leaves(self) -> int:
         """Products that a block takes: 1, or as many as it is made of."""
         return 1
+
+    @property
+    def takes_sparse(self) -> bool:
+        """True where `bind` takes sparse landmarks, for blocks of sparse rows that do not become dense."""
+        return True
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
@@ -125,8 +131,8 @@ class Kernel:
         """True where the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
         return False
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        """Prepare landmarks Z (m, d) for blocks of `dtype`.
+    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        """Prepare landmarks Z (m, d) for blocks of `dtype`; sparse ones for rows that are sparse.
 
         With `touching` the distances of rows that nearly touch a landmark keep their digits, which `kinked` kernels
         have anyway: for others that share a block with such a one.
@@ -136,12 +142,22 @@ class Kernel:
         DataError
             float32 cannot resolve the distances between these landmarks at this bandwidth.
         """
-        Z = np.asarray(Z, np.float64)
         dtype = np.dtype(dtype)
+        if isinstance(Z, SparsePoints):
+            return self._bind_sparse(Z, dtype, touching=touching or self.kinked)
+        Z = np.asarray(Z, np.float64)
         if not self._distance:
             return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
         bound, blur = Bound.of_distance(self.finish, Z, *self.widths(), dtype, touching=touching or self.kinked)
         refuse_blur(self.name, dtype, blur)
+        return bound
+
+    def _bind_sparse(self, Z: SparsePoints, dtype: np.dtype[Any], *, touching: bool) -> Bound:
+        if not self._distance:
+            return SparseBound.made(self.finish, Z, dtype)
+        gamma, lengths = self.widths()
+        bound = SparseBound.of_lengths(self.finish, Z, gamma, lengths, dtype, kinked=touching)
+        refuse_blur(self.name, dtype, bound.blur)
         return bound
 
     def widths(self) -> tuple[float, Array | None]:
@@ -181,6 +197,10 @@ class _Made(Kernel):
     def kinked(self) -> bool:
         return any(part.kinked for part in self.parts)
 
+    @property
+    def takes_sparse(self) -> bool:
+        return all(part.takes_sparse for part in self.parts)
+
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Those of the parts, of the columns of one as they come, and a hundred rows of it."""
         parts = sum(part.prepared_bytes(m, d, itemsize) for part in self.parts)
@@ -212,9 +232,9 @@ class _Pair(_Made):
         self._require_kernels(self.k1, self.k2)
         return replace(self, k1=self.k1.resolve(Z, weight), k2=self.k2.resolve(Z, weight))
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         parts = [(part.bind(Z, dtype, touching=touching), None) for part in self.parts]
-        return JoinedBound.of(parts, np.shape(Z)[1], join=self._join)
+        return _joined(Z).of(parts, Z.shape[1], join=self._join)
 
     def diag(self, X: Array) -> Array:
         value: Array = self._join(*(part.diag(X) for part in self.parts))
@@ -291,9 +311,9 @@ class Scaled(_Made):
             raise ConfigError(f"scaled kernel: expected a finite factor above 0, found {self.factor!r}")
         return replace(self, kernel=self.kernel.resolve(Z, weight))
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         part = self.kernel.bind(Z, dtype, touching=touching)
-        return JoinedBound.of([(part, None)], np.shape(Z)[1], factor=float(self.factor))
+        return _joined(Z).of([(part, None)], Z.shape[1], factor=float(self.factor))
 
     def diag(self, X: Array) -> Array:
         return self.factor * self.kernel.diag(X)
@@ -328,10 +348,11 @@ class OnColumns(_Made):
         self._require_kernels(self.kernel)
         return replace(self, kernel=self.kernel.resolve(np.asarray(Z)[:, self._chosen(np.shape(Z)[1])], weight))
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        chosen = self._chosen(np.shape(Z)[1])
-        part = self.kernel.bind(np.asarray(Z)[:, chosen], dtype, touching=touching)
-        return JoinedBound.of([(part, chosen)], np.shape(Z)[1])
+    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        chosen = self._chosen(Z.shape[1])
+        some = Z.columns(chosen) if isinstance(Z, SparsePoints) else np.asarray(Z)[:, chosen]
+        part = self.kernel.bind(some, dtype, touching=touching)
+        return _joined(Z).of([(part, chosen)], Z.shape[1])
 
     def diag(self, X: Array) -> Array:
         return self.kernel.diag(np.asarray(X)[:, self._chosen(np.shape(X)[1])])
@@ -344,6 +365,10 @@ class OnColumns(_Made):
                 f"columns kernel: expected different columns from 0 to {n_features - 1}, found {self.columns!r}"
             )
         return chosen.astype(np.int64)
+
+
+def _joined(Z: Array | SparsePoints) -> type[JoinedBound]:
+    return SparseJoinedBound if isinstance(Z, SparsePoints) else JoinedBound
 
 
 def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:

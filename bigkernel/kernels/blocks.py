@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
+
+if TYPE_CHECKING:
+    from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 _FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
@@ -23,8 +26,8 @@ _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size
 class Bound:
     """k(·, Z) with Z prepared: fills blocks in preallocated buffers. Made by `Kernel.bind`.
 
-    Call `product(rows, out)`, then `finish(out)`. `rows` is a (b, columns) buffer with x in its first d columns, which
-    is overwritten; `out` is (b, m). Both are of `dtype`, C-contiguous.
+    Call `product(rows, out)`, then `finish(out)`. `rows` is what `load` or `rows_of` gives, a (b, columns) buffer with
+    x in its first d columns, which is overwritten; `out` is (b, m). Both are of `dtype`, C-contiguous.
     """
 
     # turns a strip of the argument into a strip of the kernel, in place; a method of a kernel, which is told beside
@@ -87,6 +90,15 @@ class Bound:
         return int(self.weights.shape[0])
 
     @property
+    def row_bytes(self) -> int:
+        """Of a row as `load` gives it."""
+        return self.columns * self.dtype.itemsize
+
+    def products_per_row(self, width: int) -> float:
+        """Products of two numbers that a row takes with `width` landmarks, all that there are."""
+        return float(width * self.n_features)
+
+    @property
     def nbytes(self) -> int:
         """Of all that was prepared."""
         held = (self.weights, self.landmarks, self.touching)
@@ -110,12 +122,22 @@ class Bound:
         """float32 or float64: of the rows, of the block and of the product."""
         return self.weights.dtype
 
-    def product(self, rows: Array, out: Array) -> None:
+    def load(self, chunk: Chunk, block: slice | Array) -> Any:
+        """Rows of a block of a chunk, in a buffer of the chunk's that `product` may overwrite."""
+        return chunk.load(block, self.columns, self.dtype)
+
+    def rows_of(self, x: Any) -> Any:
+        """Rows x (b, d) in a buffer of their own."""
+        rows = np.empty((x.shape[0], self.columns), self.dtype)
+        rows[:, : self.n_features] = x
+        return rows
+
+    def product(self, rows: Any, out: Array) -> None:
         """out ← the kernel's argument: −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁."""
         self.place(rows)
         self.multiply(rows, out)
 
-    def place(self, rows: Array) -> None:
+    def place(self, rows: Any) -> None:
         """Shift and stretch rows as the landmarks are, in place; for kernels of the distance with ‖x‖² and 1 behind."""
         d = self.n_features
         x = rows[:, :d]
@@ -131,7 +153,7 @@ class Bound:
                 x[far], rows[far, d] = 0, self.horizon
             rows[:, d + 1] = 1
 
-    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+    def multiply(self, rows: Any, out: Array, some: slice = slice(None)) -> None:
         """out (b, s) ← the argument of placed rows and some of the landmarks."""
         if self.landmarks is not None:
             points = self.landmarks[some].astype(np.float64, copy=False)  # once, and not for every strip
@@ -192,7 +214,7 @@ class JoinedBound(Bound):
         part = PART_ROWS * (columns + self.n_features + 2) * self.dtype.itemsize
         return part + max(bound.spare_bytes(columns) for bound, _ in self.parts)
 
-    def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
+    def multiply(self, rows: Any, out: Array, some: slice = slice(None)) -> None:
         """out (b, s) ← k of rows and some of the landmarks; a hundred rows at a time, so that a part is small."""
         x = rows[:, : self.n_features]
         for start in range(0, len(out), PART_ROWS):
@@ -207,10 +229,9 @@ class JoinedBound(Bound):
                 out[strip] *= self.dtype.type(self.factor)
 
 
-def _values(bound: Bound, x: Array, count: int, some: slice) -> Array:
+def _values(bound: Bound, x: Any, count: int, some: slice) -> Array:
     """k of rows (b, d), which stay as they are, and some of the landmarks, (b, count)."""
-    rows, out = np.empty((len(x), bound.columns), bound.dtype), np.empty((len(x), count), bound.dtype)
-    rows[:, : bound.n_features] = x
+    rows, out = bound.rows_of(x), np.empty((x.shape[0], count), bound.dtype)
     bound.place(rows)
     bound.multiply(rows, out, some)
     bound.finish(out)

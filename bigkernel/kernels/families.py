@@ -8,7 +8,7 @@ kernel takes a scale and its own in-place pass. Shapes: b rows of a block, m lan
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, strips
-from bigkernel.kernels.feature_maps import held_bytes
+from bigkernel.kernels.feature_maps import held_bytes, loaded_bytes, products_per_row, sparse_landmarks
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk
 
@@ -40,13 +40,13 @@ class LandmarkFamily:
     Attributes
     ----------
     kernels : resolved kernels, all of the same `argument`; or one kernel of any kind
-    landmarks : (m, d)
+    landmarks : (m, d); `SparsePoints` for rows that are sparse, see `of_sparse_rows`
     dtype : of the blocks
     shifts : (K, m) subtracted from the rows of each kernel's blocks, or None; see `features.centre_of`
     """
 
     kernels: tuple[Kernel, ...]
-    landmarks: Array
+    landmarks: Any
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     shifts: Array | None = None
 
@@ -71,23 +71,33 @@ class LandmarkFamily:
         shared = argument(self.kernels[0]) == "euclidean"
         return [kernel.widths()[0] if shared else 1.0 for kernel in self.kernels]
 
+    @cached_property
+    def _sparse(self) -> LandmarkFamily:
+        points = sparse_landmarks(self.kernels, self.landmarks)
+        return self if points is None else replace(self, landmarks=points)
+
+    def of_sparse_rows(self, share: float) -> LandmarkFamily:
+        """See `LandmarkMap`."""
+        return self._sparse
+
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("bound", "scales")}
+        made = ("bound", "scales", "_sparse")
+        return {key: value for key, value in self.__dict__.items() if key not in made}
 
     @property
     def width(self) -> int:
         """See `FeatureMap`."""
-        return int(self.landmarks.shape[0])
+        return len(self.landmarks)
 
     @property
     def flops_per_row(self) -> float:
         """See `FeatureMap`: the argument is computed once."""
-        return 2.0 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels)
+        return 2.0 * products_per_row(self.landmarks) * max(kernel.leaves for kernel in self.kernels)
 
     @property
     def row_bytes(self) -> int:
         """See `FeatureMap`: the argument and a block of one kernel."""
-        return (2 * self.width + int(self.landmarks.shape[1]) + 2) * self.dtype.itemsize
+        return 2 * self.width * self.dtype.itemsize + loaded_bytes(self.landmarks, self.dtype)
 
     @property
     def fixed_bytes(self) -> int:
@@ -100,12 +110,12 @@ class LandmarkFamily:
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         """See `FeatureMap`."""
-        rows = chunk.load(block, self.bound.columns, self.dtype)
-        shared = chunk.work.buffer("argument", (len(rows), self.width), self.dtype)
+        rows = self.bound.load(chunk, block)
+        shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
         with chunk.work.stage("block"):
             self.bound.product(rows, shared)
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
-            out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
+            out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
                 out[:, self.width :] = 0  # so that one contiguous pass serves
                 for strip in strips(out):

@@ -22,6 +22,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum, refuse_blur
 from bigkernel.kernels.blocks import Bound, rounding_of
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
+from bigkernel.kernels.sparse_blocks import SparseBound, SparsePoints
 
 Array = NDArray[Any]
 Scale = Literal["scale"]
@@ -128,7 +129,9 @@ class Laplacian(Kernel):
         d = np.shape(Z)[1]
         return replace(self, gamma=1 / (d * (_spread(Z, weight) / d) ** 0.5)) if _unset(self.gamma) else replace(self)
 
-    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        if isinstance(Z, SparsePoints):
+            return SparseBound.made(self.finish, Z, np.dtype(dtype), argument="manhattan")
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             gamma = float(self.resolve(Z).gamma)

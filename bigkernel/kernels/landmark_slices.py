@@ -9,7 +9,7 @@ slice follows from the dtype alone: who computes, and in how much memory, change
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,25 @@ class LandmarkSlices:
     bound : Z prepared for blocks
     width : m
     slice_width : s, of every slice but the last
+    whole : what it was made of, where it was made: it does not travel
     """
 
     kernel: Kernel
     bound: Bound
     width: int
     slice_width: int
+    whole: LandmarkMap | None = field(default=None, metadata={"identity": False}, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "whole": None}
+
+    def of_sparse_rows(self, share: float) -> LandmarkSlices | LandmarkMap:
+        """See `LandmarkMap`."""
+        sparse = self.whole.of_sparse_rows(share) if self.whole is not None else None
+        if sparse is None or sparse is self.whole:
+            return self
+        found: LandmarkSlices | LandmarkMap = in_slices(sparse)
+        return found
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -51,12 +64,12 @@ class LandmarkSlices:
     @property
     def flops_per_row(self) -> float:
         """Floating-point operations to make one row of all slices."""
-        return 2.0 * self.width * self.bound.n_features * self.kernel.leaves
+        return 2.0 * self.bound.products_per_row(self.width) * self.kernel.leaves
 
     @property
     def row_bytes(self) -> int:
         """Bytes of buffer a row of a slice takes."""
-        return (self.slice_width + self.bound.columns) * self.dtype.itemsize
+        return self.slice_width * self.dtype.itemsize + self.bound.row_bytes
 
     @property
     def fixed_bytes(self) -> int:
@@ -69,12 +82,12 @@ class LandmarkSlices:
 
         The buffer is the chunk's, and valid until the next slice.
         """
-        rows, s = chunk.load(block, self.bound.columns, self.dtype), self.slice_width
+        rows, s = self.bound.load(chunk, block), self.slice_width
         with chunk.work.stage("block"):
             self.bound.place(rows)
         for first in range(0, self.width, s):
             columns = slice(first, min(first + s, self.width))
-            shape = len(rows), columns.stop - columns.start
+            shape = rows.shape[0], columns.stop - columns.start
             out = chunk.work.buffer("block", (shape[0] * shape[1],), self.dtype).reshape(shape)
             with chunk.work.stage("block"):
                 self.bound.multiply(rows, out, columns)
@@ -97,4 +110,5 @@ def in_slices(features: Any) -> Any:
     slices = -(-features.width // (SLICE_ROW_BYTES // features.dtype.itemsize))
     if slices == 1 and features.landmarks.nbytes <= PREPARED_BYTES:
         return features
-    return LandmarkSlices(features.kernel, features.bound, features.width, -(-features.width // slices))
+    width = -(-features.width // slices)
+    return LandmarkSlices(features.kernel, features.bound, features.width, width, features)

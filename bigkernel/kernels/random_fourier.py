@@ -21,7 +21,7 @@ are worked on, once a process, and never stored. Shapes: d features of the rows,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -43,6 +43,7 @@ from bigkernel.streaming.row_maps import MapCost
 Array = NDArray[Any]
 _RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length
 _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
+SPARSE_SHARE = 1 / 32  # of values that are not 0, up to which sparse products with all frequencies cost less (measured)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class FourierMap(SingleMap):
     orthogonal : bool
     dtype : of the block
     shift : (p,) subtracted from every row of the block, or None; see `features.centre_of`
+    sparse : rows are sparse, and their products with the frequencies too
     """
 
     kernel: Kernel
@@ -133,6 +135,11 @@ class FourierMap(SingleMap):
     orthogonal: bool = False
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     shift: Array | None = None
+    sparse: bool = False
+
+    def of_sparse_rows(self, share: float) -> FourierMap:
+        """See `LandmarkMap`; `share` of the values are not 0."""
+        return replace(self, sparse=True) if share <= SPARSE_SHARE else self
 
     def __post_init__(self) -> None:
         spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)  # refuses what has none
@@ -155,7 +162,7 @@ class FourierMap(SingleMap):
     @property
     def row_bytes(self) -> int:
         """See `FeatureMap`."""
-        return (self.width + self.n_features) * self.dtype.itemsize
+        return (2 * self.width if self.sparse else self.width + self.n_features) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
@@ -166,18 +173,22 @@ class FourierMap(SingleMap):
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """k(x, x) of these rows of the chunk, (b,): 1."""
-        return np.ones(len(chunk.x[block]))
+        return np.ones(len(np.arange(len(chunk))[block]))
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         """See `FeatureMap.blocks`."""
         pairs, count = self.width // 2, -(-self.width // 2)
         frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
-        rows = chunk.load(block, self.n_features, self.dtype)
-        out = chunk.work.buffer("block", (len(rows), self.width + spare), self.dtype)
+        rows = chunk.load_sparse(block) if self.sparse else chunk.load(block, self.n_features, self.dtype)
+        out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         scale = self.dtype.type((2 / self.width) ** 0.5)
         with chunk.work.stage("block"), np.errstate(over="ignore", invalid="ignore"):
-            np.subtract(rows, self.origin.astype(self.dtype), out=rows)
-            np.matmul(rows, frequencies, out=out[:, :count])
+            if self.sparse:
+                np.subtract(rows.astype(self.dtype) @ frequencies, self._of_origin(count), out=out[:, :count])
+                rows = out[:, :count]  # NaN where a row is
+            else:
+                np.subtract(rows, self.origin.astype(self.dtype), out=rows)
+                np.matmul(rows, frequencies, out=out[:, :count])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0
             for strip in strips(out):
@@ -194,6 +205,12 @@ class FourierMap(SingleMap):
                 if self.shift is not None:
                     np.subtract(features, self.shift, out=features)
         return out
+
+    def _of_origin(self, count: int) -> Array:
+        """Ωᵀa, (count,)."""
+        frequencies, _ = _frequencies(self.spectrum, count, self.dtype.name)
+        found: Array = np.einsum("j,jk->k", self.origin, frequencies).astype(self.dtype)
+        return found
 
     def of(self, X: Array) -> Array:
         """φ of rows X (n, d) in memory, (n, p) of the dtype of the map."""

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.streaming.row_maps import RowMap, mapped_width
+from bigkernel.streaming.row_maps import RowMap, SparseRowMap, mapped_width
+from bigkernel.streaming.sparse_form import is_sparse
 
 Array = NDArray[Any]
 
@@ -56,7 +57,7 @@ class Chunk:
 
     Attributes
     ----------
-    x : (n, d), as stored
+    x : (n, d), as stored; a csr_array where the rows are sparse
     y, weight, domain, group, fold : (n,) (y also (n, c)), or None
     start : row id of the first row
     row_maps : applied in order to every block
@@ -64,7 +65,7 @@ class Chunk:
     work : buffers and stage times of the task
     """
 
-    x: Array
+    x: Any
     start: int = 0
     y: Array | None = None
     weight: Array | None = None
@@ -76,7 +77,7 @@ class Chunk:
     work: Workspace = field(default_factory=Workspace)
 
     def __len__(self) -> int:
-        return len(self.x)
+        return int(self.x.shape[0])
 
     def blocks(self, index: Array | None = None) -> Iterator[slice | Array]:
         """The rows of the chunk (or those of `index`) in blocks of about equal size."""
@@ -91,23 +92,41 @@ class Chunk:
     def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
         """Rows of a block, converted and mapped, in a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
-            x = self.x[block]
+            x, row_maps = self._through_sparse_maps(self.x[block])
             d = x.shape[1]
-            rows = self.work.buffer("rows", (len(x), columns), dtype)
-            plain = mapped_width(self.row_maps, d) == d <= columns
+            rows = self.work.buffer("rows", (x.shape[0], columns), dtype)
+            plain = mapped_width(row_maps, d) == d <= columns
             mapped = rows[:, :d] if plain else self.work.buffer("unmapped rows", x.shape, dtype)
             with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite: as far as rows can be
-                np.copyto(mapped, x, casting="unsafe")
-            for row_map in self.row_maps:
+                _copy(x, mapped)
+            for row_map in row_maps:
                 mapped = row_map.apply(mapped)
             filled = rows[:, : mapped.shape[1]]
             if not np.may_share_memory(mapped, filled):
                 np.copyto(filled, mapped)
         return rows
 
+    def _through_sparse_maps(self, x: Any) -> tuple[Any, tuple[RowMap, ...]]:
+        """Rows of a block after the first maps where these take sparse rows, and the maps that are left."""
+        left = self.row_maps
+        if is_sparse(x) and left:
+            x = x.astype(np.float64)
+            while left and is_sparse(x) and isinstance(left[0], SparseRowMap):
+                x, left = left[0].apply_sparse(x), left[1:]
+        return x, left
+
+    def load_sparse(self, block: slice | Array) -> Any:
+        """Rows of a block of sparse rows, mapped, as a csr_array (b, d) of float64 of their own."""
+        with self.work.stage("convert"):
+            rows = self.x[block].astype(np.float64)
+            for row_map in self.row_maps:
+                assert isinstance(row_map, SparseRowMap)  # `engine.sparse_sources.suited`
+                rows = row_map.apply_sparse(rows)
+        return rows
+
     def require_finite(self, name: str) -> None:
         """Raise `DataError` naming the first rows of `x` (of input `name`) that are not finite, and their number."""
-        self._refuse(_unsound(self.x), name, "contain NaN or infinity", "remove or impute them")
+        self._refuse(unsound(self.x), name, "contain NaN or infinity", "remove or impute them")
 
     def require_sound(self, name: str) -> None:
         """`require_finite`, and the same of infinite numbers in `y` (NaN: unlabelled) and of `weight`.
@@ -118,13 +137,13 @@ class Chunk:
             Names the array, the first rows and how many there are.
         """
         self.require_finite(name)
-        self._refuse(_unsound(self.y, missing=True), "y", "are infinite", "NaN marks unlabelled rows")
-        self._refuse(_unsound(self.weight), "weight", "are NaN or infinite", "expected finite numbers")
+        self._refuse(unsound(self.y, missing=True), "y", "are infinite", "NaN marks unlabelled rows")
+        self._refuse(unsound(self.weight), "weight", "are NaN or infinite", "expected finite numbers")
 
     def faults(self) -> Array:
         """The rows that `require_sound` refuses, (n,) bool."""
         bad = np.zeros(len(self), bool)
-        for found in (_unsound(self.x), _unsound(self.y, missing=True), _unsound(self.weight)):
+        for found in (unsound(self.x), unsound(self.y, missing=True), unsound(self.weight)):
             if found is not None:
                 bad |= found
         return bad
@@ -135,8 +154,11 @@ class Chunk:
         They count nothing in any statistic, and every other row keeps its place. `fresh`: x is nobody else's, and is
         written rather than copied.
         """
-        x, y = self.x if fresh and self.x.flags.writeable else self.x.copy(), self.y
-        x[bad] = 0
+        x, y = self.x if fresh and not is_sparse(self.x) and self.x.flags.writeable else self.x.copy(), self.y
+        if is_sparse(x):
+            x.data[np.repeat(bad, np.diff(x.indptr))] = 0
+        else:
+            x[bad] = 0
         if y is not None and y.dtype.kind == "f":
             y = np.where(np.isinf(y), np.asarray(np.nan, y.dtype), y)
         weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)
@@ -151,13 +173,26 @@ class Chunk:
             )
 
 
-def _unsound(values: Array | None, *, missing: bool = False) -> NDArray[np.bool_] | None:
+def _copy(x: Any, out: Array) -> None:
+    """out (b, d) ← rows, dense or sparse."""
+    if not is_sparse(x):
+        np.copyto(out, x, casting="unsafe")
+        return
+    out[...] = 0
+    out[np.repeat(np.arange(x.shape[0]), np.diff(x.indptr)), x.indices] = x.data
+
+
+def unsound(values: Any, *, missing: bool = False) -> NDArray[np.bool_] | None:
     """Rows with a value that is not finite, (n,) bool, or None: there is none; `missing`: NaN may stand."""
     if values is None or values.dtype.kind not in "fc":
         return None
+    if is_sparse(values):
+        wrong = ~np.isfinite(values.data)
+        rows = np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[wrong]
+        return np.bincount(rows, minlength=values.shape[0]) > 0 if len(rows) else None
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values, dtype=np.float64)):
             return None
-    wrong: Array = np.isinf(values) if missing else ~np.isfinite(values)
+    wrong = np.isinf(values) if missing else ~np.isfinite(values)
     bad: Array = np.any(wrong, axis=tuple(range(1, values.ndim)))
     return bad if bad.any() else None
