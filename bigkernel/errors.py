@@ -80,3 +80,7 @@ class Inaccurate(UserWarning):
 
 class PseudoLabelsCollapsed(UserWarning):
     """The labels that adaptation gives unlabelled rows became flat, or one class took all: an earlier round is kept."""
+
+
+class BestAtEdge(UserWarning):
+    """The best candidate of a search lies at an end of its grid; names the parameter, the side and what to add."""

@@ -135,15 +135,24 @@ def tune(
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
-        found = sorted(records, key=lambda record: record["rank"])[:_TOLD]
-        values = {"score": label, "candidates": len(records), "folds": search.n_splits_, "records": found}
-        emit(Figures("tune", values))
+        emit(Figures("tune", _outcome(search, label, records)))
     figures = _write_results(search, label, records, target, time.perf_counter() - start, job)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
         _print_best(records, label)
     show(figures, as_json=as_json, title=f"tuned on {corpus}")
+
+
+def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the report shows: the best candidates, and the ends of the grid where the best lies."""
+    return {
+        "score": label,
+        "candidates": len(records),
+        "folds": search.n_splits_,
+        "edges": [str(edge) for edge in search.edges_],
+        "records": sorted(records, key=lambda record: record["rank"])[:_TOLD],
+    }
 
 
 def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, as_json: bool) -> None:
@@ -239,6 +248,7 @@ def _write_results(
         "standard_error": best["standard_error"],
         "candidates": len(records),
         "folds": search.n_splits_,
+        "edges": [str(edge) for edge in search.edges_],
         "sweeps": search.plan_.count,
         "seconds": seconds,
         "model": str(target / "best.model"),

@@ -29,6 +29,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import centre_of
 from bigkernel.kernels.functions import as_kernel
+from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
@@ -106,14 +107,14 @@ class Sweep:
         weights: Array | None = None,
         intercepts: Array | None = None,
         *,
-        with_loss: bool = True,
+        scoring: Scoring,
     ) -> GridScores:
         """The scores of all candidates by fold; without coefficients it serves a plan."""
         wide = max(len(one) for one in self.members) * targets.width
         shape = (len(self.members), partition.folds.count, self.features.width, wide)
         if weights is None or intercepts is None:
             weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
-        return GridScores(self.features, weights, intercepts, partition.folds, targets, with_loss)
+        return GridScores(self.features, weights, intercepts, partition.folds, targets, scoring.loss, scoring.trained)
 
     def by_arithmetic(self) -> list[Sweep]:
         """A sweep for each arithmetic that its kernels are in; itself where there is one."""
@@ -175,26 +176,26 @@ class Descents(Sweep):
         return [Descents([half], choice=self.choice) for half in (members[:middle], members[middle:])]
 
     def at_once(
-        self, rows: Rows, targets: Targets, partition: Partition, counts: bool
+        self, rows: Rows, targets: Targets, partition: Partition, scoring: Scoring
     ) -> list[tuple[Descents, Partition]]:
         """What descends together: all, or fewer folds, or then fewer candidates, where memory does not hold all."""
         halves: list[tuple[Any, Partition]] = []
         if self.factor_bytes > FACTOR_BYTES and len(self.candidates) > 1:
             halves = [(half, partition) for half in self.halves()]
-        elif not fits(self, rows, targets, [partition], counts):
+        elif not fits(self, rows, targets, [partition], scoring):
             if partition.folds.count > 1:
                 halves = [(self, half) for half in partition.halves()]
             elif len(self.candidates) > 1:
                 halves = [(half, partition) for half in self.halves()]
         if not halves:
             return [(self, partition)]
-        return [found for one, part in halves for found in one.at_once(rows, targets, part, counts)]
+        return [found for one, part in halves for found in one.at_once(rows, targets, part, scoring)]
 
 
 def arrange(
-    members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, counts: bool
+    members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, scoring: Scoring
 ) -> list[Sweep]:
-    """Sweeps that serve all members, as few as memory allows; `counts`: and sweeps of scores."""
+    """Sweeps that serve all members, as few as memory allows; and those of their scores."""
     sweeps: list[Sweep] = []
     _choose_solvers(members, rows, targets, parts)
     for group in _share_landmarks(members, rows):
@@ -212,7 +213,7 @@ def arrange(
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
             for family in gather([one[0].basis.kernel for one in lists]):
-                sweeps += within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, counts)
+                sweeps += within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, scoring)
     return sweeps
 
 
@@ -292,15 +293,15 @@ def _kernel_of(last: Any) -> Any:
     return as_kernel(last.kernel, gamma=last.gamma, degree=last.degree, coef0=last.coef0)
 
 
-def within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> list[Sweep]:
+def within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scoring: Scoring) -> list[Sweep]:
     """The sweep, or several of fewer kernels where one would not fit the memory of a worker."""
-    if len(one.members) == 1 or fits(one, rows, targets, parts, counts):
+    if len(one.members) == 1 or fits(one, rows, targets, parts, scoring):
         return [one]
-    return [found for half in one.halves() for found in within_memory(half, rows, targets, parts, counts)]
+    return [found for half in one.halves() for found in within_memory(half, rows, targets, parts, scoring)]
 
 
-def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], counts: bool) -> bool:
-    """Whether a worker has the memory for a sweep of these parts; `counts`: and for its scores."""
+def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scoring: Scoring) -> bool:
+    """Whether a worker has the memory for a sweep of these parts and of its scores."""
     wanted, executor = settings(), executor_in_force(rows)
     limit = wanted.memory_limit_bytes
     if isinstance(executor, Client):
@@ -311,7 +312,7 @@ def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], count
     try:
         for partition in parts:
             statistics: list[Any] = [one.statistic(targets, partition, len(rows))]
-            for statistic in statistics + ([one.judge(targets, partition)] if counts else []):
+            for statistic in statistics + ([one.judge(targets, partition, scoring=scoring)] if scoring.counts else []):
                 plan_sweep(partition.attach(rows), statistic).check(limit, wanted.worker_base_bytes)
     except PlanTooLarge:
         return False

@@ -30,6 +30,7 @@ from bigkernel.statistics.products import FoldProducts
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
+_ROWS = ("held_", "")  # that a fold tests, and that it trains on
 
 
 @dataclass
@@ -76,7 +77,7 @@ class FoldSystem(System):
     def seen(self, total: Accumulator) -> Accumulator:
         """The sums of a look: `n`, `s`, `t` of the rows that a fold trains on, `held_…` of those that it tests."""
         held = {f"held_{name}": total[name][:-1] for name in ("rows", "n", "t", "q")}
-        return {**total, **held, **{name: of_others(total[name]) for name in ("rows", "n", "s", "t")}}
+        return {**total, **held, **{name: of_others(total[name]) for name in ("rows", "n", "s", "t", "q")}}
 
     def require_labels(self) -> None:
         """Raise `DataError` unless every fold has what it is trained and tested on."""
@@ -98,11 +99,17 @@ class FoldSystem(System):
                 self.rows, self.targets, folds, self.basis, self.core, self.penalties, self.sample, intercept=flag
             )
 
-    @property
-    def held_error(self) -> Array:
-        """Σ w (y − f)² over the rows that a fold tests, (F, A, c), of the latest look."""
-        e, sse, b = (v.reshape(self.shape) for v in (self.looked["held_e"], self.looked["held_sse"], self.intercept))
-        return np.asarray(np.maximum(sse - 2 * b * e + b**2 * self.looked["held_n"][:, None, None], 0))
+    def error(self, prefix: str) -> Array:
+        """Σ w (y − f)² over the rows that a fold tests ("held_") or trains on (""), (F, A, c), of the latest look."""
+        seen = (self.looked[f"{prefix}e"], self.looked[f"{prefix}sse"], self.intercept)
+        e, sse, b = (v.reshape(self.shape) for v in seen)
+        return np.asarray(np.maximum(sse - 2 * b * e + b**2 * self.looked[f"{prefix}n"][:, None, None], 0))
+
+    def sums(self, prefix: str, fold: int) -> tuple[float, float, Array, Array]:
+        """Weight and number of these rows of a fold, and spread and squares of their targets, (c,)."""
+        n, rows, t, q = (self.looked[f"{prefix}{name}"][fold] for name in ("n", "rows", "t", "q"))
+        spread = q - t**2 / n
+        return float(n), float(rows), np.where(spread <= 1e-12 * q, 0, spread), q
 
 
 def descended(
@@ -134,25 +141,22 @@ def _tested(system: FoldSystem, alpha: Array, excess: Array, inputs: Inputs) -> 
     bound = np.sqrt(excess.reshape(shape).sum(axis=2) / np.maximum(squares, 1e-300))
     models = np.arange(alpha.shape[1]).reshape(-1, shape[2])
     cancelled = cancellation(system, alpha, inputs, list(models)).reshape(shape[:2])
-    errors, found = system.held_error, []
-    for fold in range(shape[0]):
-        n, rows = float(looked["held_n"][fold]), float(looked["held_rows"][fold])
-        q = looked["held_q"][fold]
-        spread = q - looked["held_t"][fold] ** 2 / n
-        spread = np.where(spread <= 1e-12 * q, 0, spread)
-        found.append(
-            [
-                Tested(
-                    n,
-                    rows,
-                    errors[fold, place],
-                    spread,
-                    q,
-                    error=max(bound[fold, place], cancelled[fold, place]),
-                    allowed=max(PROMISE, bound[fold, place]),
-                    ended=bool(near[fold, place]),
-                )
-                for place in range(shape[1])
-            ]
-        )
-    return found
+    told = {prefix: (system.error(prefix), [system.sums(prefix, fold) for fold in range(shape[0])]) for prefix in _ROWS}
+
+    def of(prefix: str, fold: int, place: int) -> Tested:
+        errors, (n, rows, spread, q) = told[prefix][0], told[prefix][1][fold]
+        return Tested(n, rows, errors[fold, place], spread, q)
+
+    return [
+        [
+            replace(
+                of("held_", fold, place),
+                error=max(bound[fold, place], cancelled[fold, place]),
+                allowed=max(PROMISE, bound[fold, place]),
+                ended=bool(near[fold, place]),
+                trained=of("", fold, place),
+            )
+            for place in range(shape[1])
+        ]
+        for fold in range(shape[0])
+    ]

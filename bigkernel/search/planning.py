@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.search.arrangement import Candidate, Descents, Sweep
+from bigkernel.search.scoring import Scoring
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.preconditioners import named
@@ -52,8 +53,8 @@ class _Line:
     driver_bytes: int = 0
 
 
-def planned(work: Sequence[tuple[Sequence[Candidate], Work]], *, counts: bool) -> SearchPlan:
-    """The plan of candidates with the work that judges them; `counts`: their scores take sweeps of their own."""
+def planned(work: Sequence[tuple[Sequence[Candidate], Work]], scoring: Scoring) -> SearchPlan:
+    """The plan of candidates with the work that judges them."""
     splits = sum(len(part.splits) for part in work[0][1].partitions)
     refits = sum(len(members) * splits for members, one in work if not one.sweeps)
     lines = [
@@ -61,7 +62,7 @@ def planned(work: Sequence[tuple[Sequence[Candidate], Work]], *, counts: bool) -
         for _, one in work
         for sweep in one.sweeps
         for part in one.partitions
-        for line in _lines(sweep, part, one, counts=counts)
+        for line in _lines(sweep, part, one, scoring)
     ]
     return SearchPlan(
         candidates=sum(len(members) for members, _ in work),
@@ -75,11 +76,11 @@ def planned(work: Sequence[tuple[Sequence[Candidate], Work]], *, counts: bool) -
     )
 
 
-def _lines(sweep: Sweep, partition: Partition, work: Work, *, counts: bool) -> Iterator[_Line]:
+def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> Iterator[_Line]:
     """The sweeps over a partition."""
     together: list[tuple[Sweep, Partition]] = [(sweep, partition)]
     if isinstance(sweep, Descents):
-        together = [*sweep.at_once(work.rows, work.targets, partition, counts)]
+        together = [*sweep.at_once(work.rows, work.targets, partition, scoring)]
     for one, part in together:
         rows = part.attach(work.rows)
         steps = plan_sweep(rows, one.statistic(work.targets, part, len(rows)))
@@ -92,6 +93,6 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, *, counts: bool) -> I
             yield _Line(what, steps.flops, steps.task_bytes, number, held)
         else:
             yield _Line(what + f"moments, {steps.flops:.2g} flops", steps.flops, steps.task_bytes)
-        if counts:
-            counting = plan_sweep(rows, one.judge(work.targets, part))
+        if scoring.counts:
+            counting = plan_sweep(rows, one.judge(work.targets, part, scoring=scoring))
             yield _Line(f"  scores of its {candidates} candidates", counting.flops, counting.task_bytes)

@@ -14,7 +14,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import predicted_values
 from bigkernel.search.arrangement import Candidate
-from bigkernel.search.scoring import Tested
+from bigkernel.search.scoring import FAILURES, Failures, Scoring, Tested
 from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.statistics.grid_scores import FLOOR
 from bigkernel.statistics.moments import Targets
@@ -23,7 +23,13 @@ Array = NDArray[Any]
 
 
 def refit_each(
-    members: Sequence[Candidate], X: Array, rows: Rows, targets: Targets, parts: Sequence[Partition]
+    members: Sequence[Candidate],
+    X: Array,
+    rows: Rows,
+    targets: Targets,
+    parts: Sequence[Partition],
+    scoring: Scoring,
+    failed: Failures | None = None,
 ) -> Iterator[tuple[Candidate, int, Tested]]:
     """Judge every candidate on every split by fits of its own.
 
@@ -31,6 +37,7 @@ def refit_each(
     ----------
     X : as the estimators take it, an array or CSR
     rows, targets : the same with labels, as sweeps take them; classes are numbers there
+    failed : takes the fits that fail; None: they raise
     """
     for partition in parts:
         chunk = partition.attach(rows).read(0, len(rows))
@@ -56,8 +63,20 @@ def refit_each(
                     train = np.flatnonzero(used | ~known)
                 # rows of values of a kernel have a column for each row of the fit
                 seen = X[:, train] if candidate.last.__sklearn_tags__().input_tags.pairwise else X
-                model = clone(candidate.last).fit(seen[train], shown[train], None if weight is None else weight[train])
-                yield candidate, split, _test(model, seen[test], chunk.y[test], targets, weight, test, split)
+                try:
+                    model = clone(candidate.last)
+                    model.fit(seen[train], shown[train], None if weight is None else weight[train])
+                    tested = _test(model, seen[test], chunk.y[test], targets, weight, test, split)
+                    if scoring.trained:
+                        train = np.flatnonzero(used & known & (fold != number))
+                        seen_again = _test(model, seen[train], chunk.y[train], targets, weight, train, split)
+                        tested = replace(tested, trained=seen_again)
+                except FAILURES as error:
+                    if failed is None:
+                        raise
+                    failed[candidate.index, split] = error
+                    continue
+                yield candidate, split, tested
 
 
 def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None, test: Array, split: int) -> Tested:

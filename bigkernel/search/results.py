@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,29 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, Inaccurate
 from bigkernel.search.arrangement import Candidate
-from bigkernel.search.scoring import SCORES, Tested
-from bigkernel.solvers.accuracy import ENOUGH
+from bigkernel.search.scoring import Scoring, Tested
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 
 Array = NDArray[Any]
+_TIE = 8 * float(np.finfo(np.float64).eps)  # means that differ by less are equal: their sums were rounded otherwise
 
 
 def table(
     everyone: Sequence[Candidate],
     tested: Mapping[tuple[int, int], Tested],
     seconds: Mapping[int, float],
-    scores: Mapping[str, str],
+    scoring: Scoring,
     splits: int,
+    error_score: float | None = None,
 ) -> dict[str, Any]:
     """`cv_results_`.
 
     Parameters
     ----------
     everyone : the candidates, in the order of their numbers
-    tested : by number of the candidate and of the split
+    tested : by number of the candidate and of the split; what is missing could not be fitted
     seconds : each candidate's share of the time
-    scores : label in the columns, name of the score
+    error_score : in the place of scores that are not finite; None: they are refused
 
     Raises
     ------
@@ -55,31 +58,51 @@ def table(
             column[candidate.index] = candidate.params[name]
         results[f"param_{name}"] = column
     results["params"] = [candidate.params for candidate in everyone]
-    results["prediction_error"] = np.array([[tested[i, j].error for j in range(splits)] for i in range(k)]).max(axis=1)
-    ends = [[tested[i, j].ended for j in range(splits)] for i in range(k)]
+    nothing = Tested.nothing()
+    by_split = [[tested.get((i, j), nothing) for j in range(splits)] for i in range(k)]
+    results["prediction_error"] = np.array([[one.error for one in row] for row in by_split]).max(axis=1)
+    ends = [[one.ended for one in row] for row in by_split]
     ended = np.array([False not in of_one for of_one in ends])
     if any(end is not None for of_one in ends for end in of_one):
         results["converged"] = ended
-    for label, name in scores.items():
-        values = np.array([[SCORES[name](tested[i, j]) for j in range(splits)] for i in range(k)])
-        if not np.isfinite(values).all():
-            i, j = np.argwhere(~np.isfinite(values))[0]
-            raise DataError(
-                f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be "
-                "too small for its kernel, or the targets too large"
-            )
-        for j in range(splits):
-            results[f"split{j}_test_{label}"] = values[:, j]
-        results[f"mean_test_{label}"] = values.mean(axis=1)
-        results[f"std_test_{label}"] = values.std(axis=1)
-        results[f"sem_test_{label}"] = values.std(axis=1, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
-        results[f"rank_test_{label}"] = _ranks(values.mean(axis=1), ended)
+    for label in scoring.names:
+        values = np.array([[_score(scoring, label, one) for one in row] for row in by_split])
+        _tell(results, f"test_{label}", _finite(values, everyone, scoring.names[label], error_score))
+        mean = results[f"mean_test_{label}"]
+        spread = np.array([results[f"split{j}_test_{label}"] for j in range(splits)])
+        results[f"sem_test_{label}"] = spread.std(axis=0, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
+        results[f"rank_test_{label}"] = _ranks(mean, ended)
+        if scoring.trained:
+            values = np.array([[_score(scoring, label, one.trained) for one in row] for row in by_split])
+            _tell(results, f"train_{label}", _finite(values, everyone, scoring.names[label], error_score))
     return results
+
+
+def _score(scoring: Scoring, label: str, tested: Tested | None) -> float:
+    return float("nan") if tested is None or not tested.n else scoring.of(label, tested)
+
+
+def _finite(values: Array, everyone: Sequence[Candidate], name: str, error_score: float | None) -> Array:
+    """Scores (k, splits) with `error_score` in the place of those that are not finite."""
+    finite = np.isfinite(values)
+    if error_score is None and not finite.all():
+        i, j = np.argwhere(~finite)[0]
+        raise DataError(
+            f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be "
+            "too small for its kernel, or the targets too large"
+        )
+    return np.where(finite, values, np.nan if error_score is None else error_score)
+
+
+def _tell(results: dict[str, Any], name: str, values: Array) -> None:
+    for j in range(values.shape[1]):
+        results[f"split{j}_{name}"] = values[:, j]
+    results[f"mean_{name}"], results[f"std_{name}"] = values.mean(axis=1), values.std(axis=1)
 
 
 def _ranks(mean: Array, ended: Array) -> Array:
     """From 1 by falling mean, equal ones alike; candidates whose descents have not ended come after all others."""
-    ranks = np.zeros(len(mean), np.int32)
+    ranks, mean = np.zeros(len(mean), np.int32), np.where(np.isnan(mean), -np.inf, mean)
     ranks[ended] = rankdata(-mean[ended], method="min")
     ranks[~ended] = ended.sum() + rankdata(-mean[~ended], method="min")
     return ranks
@@ -94,14 +117,16 @@ def doubtful(results: Mapping[str, Any]) -> Array:
 
 
 def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
-    """The number of the best candidate, or of the simplest one within a standard error of it."""
+    """The number of the best candidate, or of the simplest one within a standard error of it.
+
+    Of candidates that rounding alone tells apart the simplest one is taken too.
+    """
     mean, error = results[f"mean_test_{label}"], results[f"sem_test_{label}"]
     best = int(results[f"rank_test_{label}"].argmin())
-    if one_standard_error:
-        ended = results.get("converged", np.ones(len(mean), bool))
-        near = np.flatnonzero((mean >= mean[best] - error[best]) & (ended if ended[best] else True))
-        best = int(max(near, key=lambda i: (*_simplicity(everyone[int(i)]), mean[i])))
-    return best
+    slack = error[best] if one_standard_error else _TIE * abs(mean[best])
+    ended = results.get("converged", np.ones(len(mean), bool))
+    near = np.flatnonzero((mean >= mean[best] - slack) & (ended if ended[best] else True))
+    return int(max(near, key=lambda i: (*_simplicity(everyone[int(i)]), mean[i]), default=best))
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
@@ -113,3 +138,29 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
         width = 1 / params["gamma"]
     alpha, components = candidate.penalty.alpha, float(candidate.penalty.n_components or 0)
     return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))
+
+
+def warn_of_errors(
+    results: Mapping[str, Any], everyone: Sequence[Candidate], tested: Mapping[tuple[int, int], Tested]
+) -> None:
+    """Warn of candidates that may be judged wrongly, and of those whose descents have not ended."""
+    errors, off = results["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
+    if off:
+        warnings.warn(
+            f"{len(off)} of {len(errors)} candidates may be judged wrongly: their predictions may differ from "
+            f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
+            f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
+            "columns",
+            Inaccurate,
+            stacklevel=5,
+        )
+    if open_ := int((~results.get("converged", np.ones(1, bool))).sum()):
+        lasts = [candidate.last for candidate in everyone if candidate.choice]
+        warnings.warn(
+            f"the conjugate gradients of {open_} of {len(errors)} candidates have not ended after "
+            f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g} was asked; "
+            "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
+            "solver='direct'",
+            Inaccurate,
+            stacklevel=5,
+        )

@@ -6,7 +6,7 @@ log-loss too, which need predictions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Tested:
     error : how far predictions are from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
     allowed : what an error may be at most
     ended : whether the descent came to its end; None: there was none
+    trained : the same candidate on the rows that it was trained on, where that is wanted
     """
 
     n: float
@@ -48,6 +49,12 @@ class Tested:
     error: float = float("nan")
     allowed: float = float("inf")
     ended: bool | None = None
+    trained: Tested | None = None
+
+    @classmethod
+    def nothing(cls) -> Tested:
+        """Of what could not be fitted."""
+        return cls(0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
 
     @property
     def is_off(self) -> bool:
@@ -122,6 +129,45 @@ SCORES: dict[str, Callable[[Tested], float]] = {
     "neg_log_loss": _loss,
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
+Failures = dict[tuple[int, int], Exception]  # by numbers of candidate and split, where no score could be had
+FAILURES = (
+    ValueError,
+    ArithmeticError,
+    np.linalg.LinAlgError,
+)  # of fits: what is wrong with numbers, not with machines
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """The scores that are wanted, and what they need beside squared errors.
+
+    Attributes
+    ----------
+    names : of the scores, by their label in the results
+    trained : whether they are wanted of the training rows too
+    """
+
+    names: Mapping[str, str]
+    trained: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether one of them counts classes, which takes predictions."""
+        return any(name in OF_CLASSES for name in self.names.values())
+
+    @property
+    def loss(self) -> bool:
+        """Whether log-losses are wanted."""
+        return "neg_log_loss" in self.names.values()
+
+    @property
+    def gcv(self) -> bool:
+        """Whether generalised cross-validation is wanted."""
+        return "neg_gcv" in self.names.values()
+
+    def of(self, label: str, tested: Tested) -> float:
+        """The score of a candidate on a fold."""
+        return SCORES[self.names[label]](tested)
 
 
 def chosen(scoring: Any, *, classifier: bool) -> dict[str, str]:

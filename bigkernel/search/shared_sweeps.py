@@ -21,6 +21,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
+from bigkernel.errors import ChunkCorrupt, ChunkMissing
 from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Inputs, Problem
 from bigkernel.estimators.kernel_basis import LandmarkBasis
@@ -28,7 +29,7 @@ from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, within_memory
 from bigkernel.search.fold_descents import descended
-from bigkernel.search.scoring import OF_CLASSES, Solved, Tested
+from bigkernel.search.scoring import FAILURES, Failures, Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, variances
 from bigkernel.solvers.penalty_grid import (
@@ -68,52 +69,59 @@ class Work:
     kept: dict[int, Problem] = field(default_factory=dict)
     starts: dict[int, tuple[Array, int]] = field(default_factory=dict)  # of candidates: a sum of coefficients, of folds
 
-    def run(self, scores: Sequence[str]) -> Iterator[tuple[Candidate, int, Tested]]:
-        """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
-        counts = any(name in OF_CLASSES for name in scores)
+    def run(self, scoring: Scoring, failed: Failures | None = None) -> Iterator[tuple[Candidate, int, Tested]]:
+        """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit.
+
+        `failed` takes what cannot be fitted, which is raised where it is None.
+        """
         for one in self.sweeps:
             for partition in self.partitions:
                 if isinstance(one, Descents):
-                    for some, folds in one.at_once(self.rows, self.targets, partition, counts):
-                        yield from self._judge(some, folds, scores)
+                    for some, folds in one.at_once(self.rows, self.targets, partition, scoring):
+                        yield from self._attempt(some, folds, scoring, failed)
                     continue
                 # the partition before may have found that some of its kernels need better arithmetic
                 for part in one.by_arithmetic():
-                    for fitting in within_memory(part, self.rows, self.targets, [partition], counts):
-                        yield from self._judge(fitting, partition, scores)
+                    for fitting in within_memory(part, self.rows, self.targets, [partition], scoring):
+                        yield from self._attempt(fitting, partition, scoring, failed)
 
-    def _judge(
-        self, one: Sweep, partition: Partition, scores: Sequence[str]
+    def _attempt(
+        self, one: Sweep, partition: Partition, scoring: Scoring, failed: Failures | None
     ) -> Iterator[tuple[Candidate, int, Tested]]:
+        """Judge the kernels of a sweep; where it fails and that is to be noted, by halves, down to one kernel."""
+        try:
+            yield from self._judge(one, partition, scoring)
+        except FAILURES as error:
+            if failed is None or isinstance(error, ChunkCorrupt | ChunkMissing):
+                raise
+            if len(one.members) == 1:
+                failed.update({(one.index, split): error for one in one.candidates for split in partition.splits})
+                return
+            for half in one.halves():
+                yield from self._attempt(half, partition, scoring, failed)
+
+    def _judge(self, one: Sweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         """Sweep, solve and test; kernels whose moments prove too coarse once more, in better arithmetic."""
-        classes = [name for name in scores if name in OF_CLASSES]
         if isinstance(one, Descents):
             solved = {id(one.members[0]): self._descend(one, partition)}
         else:
-            solved = self._solve_all(one, partition, expand=bool(classes), gcv="neg_gcv" in scores)
-        again = self._again(one, partition, solved, counts=bool(classes))
+            solved = self._solve_all(one, partition, scoring)
+        again = self._again(one, partition, solved, scoring)
         for finer in again:
-            yield from self._judge(finer, partition, scores)
+            yield from self._judge(finer, partition, scoring)
         done = {id(members) for finer in again for members in finer.members}
         rest = Sweep([members for members in one.members if id(members) not in done])
         if not rest.members:
             return
         found = [solved[id(members)] for members in rest.members]
-        counted = self._count(rest, partition, found, with_loss="neg_log_loss" in classes) if classes else {}
+        counted = self._count(rest, partition, found, scoring) if scoring.counts else {}
         for place, members in enumerate(rest.members):
             for number, candidate in enumerate(members):
                 for fold, split in enumerate(partition.splits):
                     tested = found[place][fold].tested[number]
-                    if counted:
-                        loss = counted["loss"]
-                        tested = replace(
-                            tested,
-                            confusion=counted["confusion"][place, fold, number],
-                            loss=float(loss[place, fold, number]) if loss.size else None,
-                        )
-                    yield candidate, split, tested
+                    yield candidate, split, _with_counts(tested, counted, (place, fold, number))
 
-    def _solve_all(self, one: Sweep, partition: Partition, *, expand: bool, gcv: bool) -> dict[int, list[Solved]]:
+    def _solve_all(self, one: Sweep, partition: Partition, scoring: Scoring) -> dict[int, list[Solved]]:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
         # one that whitens to solve tells the whitening, wherever it stands in the grid
         leads = [
@@ -143,9 +151,7 @@ class Work:
             pool = ThreadPoolExecutor(processors())
             with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
                 whitening = whitenings[place] if whitenings else None
-                solved[id(members)] = self._solve(
-                    members, problem, partition, statistic, whitening, expand=expand, gcv=gcv, pool=pool
-                )
+                solved[id(members)] = self._solve(members, problem, partition, statistic, whitening, scoring, pool)
         emit(Step("solve", len(one.members), len(one.members)))
         return solved
 
@@ -163,7 +169,9 @@ class Work:
             self.starts[candidate.index] = before + np.sum(ends, axis=0), splits + len(ends)
         return solved
 
-    def _again(self, one: Sweep, partition: Partition, solved: dict[int, list[Solved]], *, counts: bool) -> list[Sweep]:
+    def _again(
+        self, one: Sweep, partition: Partition, solved: dict[int, list[Solved]], scoring: Scoring
+    ) -> list[Sweep]:
         """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
         coarse: dict[Any, list[list[Candidate]]] = {}
         if isinstance(one, Descents) or not one.lead.last.tells_candidates:
@@ -176,7 +184,7 @@ class Work:
             if wider is None:
                 continue
             finer = Sweep([[replace(candidate, basis=wider) for candidate in members]])
-            if fits(finer, self.rows, self.targets, [partition], counts):
+            if fits(finer, self.rows, self.targets, [partition], scoring):
                 for candidate in members:
                     candidate.basis = wider
                 coarse.setdefault((wider.dtype, wider.sums), []).append(members)
@@ -185,10 +193,10 @@ class Work:
             what = f"blocks in {dtype}" if sums is None else f"sums in {sums}"
             off = f"some predictions would be off by more than {PROMISE:g}"
             emit(Note(f"{len(lists)} of {len(one.members)} kernels are swept again with {what}: {off}"))
-            sweeps += within_memory(Sweep(lists), self.rows, self.targets, [partition], counts)
+            sweeps += within_memory(Sweep(lists), self.rows, self.targets, [partition], scoring)
         return sweeps
 
-    def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], *, with_loss: bool) -> Accumulator:
+    def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], scoring: Scoring) -> Accumulator:
         """The confusion matrices and losses of all candidates, from a sweep."""
         wide = max(len(members) for members in one.members) * self.targets.width
         shape = (len(one.members), partition.folds.count, one.features.width, wide)
@@ -197,7 +205,7 @@ class Work:
             for fold, out in enumerate(folds):
                 weights[place, fold, :, : out.weights.shape[1]] = out.weights
                 intercepts[place, fold, : len(out.intercepts)] = out.intercepts
-        judge = one.judge(self.targets, partition, weights, intercepts, with_loss=with_loss)
+        judge = one.judge(self.targets, partition, weights, intercepts, scoring=scoring)
         return sweep(partition.attach(self.rows), judge, what="scores").total
 
     def _solve(
@@ -207,13 +215,11 @@ class Work:
         partition: Partition,
         statistic: MomentStatistic,
         whitening: Whitening | None,
-        *,
-        expand: bool,
-        gcv: bool,
+        scoring: Scoring,
         pool: ThreadPoolExecutor,
     ) -> list[Solved]:
         """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
-        c, groups = self.targets.width, range(statistic.groups)
+        c, groups, expand = self.targets.width, range(statistic.groups), scoring.counts
         by_intercept = {
             flag: [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
             for flag, problem in ((True, swept), (False, swept.of_targets()))
@@ -232,7 +238,7 @@ class Work:
             small = list(pool.map(coordinates.reduce, parts[statistic.unlabelled == "keep" :]))
             known = None if evidence is None else variances(evidence, summed(parts), summed(small), whitening)
             columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
-            fit = partial(_fit_fold, small, penalties, coordinates, known, expand=expand, gcv=gcv)
+            fit = partial(_fit_fold, small, penalties, coordinates, known, scoring)
             for out, of_fold in zip(solved, pool.map(fit, range(len(solved))), strict=True):
                 for place, tested, error in zip(places, of_fold.tested, of_fold.errors, strict=True):
                     out.tested[place], out.errors[place] = tested, error
@@ -279,10 +285,8 @@ def _fit_fold(
     penalties: Sequence[Penalty],
     coordinates: Coordinates,
     known: Variances | None,
+    scoring: Scoring,
     fold: int,
-    *,
-    expand: bool,
-    gcv: bool,
 ) -> Solved:
     """Candidates trained on all parts but one and tested on that one."""
     train, one = summed([part for number, part in enumerate(parts) if number != fold]), parts[fold]
@@ -290,17 +294,41 @@ def _fit_fold(
         weights, intercepts, errors = candidates(train, penalties, coordinates.condition, known)
     else:
         weights, intercepts, errors = linear_candidates(train, coordinates.origin, penalties)
-    squares, spread = squared_errors(one, weights, intercepts), total_spread(one)
+    trained: Sequence[Any] = [None] * len(penalties)
+    if scoring.trained:
+        trained = _tested(train, squared_errors(train, weights, intercepts))
     if coordinates.origin is not None and not penalties[0].fit_intercept:
         train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
-    scores = gcv_scores(train, penalties) if gcv else [None] * len(penalties)
+    scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
     told = [float("nan") if error is None else error.total for error in errors]
     tested = [
-        Tested(float(one.n), float(one.rows), square, spread, one.q, gcv=score, error=error, allowed=ENOUGH)
-        for square, score, error in zip(squares, scores, told, strict=True)
+        replace(of_test, gcv=score, error=error, allowed=ENOUGH, trained=of_training)
+        for of_test, score, error, of_training in zip(
+            _tested(one, squared_errors(one, weights, intercepts)), scores, told, trained, strict=True
+        )
     ]
     flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
-    return Solved(tested, errors, coordinates.expand(flat) if expand else flat[:0], intercepts.ravel())
+    return Solved(tested, errors, coordinates.expand(flat) if scoring.counts else flat[:0], intercepts.ravel())
+
+
+def _tested(moments: Moments, squares: Array) -> list[Tested]:
+    """Candidates on the rows of these moments, of which they leave `squares` (k, c)."""
+    spread = total_spread(moments)
+    return [Tested(float(moments.n), float(moments.rows), one, spread, moments.q) for one in squares]
+
+
+def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:
+    """With the counts of classes of a (kernel, fold, candidate), of its training rows too where they are there."""
+    if not counted:
+        return tested
+
+    def told(prefix: str) -> dict[str, Any]:
+        loss = counted[f"{prefix}loss"]
+        return {"confusion": counted[f"{prefix}confusion"][place], "loss": float(loss[place]) if loss.size else None}
+
+    if tested.trained is not None and "trained_confusion" in counted:
+        tested = replace(tested, trained=replace(tested.trained, **told("trained_")))
+    return replace(tested, **told(""))
 
 
 def _alike(members: list[Candidate]) -> list[list[int]]:

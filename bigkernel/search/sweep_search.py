@@ -9,40 +9,27 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
-import bigkernel
-from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, Inaccurate
-from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.inputs import is_lazy
+from bigkernel.errors import BestAtEdge, ConfigError
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, part_of_job
-from bigkernel.search.arrangement import Candidate, arrange
+from bigkernel.search.arrangement import Candidate
+from bigkernel.search.axes import edges
+from bigkernel.search.best_model import BestModel
+from bigkernel.search.judging import Judged
 from bigkernel.search.planning import SearchPlan, planned
-from bigkernel.search.refits import refit_each
-from bigkernel.search.results import choose, table
-from bigkernel.search.scoring import OF_CLASSES, Tested, chosen
-from bigkernel.search.shared_sweeps import Work
-from bigkernel.search.splits import partitions
-from bigkernel.solvers.accuracy import PROMISE
+from bigkernel.search.preparation import Given, Prepared, candidates_of, prepare
+from bigkernel.search.results import choose, warn_of_errors
+from bigkernel.search.scoring import Scoring, chosen
 
 
-def _gives_probabilities(search: Any) -> bool:
-    """True where the best model, and before a fit the estimator, gives probabilities."""
-    return hasattr(getattr(search, "best_estimator_", search.estimator), "predict_proba")
-
-
-class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
+class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     """Search over a grid by cross-validation, with scikit-learn's interface, from as few sweeps as possible.
 
     Parameters
@@ -71,9 +58,17 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         ended), and by which of several scores.
     one_standard_error : bool
         Take the simplest candidate within one standard error of the best: of largest α, then of fewest components,
-        then of widest kernel.
+        then of widest kernel. Without it, the same holds for candidates whose scores are equal.
     random_state : int
         Seed of folds by hash.
+    return_train_score : bool
+        The scores of the training rows too; those of classes take about as many times longer as there are folds.
+    error_score : "raise" or number
+        What fits that fail, and scores that are not finite, count: np.nan as in GridSearchCV, where they rank last,
+        with a `FitFailedWarning`. Kernels that share a sweep are then swept apart until one alone has failed. What is
+        known to be wrong before the first sweep is refused all the same.
+    verbose : int
+        1: the plan is printed; 2: every candidate and split as it ends; 3: with its score.
 
     Attributes
     ----------
@@ -83,6 +78,9 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         a thousandth are swept again in better arithmetic; what stays beyond it is warned of (`Inaccurate`). Where
         conjugate gradients fit candidates, it is what `tol` leaves, and `converged` tells whose descents have come to
         their end on all splits: the others rank behind them, and are no choice unless all are like them.
+    edges_ : list of Edge
+        The ends of the grid at which the best score lies, of which `BestAtEdge` warns: of its numbers with at least
+        three values, but for sizes (n_landmarks) and tolerances.
     best_index_, best_params_, best_score_, best_estimator_, n_splits_, refit_time_, classes_, n_features_in_
     plan_ : SearchPlan
 
@@ -107,6 +105,9 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         refit: bool | str = True,
         one_standard_error: bool = False,
         random_state: int = 0,
+        return_train_score: bool = False,
+        error_score: Any = "raise",
+        verbose: int = 0,
     ) -> None:
         self.estimator = estimator
         self.param_grid = param_grid
@@ -115,6 +116,9 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.refit = refit
         self.one_standard_error = one_standard_error
         self.random_state = random_state
+        self.return_train_score = return_train_score
+        self.error_score = error_score
+        self.verbose = verbose
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
@@ -122,86 +126,42 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None, sample_domain: Any = None
     ) -> SearchPlan:
         """Return the plan of `fit`, without running it (landmarks are drawn)."""
-        prepared = self._prepare(X, y, groups, sample_weight, sample_domain)
-        return self._plan(prepared)
+        given = Given(X, y, groups, sample_weight, sample_domain)
+        return self._plan(self._prepare(candidates_of(self.estimator, self._grid()), given))
 
-    def _candidates(self) -> list[Candidate]:
+    def _grid(self) -> list[dict[str, Any]]:
         try:
             grid = list(ParameterGrid(self.param_grid))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"param_grid: {error}") from error
         if not grid:
             raise ConfigError("param_grid: it has no candidate")
-        found = []
-        for index, params in enumerate(grid):
-            try:
-                model = clone(self.estimator)
-                model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ConfigError(f"param_grid: {error}") from error
-            last = model[-1] if isinstance(model, Pipeline) else model
-            if not isinstance(last, RowsEstimator):
-                raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
-            last.check_parameters()
-            found.append(Candidate(index, params, model, last, last.penalty()))
-        return found
+        return grid
 
-    def _prepare(self, X: Any, y: Any, groups: Any, sample_weight: Any, sample_domain: Any) -> list[_Prepared]:
-        everyone = self._candidates()
+    def _prepare(self, everyone: list[Candidate], given: Given) -> list[Prepared]:
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: it holds classifiers and regressors, which no score compares")
+        self._check(classifier=classifier)
+        return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
+
+    def _check(self, *, classifier: bool) -> None:
+        """Refuse settings that are none, and note the scores."""
         if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
             raise ConfigError(f"random_state: expected an integer, the seed of the folds, found {self.random_state!r}")
         if not isinstance(self.refit, bool | str):
             raise ConfigError(f"refit: expected True, False or the name of a score, found {self.refit!r}")
-        self._scores = chosen(self.scoring, classifier=classifier)
-        named = self.refit if isinstance(self.refit, str) else None
-        if self.refit and "score" not in self._scores and named not in self._scores:
+        if self.error_score != "raise" and (isinstance(self.error_score, str) or not np.isscalar(self.error_score)):
+            raise ConfigError(f"error_score: expected 'raise' or a number, found {self.error_score!r}")
+        self._scoring = Scoring(chosen(self.scoring, classifier=classifier), bool(self.return_train_score))
+        named, names = self.refit if isinstance(self.refit, str) else None, self._scoring.names
+        if self.refit and "score" not in names and named not in names:
             raise ConfigError(
-                f"refit: with several scores it must name one of {', '.join(self._scores)}, found {self.refit!r}"
+                f"refit: with several scores it must name one of {', '.join(names)}, found {self.refit!r}"
             )
-        prefixes: dict[str, list[Candidate]] = {}
-        for candidate in everyone:
-            steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-            key = repr([_described(step) for _, step in steps.steps]) if steps else ""
-            prefixes.setdefault(f"{type(candidate.last).__name__}{candidate.last.exact}{key}", []).append(candidate)
-        prepared: list[_Prepared] = []
-        for members in prefixes.values():
-            model = members[0].model
-            steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
-            inner = X if steps is None else steps.fit(X, y).transform(X)
-            proto = clone(members[0].last)
-            if any(member.penalty.fit_intercept for member in members):
-                proto.set_params(fit_intercept=True)
-            rows, targets, inputs = proto.training(inner, y, sample_weight)
-            rows = as_rows(rows, domain=sample_domain, group=groups)
-            labels = rows.column("y") if rows.in_memory or not isinstance(self.cv, int | float | None) else None
-            labelled = None if labels is None else targets.labelled(labels, 0)
-            if prepared:
-                parts = prepared[0].work.partitions
-            else:
-                parts = partitions(self.cv, rows, labelled, classifier=classifier, seed=int(self.random_state))
-            exact = proto.exact
-            if exact and is_lazy(inner):
-                raise ConfigError("estimator: without n_landmarks it is exact and needs its rows in memory")
-            if exact and "neg_gcv" in self._scores.values():
-                raise ConfigError(
-                    "scoring: neg_gcv is read from statistics, which the exact form does not keep; set n_landmarks"
-                )
-            wide = any(name in OF_CLASSES for name in self._scores.values())
-            sweeps = [] if exact else arrange(members, rows, targets, parts, counts=wide)
-            if "neg_gcv" in self._scores.values() and any(member.choice for member in members):
-                raise ConfigError(
-                    "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
-                    "or solver='direct'"
-                )
-            prepared.append(_Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, y))
-        return prepared
 
-    def _plan(self, prepared: list[_Prepared]) -> SearchPlan:
-        wide = any(name in OF_CLASSES for name in self._scores.values())
-        return planned([(one.members, one.work) for one in prepared], counts=wide)
+    def _plan(self, prepared: list[Prepared]) -> SearchPlan:
+        return planned([(one.members, one.work) for one in prepared], self._scoring)
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -218,56 +178,64 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             An empty grid, an unknown parameter or score.
         DataError
             Folds that cannot be trained on or tested, or a score that is not finite.
+
+        Warns
+        -----
+        BestAtEdge
+            The best candidate lies at an end of the grid.
         """
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # of a search before
         with part_of_job(f"{type(self).__name__}.fit"):
-            self._search(X, y, groups, sample_weight, sample_domain)
+            self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start
         return self
 
-    def _search(self, X: Any, y: Any, groups: Any, sample_weight: Any, sample_domain: Any) -> None:
-        prepared = self._prepare(X, y, groups, sample_weight, sample_domain)
+    def _search(self, given: Given) -> None:
+        everyone = candidates_of(self.estimator, self._grid())
+        prepared = self._prepare(everyone, given)
         self.plan_ = self._plan(prepared)
         emit(Note(str(self.plan_)))
         self.n_splits_ = self.plan_.splits
-        tested: dict[tuple[int, int], Tested] = {}
-        shares: dict[int, float] = {}
+        judged = Judged(self._scoring, self.n_splits_, self.error_score, int(self.verbose))
+        judged.announce(self.plan_)
         for one in prepared:
-            begun = time.perf_counter()
-            work = one.work
-            if work.sweeps:
-                judged = work.run(list(self._scores.values()))
-            else:
-                inner = one.X.tocsr() if issparse(one.X) else np.asarray(one.X)
-                judged = refit_each(one.members, inner, work.rows, work.targets, work.partitions)
-            for candidate, split, found in judged:
-                tested[candidate.index, split] = found
-            for member in one.members:
-                shares[member.index] = (time.perf_counter() - begun) / len(one.members)
-        everyone = sorted((member for one in prepared for member in one.members), key=lambda member: member.index)
-        self.multimetric_ = not isinstance(self.scoring, str | type(None))
-        self.cv_results_ = table(everyone, tested, shares, self._scores, self.n_splits_)
-        self._warn_of_errors(everyone, tested)
-        self.scorer_ = dict(self._scores) if self.multimetric_ else self._scores["score"]
-        inputs = prepared[0].work.inputs
-        self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
-        if inputs.classes is not None:
-            self.classes_ = inputs.classes
-        if self.refit or not self.multimetric_:
-            label = "score" if "score" in self._scores else str(self.refit)
-            best = choose(self.cv_results_, label, everyone, one_standard_error=self.one_standard_error)
-            self.best_index_, self.best_params_ = best, everyone[best].params
-            self.best_score_ = float(self.cv_results_[f"mean_test_{label}"][best])
+            judged.judge(one)
+        self._tell(everyone, prepared[0], judged, given.X)
         if self.refit:
             begun = time.perf_counter()
-            self.best_estimator_ = self._best(prepared, y, sample_weight)
+            self.best_estimator_ = self._best(prepared, given.y, given.sample_weight)
             if hasattr(self.best_estimator_, "feature_names_in_"):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
             self.refit_time_ = time.perf_counter() - begun
 
-    def _best(self, prepared: list[_Prepared], y: Any, sample_weight: Any) -> Any:
+    def _tell(self, everyone: list[Candidate], prepared: Prepared, judged: Judged, X: Any) -> None:
+        """Set the fitted attributes, but those of the best model."""
+        self.multimetric_ = not isinstance(self.scoring, str | type(None))
+        self.cv_results_ = judged.table(everyone)
+        warn_of_errors(self.cv_results_, everyone, judged.tested)
+        names, inputs = dict(self._scoring.names), prepared.work.inputs
+        self.scorer_ = names if self.multimetric_ else names["score"]
+        self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
+        if inputs.classes is not None:
+            self.classes_ = inputs.classes
+        if self.refit or not self.multimetric_:
+            label = "score" if "score" in names else str(self.refit)
+            best = choose(self.cv_results_, label, everyone, one_standard_error=self.one_standard_error)
+            self.best_index_, self.best_params_ = best, everyone[best].params
+            self.best_score_ = float(self.cv_results_[f"mean_test_{label}"][best])
+            first = choose(self.cv_results_, label, everyone, one_standard_error=False)
+            self._find_edges(first)
+
+    def _find_edges(self, best: int) -> None:
+        """Note the ends of the grid at which the best score lies, with a warning."""
+        self.edges_ = edges(self.cv_results_["params"], best)
+        if self.edges_:
+            told = "; ".join(map(str, self.edges_))
+            warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdge, stacklevel=5)
+
+    def _best(self, prepared: list[Prepared], y: Any, sample_weight: Any) -> Any:
         for one in prepared:
             for candidate in one.members:
                 if candidate.index != self.best_index_:
@@ -281,87 +249,3 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
                 fitted = [] if one.steps is None else one.steps.steps
                 return Pipeline([*fitted, (candidate.model.steps[-1][0], candidate.last)])
         raise AssertionError
-
-    def _warn_of_errors(self, everyone: list[Candidate], tested: dict[tuple[int, int], Tested]) -> None:
-        errors, off = self.cv_results_["prediction_error"], {i for (i, _), found in tested.items() if found.is_off}
-        if off:
-            warnings.warn(
-                f"{len(off)} of {len(errors)} candidates may be judged wrongly: their predictions may differ from "
-                f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
-                f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
-                "columns",
-                Inaccurate,
-                stacklevel=4,
-            )
-        if open_ := int((~self.cv_results_.get("converged", np.ones(1, bool))).sum()):
-            lasts = [candidate.last for candidate in everyone if candidate.choice]
-            warnings.warn(
-                f"the conjugate gradients of {open_} of {len(errors)} candidates have not ended after "
-                f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g} was asked; "
-                "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
-                "solver='direct'",
-                Inaccurate,
-                stacklevel=4,
-            )
-
-    # -- the best model ------------------------------------------------------------------------------------------------
-
-    def predict(self, X: Any) -> Any:
-        """Predictions of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict(X)
-
-    @available_if(lambda self: hasattr(self.estimator, "decision_function"))
-    def decision_function(self, X: Any) -> Any:
-        """Values of f of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.decision_function(X)
-
-    @available_if(_gives_probabilities)
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes, (n, c), of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_proba(X)
-
-    @available_if(_gives_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
-        """The logarithms of `predict_proba`."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_log_proba(X)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """The best model's own score: accuracy or R²."""
-        check_is_fitted(self, "best_estimator_")
-        result: float = self.best_estimator_.score(X, y)
-        return result
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": bigkernel._html_of(self)}
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        sub = self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
-            sub.estimator_type,
-            sub.classifier_tags,
-            sub.regressor_tags,
-        )
-        return tags
-
-
-@dataclass(eq=False)
-class _Prepared:
-    """Candidates with the same transforms: their fitted steps, and the work that judges them."""
-
-    members: list[Candidate]
-    steps: Pipeline | None
-    work: Work
-    X: Any
-    y: Any
-
-
-def _described(step: Any) -> Any:
-    """A step of a pipeline as text that is the same for equal steps."""
-    if isinstance(step, str) or not hasattr(step, "get_params"):
-        return step
-    return type(step), sorted(step.get_params().items(), key=str)

@@ -40,6 +40,7 @@ class GridScores:
     intercepts : (K, F, k·c)
     folds, targets : which fold tests a row, and its class
     with_loss : whether log-losses are wanted
+    trained : whether models also meet the rows that they were trained on: `trained_confusion` and `trained_loss`
     """
 
     features: FeatureMap
@@ -48,6 +49,7 @@ class GridScores:
     folds: Folds
     targets: Targets
     with_loss: bool = False
+    trained: bool = False
 
     @cached_property
     def _weights(self) -> Array:
@@ -65,7 +67,10 @@ class GridScores:
     def zero(self) -> Accumulator:
         """See `Statistic`."""
         shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
-        return {"confusion": np.zeros((*shape, c, c)), "loss": np.zeros(shape if self.with_loss else (0,))}
+        loss = shape if self.with_loss else (0,)
+        names = ("", "trained_") if self.trained else ("",)
+        found: Accumulator = {f"{name}confusion": np.zeros((*shape, c, c)) for name in names}
+        return found | {f"{name}loss": np.zeros(loss) for name in names}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """See `Statistic`."""
@@ -74,10 +79,10 @@ class GridScores:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         count, folds, p, wide = self.weights.shape
-        c = self.targets.width
+        c, met = self.targets.width, folds if self.trained else 1
         return Footprint(
-            self.features.flops_per_row + 2.0 * count * p * wide,
-            8 * count * folds * self.candidates * (c * c + 1),
+            (self.features.flops_per_row + 2.0 * count * p * wide) * met,
+            8 * count * folds * self.candidates * (c * c + 1) * (1 + self.trained),
             self.features.fixed_bytes
             + 2 * self.weights.nbytes
             + block_rows * (self.features.row_bytes + wide * (8 + self.features.dtype.itemsize) + 16 * self.candidates),
@@ -86,24 +91,31 @@ class GridScores:
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """See `Statistic`."""
         assert chunk.y is not None
-        c, k = self.targets.width, self.candidates
         known, fold = self.targets.labelled(chunk.y, chunk.start), self.folds.of(chunk)
         for number in range(self.folds.count):
-            for block in chunk.blocks(np.flatnonzero(known & (fold == number))):
-                encoded = np.empty((len(chunk.y[block]), c))
-                self.targets.encode(chunk.y[block], encoded)
-                truth = encoded.argmax(axis=1)
-                weight = np.ones(len(truth)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
-                for place, phi in enumerate(self.features.blocks(chunk, block)):
-                    with chunk.work.stage("predict"):
-                        values = (phi @ self._weights[place, number]).astype(np.float64)
-                        values += self.intercepts[place, number]
-                        values = values.reshape(len(phi), k, c)
-                        # (candidate, truth, predicted) as one number
-                        cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)
-                        counts = np.bincount(cell.ravel(), np.repeat(weight, k), minlength=k * c * c)
-                        total["confusion"][place, number] += counts.reshape(k, c, c)
-                        if self.with_loss:
-                            np.clip(values, FLOOR, 1, out=values)
-                            of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]
-                            total["loss"][place, number] -= weight @ np.log(of_truth / values.sum(axis=2))
+            self._meet(total, "", chunk, known & (fold == number), number)
+            if self.trained:
+                self._meet(total, "trained_", chunk, known & (fold != number) & (fold >= -1), number)
+
+    def _meet(self, total: Accumulator, prefix: str, chunk: Chunk, rows: Array, number: int) -> None:
+        """Add what the models without the fold `number` say of some rows, (n,) bool."""
+        assert chunk.y is not None
+        c, k = self.targets.width, self.candidates
+        for block in chunk.blocks(np.flatnonzero(rows)):
+            encoded = np.empty((len(chunk.y[block]), c))
+            self.targets.encode(chunk.y[block], encoded)
+            truth = encoded.argmax(axis=1)
+            weight = np.ones(len(truth)) if chunk.weight is None else np.asarray(chunk.weight[block], np.float64)
+            for place, phi in enumerate(self.features.blocks(chunk, block)):
+                with chunk.work.stage("predict"):
+                    values = (phi @ self._weights[place, number]).astype(np.float64)
+                    values += self.intercepts[place, number]
+                    values = values.reshape(len(phi), k, c)
+                    # (candidate, truth, predicted) as one number
+                    cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)
+                    counts = np.bincount(cell.ravel(), np.repeat(weight, k), minlength=k * c * c)
+                    total[f"{prefix}confusion"][place, number] += counts.reshape(k, c, c)
+                    if self.with_loss:
+                        np.clip(values, FLOOR, 1, out=values)
+                        of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]
+                        total[f"{prefix}loss"][place, number] -= weight @ np.log(of_truth / values.sum(axis=2))

@@ -15,7 +15,10 @@ from bigkernel.search.shared_sweeps import Work
 
 GRID = ["--landmarks", "30", "--sigma", "0.3:1.2:3", "--alpha", "1e-4,0.1,1", "--transform", "unit-norm"]
 
-pytestmark = pytest.mark.usefixtures("small_steps")
+pytestmark = [
+    pytest.mark.usefixtures("small_steps"),
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
+]
 
 
 def expected(path):
@@ -47,6 +50,9 @@ def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work)
     assert_allclose([float(row["score"]) for row in rows], search.cv_results_["mean_test_score"])
     assert_allclose([float(row["standard_error"]) for row in rows], search.cv_results_["sem_test_score"])
     assert shown["accuracy"] == pytest.approx(search.best_score_)
+    told = [str(edge).removeprefix("kernelridgeclassifier__") for edge in search.edges_]
+    assert shown["edges"] == told != []
+    assert told[0] in (work / "t" / "report.html").read_text()
     best = load_model(work / "t" / "best.model")
     assert best[-1].alpha == search.best_params_["kernelridgeclassifier__alpha"]
     np.testing.assert_array_equal(best.predict(ROWS), search.predict(ROWS))

@@ -16,6 +16,7 @@ from bigkernel import DICA, KernelRidge, Ridge, SweepSearchCV, UnitNormalizer, e
 from bigkernel.engine.rows import as_rows
 from bigkernel.storage.run_directory import Run
 
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(5)
 IMAGES = rng.integers(0, 256, (30, 5, 6), dtype=np.uint8)
 X = rng.normal(size=(60, 12))

@@ -50,7 +50,10 @@ SEARCHES = {
 }
 every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values(), ids=SEARCHES)
 
-pytestmark = pytest.mark.usefixtures("small_steps")
+pytestmark = [
+    pytest.mark.usefixtures("small_steps"),
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
+]
 
 
 def what_it_says(search):

@@ -33,6 +33,7 @@ from bigkernel import (
     save_model,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(19930117)
 N, D, M = 96, 4, 12
 X = rng.normal(size=(N, D))

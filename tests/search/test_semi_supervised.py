@@ -13,6 +13,7 @@ from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, TimeSe
 
 from bigkernel import SSSL, Gaussian, Laplacian, SSSLClassifier, SweepSearchCV
 
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(20120706)
 N, D, M = 90, 3, 14
 X = rng.normal(size=(N, D))

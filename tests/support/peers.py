@@ -51,6 +51,12 @@ def comparable(params: dict[str, Any]) -> dict[str, Any]:
     return {key: str(value) for key, value in params.items()}
 
 
+def _penalty(params: dict[str, Any]) -> float:
+    """The penalty of a candidate, 0 where it has none or chooses its own."""
+    given = [value for name, value in params.items() if name.endswith("alpha") and not isinstance(value, str)]
+    return float(given[0]) if given else 0.0
+
+
 def peer(
     estimator: Any, grid: Any, X: Any, y: Any, *, cv: Any, fit: dict[str, Any] | None = None, **options: Any
 ) -> Any:
@@ -114,10 +120,22 @@ def assert_like_peer(
         found, wanted = ours.cv_results_[name].compressed(), theirs.cv_results_[name].compressed()
         assert list(map(str, found.tolist())) == list(map(str, wanted.tolist()))
     if refit or not ours.multimetric_:
-        assert ours.best_index_ == theirs.best_index_
-        assert comparable(ours.best_params_) == comparable(theirs.best_params_)
+        # of candidates with equal scores GridSearchCV takes the first one, and we the one of largest penalty
+        chosen, params = labels[0] if len(labels) == 1 else refit, theirs.cv_results_["params"]
+        means = theirs.cv_results_[f"mean_test_{chosen}"]
+        tied = np.flatnonzero(means >= means.max() - 1e-14 * abs(means.max()))
+        alphas = [_penalty(p) for p in params]
+        assert ours.best_index_ in tied
+        assert alphas[ours.best_index_] == max(alphas[i] for i in tied)
+        assert ours.best_index_ == theirs.best_index_ or len(tied) > 1
+        assert comparable(ours.best_params_) == comparable(params[ours.best_index_])
         assert abs(ours.best_score_ - theirs.best_score_) <= atol
     if refit and new is not None:
+        if ours.best_index_ != theirs.best_index_:
+            one = [{name: [value] for name, value in ours.best_params_.items()}]
+            theirs = peer(
+                estimator, one, X, y, cv=2, scoring=scoring, refit=refit, fit=fit if peer_fit is None else peer_fit
+            )
         found, wanted = ours.predict(new), theirs.predict(new)
         if wanted.dtype.kind == "f":
             assert_allclose(found, wanted, rtol=0, atol=10 * atol)

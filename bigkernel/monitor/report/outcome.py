@@ -140,6 +140,9 @@ def _search(page: Page, facts: Facts) -> None:
     told += f", means over {folds:,.0f} folds, ± their standard error" if folds is not None else ""
     caption = f"The best {len(shown)}{told}." if len(shown) > 1 else f"The best{told}."
     page.heading("What came out").table(Table(columns, shown), caption=caption)
+    found = search.get("edges")
+    for edge in found if isinstance(found, list) else []:
+        page.state("open", f"The best lies at an end of the grid. {edge}")
 
 
 def _matrix(values: Any, width: int) -> NDArray[np.float64] | None:

@@ -1,0 +1,156 @@
+"""The numbers that candidates differ in, as axes of the grid: whether the best lies at an end, and what lies around it.
+
+An axis is a parameter of `param_grid`, or a parameter of the kernels that are given there. Candidates lie in the same
+grid where all that is no number is the same. Sizes and tolerances (`NO_AXES`) are no axes: more landmarks are always
+better, and cost more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from bigkernel.kernels.algebra import Kernel
+
+NO_AXES = {"n_landmarks", "random_state", "tol", "max_iter", "nu", "n_rounds", "n_neighbors"}
+LEAST_VALUES = 3  # of an axis whose ends tell something: of two values every one is an end
+Axis = tuple[str, str]  # name of the parameter, and of that of the kernel that is its value, or ""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An end of an axis at which the best candidate lies.
+
+    Attributes
+    ----------
+    parameter : its name
+    side : "smallest" or "largest"
+    value, further : the best value, and the next one that the grid would have
+    count : values of the axis
+    """
+
+    parameter: str
+    side: str
+    value: float
+    further: float
+    count: int
+
+    def __str__(self) -> str:
+        wanted = "smaller" if self.side == "smallest" else "larger"
+        return (
+            f"{self.parameter}: the best value, {self.value:.4g}, is the {self.side} of {self.count}; add {wanted} "
+            f"ones, such as {self.further:.3g}"
+        )
+
+
+def coordinates(params: Mapping[str, Any]) -> dict[Axis, float]:
+    """The numbers of a candidate by axis."""
+    found: dict[Axis, float] = {}
+    for name, value in params.items():
+        if isinstance(value, Kernel):
+            inner = value.get_params(deep=False).items()
+            found |= {(name, key): number for key, number in inner if key not in NO_AXES and _is_number(number)}
+        elif name.rpartition("__")[2] not in NO_AXES and _is_number(value):
+            found[name, ""] = value
+    return found
+
+
+def edges(grid: Sequence[Mapping[str, Any]], best: int, drawn: Collection[str] = ()) -> list[Edge]:
+    """The ends at which the best candidate lies; parameters in `drawn` come from distributions, without ends."""
+    found = []
+    for (name, inner), values in _axes(grid, best).items():
+        place = coordinates(grid[best])[name, inner]
+        if name in drawn or len(values) < LEAST_VALUES or place not in (values[0], values[-1]):
+            continue
+        further = _beyond(values, place)
+        if further is not None and further != place:
+            parameter = "__".join(part for part in (name.removeprefix("model__"), inner) if part)
+            side = "smallest" if place == values[0] else "largest"
+            found.append(Edge(parameter, side, place, further, len(values)))
+    return found
+
+
+def around(grid: Sequence[Mapping[str, Any]], best: int) -> list[dict[str, Any]]:
+    """Candidates of a finer grid around the best one: half a step to both sides on each axis, a whole one at an end.
+
+    Those that the grid has are left out.
+    """
+    axes = {axis: values for axis, values in _axes(grid, best).items() if len(values) > 1}
+    place = coordinates(grid[best])
+    finer = [_finer(values, place[axis]) for axis, values in axes.items()]
+    known = {tuple(coordinates(params).get(axis) for axis in axes) for params in _alike(grid, best)}
+    return [_moved(grid[best], dict(zip(axes, point, strict=True))) for point in product(*finer) if point not in known]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
+
+
+def _alike(grid: Sequence[Mapping[str, Any]], best: int) -> list[Mapping[str, Any]]:
+    """The candidates that differ from the best one in numbers alone."""
+    wanted = _rest(grid[best])
+    return [params for params in grid if _rest(params) == wanted]
+
+
+def _axes(grid: Sequence[Mapping[str, Any]], best: int) -> dict[Axis, list[float]]:
+    """The values of each axis, rising."""
+    places = [coordinates(params) for params in _alike(grid, best)]
+    return {axis: sorted({place[axis] for place in places}) for axis in coordinates(grid[best])}
+
+
+def _rest(params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a candidate is beside its coordinates, to be compared."""
+    axes, found = coordinates(params), []
+    for name, value in params.items():
+        if isinstance(value, Kernel):
+            inner = value.get_params(deep=False).items()
+            value = value.name, [(key, repr(given)) for key, given in inner if (name, key) not in axes]
+        elif (name, "") in axes:
+            value = ""
+        found.append((name, value.tobytes() if isinstance(value, np.ndarray) else repr(value)))
+    return tuple(found)
+
+
+def _beyond(values: Sequence[float], place: float) -> float | None:
+    """The value a step beyond an end, or None where there is none to be had."""
+    inner = values[1] if place == values[0] else values[-2]
+    positive = values[0] > 0
+    further = place * (place / inner) if positive else 2 * place - inner
+    if all(isinstance(value, int | np.integer) for value in values):
+        further = max(1, round(further)) if positive else round(further)
+    elif values[0] >= 0 > further or (values[0] == place == 0):
+        return None  # penalties and widths end at zero
+    return further if math.isfinite(further) and (further != 0 or not positive) else None
+
+
+def _finer(values: Sequence[float], place: float) -> list[float]:
+    """The value itself, and those half a step below and above."""
+    at, found = values.index(place), {place}
+    for step in (-1, 1):
+        if 0 <= at + step < len(values):
+            found.add(_between(place, values[at + step]))
+        elif (further := _beyond(values, place)) is not None:
+            found.add(further)
+    return sorted(found)
+
+
+def _between(a: float, b: float) -> float:
+    middle = math.sqrt(a) * math.sqrt(b) if min(a, b) > 0 else (a + b) / 2
+    return round(middle) if isinstance(a, int | np.integer) and isinstance(b, int | np.integer) else float(middle)
+
+
+def _moved(params: Mapping[str, Any], point: Mapping[Axis, float]) -> dict[str, Any]:
+    """The parameters of a candidate with other numbers."""
+    found = dict(params)
+    for (name, inner), value in point.items():
+        if inner:
+            found[name] = clone(found[name], safe=False).set_params(**{inner: value})
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,125 @@
+"""From an estimator and the parameters of candidates to the work that judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sklearn.base import clone, is_classifier
+from sklearn.pipeline import Pipeline
+
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.inputs import is_lazy
+from bigkernel.search.arrangement import Candidate, arrange
+from bigkernel.search.scoring import Scoring
+from bigkernel.search.shared_sweeps import Work
+from bigkernel.search.splits import partitions
+
+
+@dataclass(eq=False)
+class Prepared:
+    """Candidates with the same transforms: their fitted steps, and the work that judges them."""
+
+    members: list[Candidate]
+    steps: Pipeline | None
+    work: Work
+    X: Any
+    y: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a search is given to fit: rows, targets, and columns of them."""
+
+    X: Any
+    y: Any = None
+    groups: Any = None
+    sample_weight: Any = None
+    sample_domain: Any = None
+
+
+def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]], first: int = 0) -> list[Candidate]:
+    """Candidates with these parameters, numbered from `first` on.
+
+    Raises
+    ------
+    ConfigError
+        A parameter that the estimator has not, or an estimator that is none of ours.
+    """
+    found = []
+    for index, params in enumerate(grid, first):
+        try:
+            model = clone(estimator)
+            model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"param_grid: {error}") from error
+        last = model[-1] if isinstance(model, Pipeline) else model
+        if not isinstance(last, RowsEstimator):
+            raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
+        last.check_parameters()
+        found.append(Candidate(index, dict(params), model, last, last.penalty()))
+    return found
+
+
+def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scoring: Scoring) -> list[Prepared]:
+    """The work of all candidates, those with the same transforms together.
+
+    Raises
+    ------
+    ConfigError
+        A score, or lazy rows, that a candidate does not go with.
+    DataError
+        Rows, targets or folds that cannot be used.
+    """
+    classifier = is_classifier(everyone[0].last)
+    prefixes: dict[str, list[Candidate]] = {}
+    for candidate in everyone:
+        steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
+        key = repr([_described(step) for _, step in steps.steps]) if steps else ""
+        prefixes.setdefault(f"{type(candidate.last).__name__}{candidate.last.exact}{key}", []).append(candidate)
+    prepared: list[Prepared] = []
+    for members in prefixes.values():
+        model = members[0].model
+        steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
+        inner = given.X if steps is None else steps.fit(given.X, given.y).transform(given.X)
+        proto = clone(members[0].last)
+        if any(member.penalty.fit_intercept for member in members):
+            proto.set_params(fit_intercept=True)
+        rows, targets, inputs = proto.training(inner, given.y, given.sample_weight)
+        rows = as_rows(rows, domain=given.sample_domain, group=given.groups)
+        labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
+        labelled = None if labels is None else targets.labelled(labels, 0)
+        if prepared:
+            parts = prepared[0].work.partitions
+        else:
+            parts = partitions(cv, rows, labelled, classifier=classifier, seed=seed)
+        _require_possible(members, inner, scoring)
+        sweeps = [] if proto.exact else arrange(members, rows, targets, parts, scoring=scoring)
+        if scoring.gcv and any(member.choice for member in members):
+            raise ConfigError(
+                "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
+                "or solver='direct'"
+            )
+        prepared.append(Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, given.y))
+    return prepared
+
+
+def _require_possible(members: list[Candidate], X: Any, scoring: Scoring) -> None:
+    """Refuse the exact form of rows that are not in memory, and of statistics that it does not keep."""
+    exact = members[0].last.exact
+    if exact and is_lazy(X):
+        raise ConfigError("estimator: without n_landmarks it is exact and needs its rows in memory")
+    if exact and scoring.gcv:
+        raise ConfigError(
+            "scoring: neg_gcv is read from statistics, which the exact form does not keep; set n_landmarks"
+        )
+
+
+def _described(step: Any) -> Any:
+    """A step of a pipeline as text that is the same for equal steps."""
+    if isinstance(step, str) or not hasattr(step, "get_params"):
+        return step
+    return type(step), sorted(step.get_params().items(), key=str)
