@@ -53,9 +53,9 @@ _OF_TESTS = (
 )
 @click.option(
     "--scoring",
-    type=click.Choice(list(SCORES)),
     metavar="SCORE",
-    help=f"One of {', '.join(SCORES)}; all are to be large  [accuracy for classes, r2 for numbers].",
+    help=f"One of {', '.join(SCORES)}, or of scikit-learn's scorers (roc_auc, f1_macro, ...), which take the values of "
+    "all held-out rows into memory; all are to be large  [accuracy for classes, r2 for numbers].",
 )
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
 @bad_rows_option

@@ -302,11 +302,7 @@ def within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partitio
 
 def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scoring: Scoring) -> bool:
     """Whether a worker has the memory for a sweep of these parts and of its scores."""
-    wanted, executor = settings(), executor_in_force(rows)
-    limit = wanted.memory_limit_bytes
-    if isinstance(executor, Client):
-        workers = executor.scheduler_info(n_workers=-1)["workers"].values()
-        limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
+    wanted, limit = settings(), limit_bytes(rows)
     if isinstance(one, Descents) and any(one.state_bytes(targets, part) > wanted.memory_limit_bytes for part in parts):
         return False
     try:
@@ -317,6 +313,15 @@ def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scori
     except PlanTooLarge:
         return False
     return True
+
+
+def limit_bytes(rows: Rows) -> int:
+    """What a worker may take."""
+    limit, executor = settings().memory_limit_bytes, executor_in_force(rows)
+    if isinstance(executor, Client):
+        workers = executor.scheduler_info(n_workers=-1)["workers"].values()
+        limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
+    return limit
 
 
 def _seed(random_state: Any) -> Any:

@@ -60,7 +60,7 @@ class Judged:
         else:
             inner = one.X.tocsr() if issparse(one.X) else np.asarray(one.X)
             found = refit_each(
-                one.members, inner, work.rows, work.targets, work.partitions, self.scoring, failed
+                one.members, inner, work.rows, work.targets, work.inputs, work.partitions, self.scoring, failed
             )  # fmt: skip
         for candidate, split, tested in found:
             self.tested[candidate.index, split] = tested

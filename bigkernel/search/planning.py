@@ -10,6 +10,7 @@ from bigkernel.search.arrangement import Candidate, Descents, Sweep
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import Partition
+from bigkernel.search.value_sweeps import batches
 from bigkernel.solvers.preconditioners import named
 
 
@@ -96,3 +97,6 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
         if scoring.counts:
             counting = plan_sweep(rows, one.judge(work.targets, part, scoring=scoring))
             yield _Line(f"  scores of its {candidates} candidates", counting.flops, counting.task_bytes)
+        for some, valuing in batches(Sweep(one.members), part, work, scoring) if scoring.scorers else []:
+            said = f"  values of {len(some.candidates)} candidates at held-out rows"
+            yield _Line(said, valuing.flops, valuing.task_bytes)

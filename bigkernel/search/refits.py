@@ -13,7 +13,9 @@ from sklearn.base import clone, is_classifier
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import predicted_values
+from bigkernel.estimators.fit_state import Inputs
 from bigkernel.search.arrangement import Candidate
+from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FAILURES, Failures, Scoring, Tested
 from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.statistics.grid_scores import FLOOR
@@ -27,6 +29,7 @@ def refit_each(
     X: Array,
     rows: Rows,
     targets: Targets,
+    inputs: Inputs,
     parts: Sequence[Partition],
     scoring: Scoring,
     failed: Failures | None = None,
@@ -44,6 +47,13 @@ def refit_each(
         assert chunk.y is not None
         known, fold = targets.labelled(chunk.y, 0), partition.folds.of(chunk)
         weight = chunk.weight
+
+        def judged(model: Any, seen: Any, ids: Array, split: int, y: Array = chunk.y, w: Any = weight) -> Tested:
+            values = predicted_values(model, seen[ids])
+            tested = _test(values, y[ids], targets, w, ids, split)
+            rows_there = TestedRows.of(rows, targets, inputs, ids) if scoring.scorers else None
+            return tested if rows_there is None else replace(tested, scored=rows_there.scored(scoring, values))
+
         for number, split in enumerate(partition.splits):
             test = np.flatnonzero(known & (fold == number))
             used = fold != NOT_USED
@@ -66,11 +76,10 @@ def refit_each(
                 try:
                     model = clone(candidate.last)
                     model.fit(seen[train], shown[train], None if weight is None else weight[train])
-                    tested = _test(model, seen[test], chunk.y[test], targets, weight, test, split)
+                    tested = judged(model, seen, test, split)
                     if scoring.trained:
                         train = np.flatnonzero(used & known & (fold != number))
-                        seen_again = _test(model, seen[train], chunk.y[train], targets, weight, train, split)
-                        tested = replace(tested, trained=seen_again)
+                        tested = replace(tested, trained=judged(model, seen, train, split))
                 except FAILURES as error:
                     if failed is None:
                         raise
@@ -79,8 +88,8 @@ def refit_each(
                 yield candidate, split, tested
 
 
-def _test(model: Any, X: Array, y: Array, targets: Targets, weight: Array | None, test: Array, split: int) -> Tested:
-    values, truth = predicted_values(model, X), np.empty((len(test), targets.width))
+def _test(values: Array, y: Array, targets: Targets, weight: Array | None, test: Array, split: int) -> Tested:
+    truth = np.empty((len(test), targets.width))
     if values.shape != truth.shape:
         raise DataError(
             f"cv: split {split} has rows of {values.shape[1]} of the {truth.shape[1]} classes to train on; take "

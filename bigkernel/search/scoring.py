@@ -6,8 +6,8 @@ log-loss too, which need predictions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Tested:
     allowed : what an error may be at most
     ended : whether the descent came to its end; None: there was none
     trained : the same candidate on the rows that it was trained on, where that is wanted
+    scored : the scores that need the value of f at every row, by label
     """
 
     n: float
@@ -50,11 +51,17 @@ class Tested:
     allowed: float = float("inf")
     ended: bool | None = None
     trained: Tested | None = None
+    scored: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls) -> Tested:
         """Of what could not be fitted."""
         return cls(0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
+
+    def with_scores(self, tested: Mapping[str, float], trained: Mapping[str, float]) -> Tested:
+        """With scores that need values of f, of the tested rows and of those that were trained on."""
+        of_training = None if self.trained is None else replace(self.trained, scored=trained)
+        return replace(self, scored=tested, trained=of_training)
 
     @property
     def is_off(self) -> bool:
@@ -145,15 +152,24 @@ class Scoring:
     ----------
     names : of the scores, by their label in the results
     trained : whether they are wanted of the training rows too
+    scorers : functions (estimator, X, y) by label, of those that need the value of f at every row
+    raises : whether a function that fails ends the search; else its score is NaN
     """
 
     names: Mapping[str, str]
     trained: bool = False
+    scorers: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+    raises: bool = True
 
     @property
     def counts(self) -> bool:
         """Whether one of them counts classes, which takes predictions."""
-        return any(name in OF_CLASSES for name in self.names.values())
+        return any(name in OF_CLASSES and label not in self.scorers for label, name in self.names.items())
+
+    @property
+    def coefficients(self) -> bool:
+        """Whether one of them needs the coefficients of candidates, for another sweep."""
+        return self.counts or bool(self.scorers)
 
     @property
     def loss(self) -> bool:
@@ -167,28 +183,61 @@ class Scoring:
 
     def of(self, label: str, tested: Tested) -> float:
         """The score of a candidate on a fold."""
-        return SCORES[self.names[label]](tested)
+        return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
-def chosen(scoring: Any, *, classifier: bool) -> dict[str, str]:
-    """Names of the wanted scores: {"score": name} for one, {name: name} for several.
+def chosen(scoring: Any, *, classifier: bool, trained: bool = False, raises: bool = True) -> Scoring:
+    """The wanted scores: with the label "score" where there is one, by their names where there are several.
 
     Raises
     ------
     ConfigError
-        A score that is not here, or one of classes asked of numbers.
+        A score that nobody knows, or one that the estimator cannot have.
     """
     if scoring is None:
-        return {"score": "accuracy" if classifier else "r2"}
-    several = not isinstance(scoring, str)
-    if several and not isinstance(scoring, list | tuple | set):
-        raise ConfigError(f"scoring: expected one of {', '.join(SCORES)}, or a list of them, found {scoring!r}")
-    names: Sequence[Any] = list(scoring) if several else [scoring]
-    for name in names:
-        if not isinstance(name, str) or name not in SCORES:
-            raise ConfigError(f"scoring: {name!r} is none of {', '.join(SCORES)}")
-        if name in OF_CLASSES and not classifier:
-            raise ConfigError(f"scoring: {name!r} is a score of classes, and the estimator predicts numbers")
-    if not names:
+        scoring = "accuracy" if classifier else "r2"
+    if isinstance(scoring, str) or callable(scoring):
+        wanted = {"score": scoring}
+    elif isinstance(scoring, Mapping):
+        wanted = dict(scoring)
+    elif isinstance(scoring, list | tuple | set) and all(isinstance(name, str) for name in scoring):
+        wanted = {name: name for name in scoring}
+    else:
+        raise ConfigError(
+            "scoring: expected the name of a score, a function (estimator, X, y), a list of names or a dict of such, "
+            f"found {scoring!r}"
+        )
+    if not wanted:
         raise ConfigError("scoring: expected at least one score, found none")
-    return {name: name for name in names} if several else {"score": names[0]}
+    names, scorers = {}, {}
+    for label, one in wanted.items():
+        names[label] = one if isinstance(one, str) else getattr(one, "__name__", repr(one))
+        if one in OF_CLASSES and not classifier:
+            raise ConfigError(f"scoring: {one!r} is a score of classes, and the estimator predicts numbers")
+        if not isinstance(one, str) or one not in SCORES:
+            scorers[label] = _scorer(one, classifier=classifier)
+    return Scoring(names, trained, scorers, raises)
+
+
+def _scorer(given: Any, *, classifier: bool) -> Callable[..., float]:
+    """A scorer of scikit-learn by name, or a function, that goes with held-out values of f."""
+    from sklearn.metrics import get_scorer  # the command line asks for names of scores
+
+    if not isinstance(given, str) and not callable(given):
+        raise ConfigError(f"scoring: expected the name of a score or a function (estimator, X, y), found {given!r}")
+    try:
+        scorer: Any = get_scorer(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise ConfigError(
+            f"scoring: {given!r} is none of {', '.join(SCORES)}, and none of scikit-learn's scorers"
+        ) from error
+    methods = getattr(scorer, "_response_method", "predict")
+    methods = {methods} if isinstance(methods, str) else set(methods)
+    if methods == {"predict_proba"}:
+        raise ConfigError(
+            f"scoring: {given!r} needs probabilities, and a search judges values of f; take roc_auc, neg_log_loss or "
+            "accuracy, and probability=True for the best model"
+        )
+    if "predict" not in methods and not classifier:
+        raise ConfigError(f"scoring: {given!r} is a score of classes, and the estimator predicts numbers")
+    return scorer  # type: ignore[no-any-return]

@@ -19,11 +19,10 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
-from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing
 from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep, whitening_for
-from bigkernel.estimators.fit_state import Inputs, Problem
+from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
@@ -31,6 +30,7 @@ from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, withi
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.scoring import FAILURES, Failures, Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
+from bigkernel.search.value_sweeps import Training, coefficients, value_scores
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
@@ -44,26 +44,22 @@ from bigkernel.solvers.penalty_grid import (
 )
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, reduced
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 
 
 @dataclass(eq=False)
-class Work:
+class Work(Training):
     """Rows, what they are fitted to, and the sweeps over them.
 
     Attributes
     ----------
-    rows, targets, inputs : as an estimator's own fit has them
     partitions : of the folds
     sweeps : in the order they run
     """
 
-    rows: Rows
-    targets: Targets
-    inputs: Inputs
     partitions: list[Partition]
     sweeps: list[Sweep]
     kept: dict[int, Problem] = field(default_factory=dict)
@@ -115,11 +111,13 @@ class Work:
             return
         found = [solved[id(members)] for members in rest.members]
         counted = self._count(rest, partition, found, scoring) if scoring.counts else {}
+        scored = value_scores(rest, partition, self, found, scoring) if scoring.scorers else {}
         for place, members in enumerate(rest.members):
             for number, candidate in enumerate(members):
                 for fold, split in enumerate(partition.splits):
                     tested = found[place][fold].tested[number]
-                    yield candidate, split, _with_counts(tested, counted, (place, fold, number))
+                    tested = _with_counts(tested, counted, (place, fold, number))
+                    yield candidate, split, tested.with_scores(*scored.get((candidate.index, fold), ({}, {})))
 
     def _solve_all(self, one: Sweep, partition: Partition, scoring: Scoring) -> dict[int, list[Solved]]:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
@@ -198,13 +196,12 @@ class Work:
 
     def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], scoring: Scoring) -> Accumulator:
         """The confusion matrices and losses of all candidates, from a sweep."""
-        wide = max(len(members) for members in one.members) * self.targets.width
-        shape = (len(one.members), partition.folds.count, one.features.width, wide)
-        weights, intercepts = np.zeros(shape), np.zeros((*shape[:2], wide))
-        for place, folds in enumerate(found):
-            for fold, out in enumerate(folds):
-                weights[place, fold, :, : out.weights.shape[1]] = out.weights
-                intercepts[place, fold, : len(out.intercepts)] = out.intercepts
+        places = {
+            candidate.index: (place, number)
+            for place, members in enumerate(one.members)
+            for number, candidate in enumerate(members)
+        }
+        weights, intercepts = coefficients(one, partition, self, found, places)
         judge = one.judge(self.targets, partition, weights, intercepts, scoring=scoring)
         return sweep(partition.attach(self.rows), judge, what="scores").total
 
@@ -219,7 +216,7 @@ class Work:
         pool: ThreadPoolExecutor,
     ) -> list[Solved]:
         """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
-        c, groups, expand = self.targets.width, range(statistic.groups), scoring.counts
+        c, groups, expand = self.targets.width, range(statistic.groups), scoring.coefficients
         by_intercept = {
             flag: [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
             for flag, problem in ((True, swept), (False, swept.of_targets()))
@@ -308,7 +305,7 @@ def _fit_fold(
         )
     ]
     flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
-    return Solved(tested, errors, coordinates.expand(flat) if scoring.counts else flat[:0], intercepts.ravel())
+    return Solved(tested, errors, coordinates.expand(flat) if scoring.coefficients else flat[:0], intercepts.ravel())
 
 
 def _tested(moments: Moments, squares: Array) -> list[Tested]:

@@ -26,7 +26,7 @@ from bigkernel.search.judging import Judged
 from bigkernel.search.planning import SearchPlan, planned
 from bigkernel.search.preparation import Given, Prepared, candidates_of, prepare
 from bigkernel.search.results import choose, warn_of_errors
-from bigkernel.search.scoring import Scoring, chosen
+from bigkernel.search.scoring import chosen
 
 
 class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
@@ -48,11 +48,15 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         are folded; in semi-supervised learning unlabelled ones shape the basis of every fold, as the tested ones do
         without their labels.
         Landmarks are drawn once, from all rows, the tested ones included.
-    scoring : str, list of str or None
+    scoring : str, function, list of str, dict or None
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes: of their
         one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f cut to [0.001, 1] and divided by
         their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv": generalised
-        cross-validation of the rows that were trained on. Scores are weighted where rows are.
+        cross-validation of the rows that were trained on. Other names are those of scikit-learn's scorers; these and
+        functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several where memory
+        does not hold the values of all candidates (`PlanTooLarge` where it does not hold those of one). A function is
+        shown a model that knows the tested rows alone, and X only where rows are in memory. A dict gives scores names.
+        Scores are weighted where rows are, those of functions if they take `sample_weight`.
     refit : bool or str
         Whether `best_estimator_` is made (no sweep, where its moments were kept; by "cg" from where its folds have
         ended), and by which of several scores.
@@ -153,7 +157,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
             raise ConfigError(f"refit: expected True, False or the name of a score, found {self.refit!r}")
         if self.error_score != "raise" and (isinstance(self.error_score, str) or not np.isscalar(self.error_score)):
             raise ConfigError(f"error_score: expected 'raise' or a number, found {self.error_score!r}")
-        self._scoring = Scoring(chosen(self.scoring, classifier=classifier), bool(self.return_train_score))
+        trained, raises = bool(self.return_train_score), self.error_score == "raise"
+        self._scoring = chosen(self.scoring, classifier=classifier, trained=trained, raises=raises)
         named, names = self.refit if isinstance(self.refit, str) else None, self._scoring.names
         if self.refit and "score" not in names and named not in names:
             raise ConfigError(
@@ -212,7 +217,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     def _tell(self, everyone: list[Candidate], prepared: Prepared, judged: Judged, X: Any) -> None:
         """Set the fitted attributes, but those of the best model."""
-        self.multimetric_ = not isinstance(self.scoring, str | type(None))
+        self.multimetric_ = "score" not in self._scoring.names
         self.cv_results_ = judged.table(everyone)
         warn_of_errors(self.cv_results_, everyone, judged.tested)
         names, inputs = dict(self._scoring.names), prepared.work.inputs

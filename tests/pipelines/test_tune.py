@@ -28,6 +28,7 @@ from pipelines.shared.digit_corpora import Digits, bundled
 from pipelines.tune import command as tune
 from pipelines.tune import page as tune_page
 
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 SMALL = [
     *("--rows", "2400", "--landmarks", "60", "--final-landmarks", "90"),
     *("--sigma", "0.3:0.6:3", "--alpha", "1e-3,0.1"),

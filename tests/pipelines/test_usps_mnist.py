@@ -31,6 +31,7 @@ from pipelines.usps_mnist import fits as usps_mnist_fits
 from pipelines.usps_mnist import page as usps_mnist_page
 from pipelines.usps_mnist.fits import HALVES, KMEANS, UNIFORM, Draws, Fit, Pair, Setting
 
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 N_SOURCE, N_TARGET = 150, 170
 GAMMA = 1 / (2 * 0.31**2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from bigkernel import (
     Standardizer,
     SweepSearchCV,
 )
-from bigkernel.errors import BigKernelError, ConfigError, DataError
+from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 from bigkernel.monitor.events import SweepStarted
 from bigkernel.monitor.scope import observe
 from bigkernel.streaming.folds import HashFolds
@@ -134,7 +135,9 @@ def test_landmarks_of_other_features():
 # ---------------------------------------------------------------- scores
 
 
-@pytest.mark.parametrize("scoring", ["mse", "roc_auc", ["r2", "mse"], "", [], {"r2": "r2"}, len, 3, [["r2"]], [None]])
+@pytest.mark.parametrize(
+    "scoring", ["mse", "roc_auc", ["r2", "mse"], "", [], {}, {"a": "mse"}, {"a": 3}, 3, [["r2"]], [None]]
+)
 def test_scores_that_are_unknown(scoring):
     assert refuse(ConfigError, "scoring: ", scoring=scoring)
 
@@ -142,6 +145,17 @@ def test_scores_that_are_unknown(scoring):
 @pytest.mark.parametrize("score", ["accuracy", "balanced_accuracy", "neg_log_loss"])
 def test_scores_of_classes_asked_of_numbers(score):
     assert refuse(ConfigError, f"scoring: '{score}' is a score of classes", scoring=score)
+
+
+def test_scores_that_cannot_be_had_of_values():
+    for score in ("neg_brier_score", "roc_auc_ovr"):
+        assert refuse(ConfigError, f"scoring: '{score}' needs probabilities.*", CLASSIFIER, scoring=score, y=LABELS)
+    for scorer in (len, lambda model, X, y: "good", lambda model, X, y: model.predict(X[:3]).sum()):
+        assert refuse(DataError, "scoring: .* cannot be had of a fold: ", scoring=scorer, swept=True)
+    with dask.config.set({"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}):
+        many = da.zeros((4 * 10**6, 3), chunks=(10**5, 3)), da.zeros(4 * 10**6, chunks=10**5)
+        said = "scoring: score need the values of a candidate at all held-out rows at once.*hold fewer rows out"
+        assert refuse(PlanTooLarge, said, X=many[0], y=many[1], scoring="neg_max_error")
 
 
 @pytest.mark.parametrize("refit", [True, "accuracy", "score"])

@@ -1,0 +1,131 @@
+"""Scores that need every held-out prediction: scikit-learn's scorers and functions, against GridSearchCV's."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from peers import STEPS, digest, peer
+from sklearn.metrics import f1_score, make_scorer, roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Laplacian,
+    Rescaler,
+    Ridge,
+    SSSLClassifier,
+    SweepSearchCV,
+    executing,
+)
+from bigkernel.config import settings
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.monitor.scope import observe
+from bigkernel.search import value_sweeps
+
+rng = np.random.default_rng(1950)
+N = 150
+X = rng.normal(size=(N, 3))
+Z = X[:12] + 0.03
+Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] * X[:, 2]]) + 0.2 * rng.normal(size=(N, 2))
+LABELS = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 0] + 0.5 * rng.normal(size=N), [-0.4, 0.5])]
+TWO = np.where(X[:, 0] + 0.7 * rng.normal(size=N) > 0, "yes", "no")
+SPLITS = list(StratifiedKFold(3, shuffle=True, random_state=0).split(X, LABELS))
+GRID = {"alpha": [1e-2, 1.0], "kernel": [Gaussian(0.8), Gaussian(1.6), Laplacian(0.4)]}
+LINEAR = {"alpha": [1e-2, 10.0], "fit_intercept": [True, False]}
+CLASSIFIER = KernelRidgeClassifier(landmarks=Z)
+OF_NUMBERS = {
+    "worst": "neg_max_error",
+    "median": "neg_median_absolute_error",
+    "r2": "r2",
+    "near": lambda model, X, y: float(np.mean(np.abs(model.predict(X) - y) < 0.1 * np.abs(X).max())),
+}
+OF_TWO = {"auc": "roc_auc", "f1": make_scorer(f1_score, pos_label="yes"), "accuracy": "accuracy"}
+OF_CLASSES = ["f1_macro", "matthews_corrcoef", "accuracy", "jaccard_weighted"]
+
+
+@pytest.mark.parametrize(
+    "model, grid, y, scoring, atol",
+    [
+        (KernelRidge(landmarks=Z, fit_intercept=True), GRID, Y[:, 0] + 9, OF_NUMBERS, 1e-9),
+        (KernelRidge(), {"kernel": [Gaussian(0.8)], "alpha": [0.1, 1.0]}, Y[:, 0], OF_NUMBERS, 1e-12),
+        (Ridge(), LINEAR, Y[:, 0] + 9, OF_NUMBERS, 1e-9),
+        (KernelRidge(landmarks=Z), GRID, Y, ["neg_mean_absolute_error", "explained_variance"], 1e-9),
+        (KernelRidge(landmarks=Z, solver="cg", tol=1e-13, max_iter=90), GRID, Y[:, 1], ["neg_max_error"], 1e-6),
+        (make_pipeline(Rescaler(2.0), Ridge()), {"ridge__alpha": [1.0, 9.0]}, Y[:, 0], "neg_max_error", 1e-9),
+        (CLASSIFIER, GRID, TWO, OF_TWO, 1e-12),
+        (CLASSIFIER, GRID, LABELS, OF_CLASSES, 1e-12),
+        (KernelRidgeClassifier(Gaussian(0.8)), {"alpha": [0.1, 1.0]}, LABELS, OF_CLASSES, 1e-12),
+    ],
+    ids=["landmarks", "exact", "linear", "targets", "cg", "pipeline", "two", "classes", "exact classes"],
+)
+def test_scores_are_those_of_the_peer_on_tested_and_trained_rows(model, grid, y, scoring, atol):
+    options = {"cv": SPLITS, "scoring": scoring, "refit": False, "return_train_score": True}
+    with dask.config.set(STEPS):
+        ours = SweepSearchCV(model, grid, **options).fit(X, y).cv_results_
+    theirs = peer(model, grid, X, y, **options).cv_results_
+    names = [name for name in theirs if name.startswith("split")]
+    assert len(names) == 6 * (1 if isinstance(scoring, str) else len(scoring))
+    for name in names:
+        assert_allclose(ours[name], theirs[name], rtol=0, atol=atol, err_msg=name)
+
+
+def test_weights_of_rows_are_handed_to_scorers():
+    weight = rng.uniform(0.1, 3, N)
+    model = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z)
+    found = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=SPLITS, scoring="roc_auc").fit(X, TWO, sample_weight=weight)
+    for i, alpha in enumerate([0.1, 1.0]):
+        for j, (train, test) in enumerate(SPLITS):
+            fit = KernelRidgeClassifier(Gaussian(0.9), alpha, landmarks=Z).fit(X[train], TWO[train], weight[train])
+            wanted = roc_auc_score(TWO[test], fit.decision_function(X[test]), sample_weight=weight[test])
+            assert abs(found.cv_results_[f"split{j}_test_score"][i] - wanted) < 1e-12
+    assert found.best_estimator_.alpha == found.best_params_["alpha"]
+
+
+def test_semi_supervised_models_are_judged_on_labelled_rows_of_a_fold():
+    y = np.where(np.arange(N) % 3 == 0, "", LABELS)
+    codes = np.array([{"": -1, "ape": 0, "bee": 1, "cat": 2}[label] for label in y])
+    model = SSSLClassifier(Gaussian(0.9), landmarks=Z, n_components=6)
+    fold = np.where(codes >= 0, np.arange(N) // 2 % 3, -1)
+    found = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=fold, scoring=["f1_macro", "accuracy"], refit="f1_macro")
+    found.fit(X, codes)
+    for j in range(3):
+        hidden = np.where(fold == j, -1, codes)
+        for i, alpha in enumerate([0.1, 1.0]):
+            guess = model.set_params(alpha=alpha).fit(X, hidden).predict(X[fold == j])
+            for label, wanted in (
+                ("f1_macro", f1_score(codes[fold == j], guess, average="macro")),
+                ("accuracy", np.mean(codes[fold == j] == guess)),
+            ):
+                assert abs(found.cv_results_[f"split{j}_test_{label}"][i] - wanted) < 1e-12
+
+
+@pytest.mark.cluster
+def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(client, monkeypatch):
+    started, digests = [], []
+    lazy = da.from_array(X.astype("f4"), chunks=(40, 3)), da.from_array(TWO == "yes", chunks=40)
+
+    def search(rows=lazy):
+        made = SweepSearchCV(CLASSIFIER, GRID, cv=np.arange(N) % 3, scoring=["roc_auc", "f1"], refit=False)
+        return digest(made.fit(*rows))
+
+    with observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None):
+        digests.append(search())
+    assert started == ["tune", "values"] * 2  # one for each kind of kernel
+    for executor, steps in (("serial", {}), ("threads", STEPS), (client, STEPS)):
+        with dask.config.set(steps), executing(executor):
+            digests.append(search())
+    assert digests[0] == digests[1]
+    assert digests[2] == digests[3]
+    started.clear()
+    monkeypatch.setattr(value_sweeps, "limit_bytes", lambda rows: settings().worker_base_bytes + 600_000)
+    with (
+        observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None),
+    ):
+        assert search() == digests[0]
+    assert started.count("values") > 2
