@@ -57,6 +57,14 @@ _OF_TESTS = (
     help=f"One of {', '.join(SCORES)}, or of scikit-learn's scorers (roc_auc, f1_macro, ...), which take the values of "
     "all held-out rows into memory; all are to be large  [accuracy for classes, r2 for numbers].",
 )
+@click.option("--n-iter", type=click.IntRange(1), help="So many candidates of the grid, drawn at random by --seed.")
+@click.option(
+    "--refine",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Rounds of a finer grid around the best so far: half steps to both sides, a whole one at an end of the grid.",
+)
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
 @bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
@@ -70,9 +78,7 @@ _OF_TESTS = (
 @json_option
 def tune(
     corpus: str,
-    folds: str,
     scoring: str | None,
-    one_standard_error: bool,
     on_bad_rows: str,
     out: str,
     run: str | None,
@@ -99,23 +105,14 @@ def tune(
     In --out: results.csv (a line a candidate), results.json, score.png (with
     bigkernel[plots]), report.html, and best.model, which predict and score take.
     """
-    from bigkernel.cli.describe import build_grid, chosen_rows
+    from bigkernel.cli.describe import chosen_rows
     from bigkernel.monitor.events import Figures
     from bigkernel.monitor.scope import emit
-    from bigkernel.search.sweep_search import SweepSearchCV
     from bigkernel.storage.corpus import open_corpus
 
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
-    estimator, grid = build_grid(opened, options)
-    search = SweepSearchCV(
-        estimator,
-        grid,
-        cv=_cv(folds),
-        scoring=scoring,
-        one_standard_error=one_standard_error,
-        random_state=options["seed"],
-    )
+    search = _search_of(opened, scoring, options)
     if dry_run:
         _show_plan(search, rows, corpus, where, as_json=as_json)
         return
@@ -142,6 +139,17 @@ def tune(
     if not as_json:
         _print_best(records, label)
     show(figures, as_json=as_json, title=f"tuned on {corpus}")
+
+
+def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> SweepSearchCV:
+    """The search that the options ask for."""
+    from bigkernel.cli.describe import build_grid
+    from bigkernel.search.sweep_search import SweepSearchCV
+
+    names = ("n_iter", "refine", "one_standard_error")
+    manners, cv = {name: options.pop(name) for name in names}, _cv(options.pop("folds"))
+    estimator, grid = build_grid(corpus, options)
+    return SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, random_state=options["seed"], **manners)
 
 
 def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -321,23 +329,35 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     except ImportError:
         return None
     cells: dict[tuple[float, float], tuple[float, float, bool]] = {}
-    results = search.cv_results_
+    results, places = search.cv_results_, []
     off = doubtful(results)
     for i, params in enumerate(results["params"]):
         kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
         alpha = next(value for name, value in params.items() if name.endswith("alpha"))
         width = 0.0 if kernel is None else float(np.mean(next(iter(kernel.get_params().values()))))
         found = float(results["mean_test_score"][i]), float(results["sem_test_score"][i]), bool(off[i])
-        place = width, float(alpha)
-        cells[place] = max(cells.get(place, (-np.inf, 0.0, False)), found)  # over components
+        places.append((width, float(alpha)))
+        cells[places[-1]] = max(cells.get(places[-1], (-np.inf, 0.0, False)), found)  # over components
     widths, alphas = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
     if len(widths) < 2 or len(alphas) < 2:
         return None
-    mean, error, inexact = np.array([[cells[width, alpha] for alpha in alphas] for width in widths]).transpose(2, 0, 1)
+    missing = (np.nan, np.nan, False)
+    table = np.array([[cells.get((width, alpha), missing) for alpha in alphas] for width in widths], float)
+    mean, error, inexact = table.transpose(2, 0, 1)
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
+    chosen = places[search.best_index_]
+    picture = score_map(
+        mean,
+        error,
+        widths,
+        alphas,
+        label=label,
+        width_name=next(iter(first.get_params())),
+        inexact=inexact > 0,
+        said="conjugate gradients have not ended" if "converged" in results else INEXACT,
+        chosen=(widths.index(chosen[0]), alphas.index(chosen[1])),
+        edges=[str(edge) for edge in search.edges_],
+    )
     path = target / "score.png"
-    name = next(iter(first.get_params()))
-    said = "conjugate gradients have not ended" if "converged" in results else INEXACT
-    picture = score_map(mean, error, widths, alphas, label=label, width_name=name, inexact=inexact > 0, said=said)
     path.write_bytes(picture)
     return os.fspath(path)

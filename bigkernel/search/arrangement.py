@@ -193,12 +193,18 @@ class Descents(Sweep):
 
 
 def arrange(
-    members: list[Candidate], rows: Rows, targets: Targets, parts: list[Partition], *, scoring: Scoring
+    members: list[Candidate],
+    rows: Rows,
+    targets: Targets,
+    parts: list[Partition],
+    *,
+    scoring: Scoring,
+    drawn: dict[Any, Any] | None = None,
 ) -> list[Sweep]:
     """Sweeps that serve all members, as few as memory allows; and those of their scores."""
     sweeps: list[Sweep] = []
     _choose_solvers(members, rows, targets, parts)
-    for group in _share_landmarks(members, rows):
+    for group in _share_landmarks(members, rows, {} if drawn is None else drawn):
         sweeps += _descents([candidate for candidate in group if candidate.choice])
         group = [candidate for candidate in group if not candidate.choice]
         if not group:
@@ -255,8 +261,8 @@ def _descents(members: list[Candidate]) -> list[Sweep]:
     return found
 
 
-def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
-    """Candidates grouped by their landmarks, which are drawn once a group; each is given its basis."""
+def _share_landmarks(members: list[Candidate], rows: Rows, drawn: dict[Any, Any]) -> list[list[Candidate]]:
+    """Candidates grouped by their landmarks, drawn once a group or found in `drawn`; each is given its basis."""
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
         last = candidate.last
@@ -268,10 +274,12 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
             raise ConfigError(f"landmarks={last.landmarks!r}: random features share no sweep; search with 'uniform'")
         kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
-    for group in groups.values():
+    for name, group in groups.items():
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
-        lead = group[0].basis = group[0].last.basis(rows)
+        known = {"like": drawn[name]} if isinstance(drawn.get(name), LandmarkBasis) else {}
+        lead = group[0].basis = group[0].last.basis(rows, **known)
+        drawn[name] = lead
         bases: dict[Any, Any] = {}
         direct = [one.last for one in group if not one.choice]
         whitens = {_columns_of(last) for last in direct if last.has_witness and last.whitens}

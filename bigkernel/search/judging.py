@@ -77,7 +77,7 @@ class Judged:
         print(f"[CV {split + 1}/{self.splits}] END {words}", flush=True)
 
     def table(self, everyone: Sequence[Candidate]) -> dict[str, Any]:
-        """`cv_results_`, with a warning of what failed.
+        """`cv_results_`.
 
         Raises
         ------
@@ -88,15 +88,17 @@ class Judged:
         if self.failed and not self.tested:
             first = next(iter(self.failed.values()))
             raise DataError(f"all {total} fits failed, the first because of {type(first).__name__}: {first}") from first
-        results = table(
-            everyone, self.tested, self.seconds, self.scoring, self.splits, None if raises else float(self.error_score)
+        filled = None if raises else float(self.error_score)
+        return table(everyone, self.tested, self.seconds, self.scoring, self.splits, filled)
+
+    def warn_of_failures(self, total: int) -> None:
+        """Say which of so many fits failed."""
+        if not self.failed:
+            return
+        kinds = {f"{type(error).__name__}: {error}" for error in self.failed.values()}
+        warnings.warn(
+            f"{len(self.failed)} of {total} fits failed, and their scores are {self.error_score}: "
+            + "; ".join(sorted(kinds)),
+            FitFailedWarning,
+            stacklevel=6,
         )
-        if self.failed:
-            kinds = {f"{type(error).__name__}: {error}" for error in self.failed.values()}
-            warnings.warn(
-                f"{len(self.failed)} of {total} fits failed, and their scores are {self.error_score}: "
-                + "; ".join(sorted(kinds)),
-                FitFailedWarning,
-                stacklevel=6,
-            )
-        return results

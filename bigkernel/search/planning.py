@@ -38,6 +38,19 @@ class SearchPlan:
     count: int
     driver_bytes: int = 0
 
+    def with_more(self, more: SearchPlan) -> SearchPlan:
+        """Of these candidates and then of others."""
+        return SearchPlan(
+            candidates=self.candidates + more.candidates,
+            splits=self.splits,
+            sweeps=self.sweeps + more.sweeps,
+            refits=self.refits + more.refits,
+            flops=self.flops + more.flops,
+            task_bytes=max(self.task_bytes, more.task_bytes),
+            count=self.count + more.count,
+            driver_bytes=max(self.driver_bytes, more.driver_bytes),
+        )
+
     def __str__(self) -> str:
         lines = [f"{self.candidates} candidates, {self.splits} splits: {self.count} sweeps, {self.refits} fits"]
         return "\n".join(lines + [f"  {line}" for line in self.sweeps])

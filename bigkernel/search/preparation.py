@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sklearn.base import clone, is_classifier
@@ -28,6 +28,7 @@ class Prepared:
     work: Work
     X: Any
     y: Any
+    key: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +65,20 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]], first: int 
     return found
 
 
-def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scoring: Scoring) -> list[Prepared]:
+def prepare(
+    everyone: list[Candidate],
+    given: Given,
+    *,
+    cv: Any,
+    seed: int,
+    scoring: Scoring,
+    before: Sequence[Prepared] = (),
+    drawn: dict[Any, Any] | None = None,
+) -> list[Prepared]:
     """The work of all candidates, those with the same transforms together.
+
+    Rows and folds are those of `before`, where there are candidates with the same transforms; landmarks too, which
+    `drawn` gathers.
 
     Raises
     ------
@@ -81,7 +94,18 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
         key = repr([_described(step) for _, step in steps.steps]) if steps else ""
         prefixes.setdefault(f"{type(candidate.last).__name__}{candidate.last.exact}{key}", []).append(candidate)
     prepared: list[Prepared] = []
-    for members in prefixes.values():
+    drawn = {} if drawn is None else drawn
+    for key, members in prefixes.items():
+        places = drawn.setdefault(key, {})
+        known = next((one for one in before if one.key == key), None)
+        if known is not None:
+            work = known.work
+            rows, targets, inputs, parts = work.rows, work.targets, work.inputs, work.partitions
+            sweeps = (
+                [] if members[0].last.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
+            )
+            prepared.append(replace(known, members=members, work=Work(rows, targets, inputs, parts, sweeps)))
+            continue
         model = members[0].model
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
         inner = given.X if steps is None else steps.fit(given.X, given.y).transform(given.X)
@@ -97,13 +121,13 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scor
         else:
             parts = partitions(cv, rows, labelled, classifier=classifier, seed=seed)
         _require_possible(members, inner, scoring)
-        sweeps = [] if proto.exact else arrange(members, rows, targets, parts, scoring=scoring)
+        sweeps = [] if proto.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
         if scoring.gcv and any(member.choice for member in members):
             raise ConfigError(
                 "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
                 "or solver='direct'"
             )
-        prepared.append(Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, given.y))
+        prepared.append(Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, given.y, key))
     return prepared
 
 

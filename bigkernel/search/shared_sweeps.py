@@ -262,6 +262,13 @@ class Work(Training):
             joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
         self.kept[id(members)] = replace(problem, statistics=joined)
 
+    def forget_all_but(self, best: int) -> None:
+        """Let go of what a refit of other candidates than this one would begin with."""
+        lists = [members for one in self.sweeps for members in one.members]
+        theirs = {id(members) for members in lists if any(candidate.index == best for candidate in members)}
+        self.kept = {key: problem for key, problem in self.kept.items() if key in theirs}
+        self.starts = {index: start for index, start in self.starts.items() if index == best}
+
     def fit(self, candidate: Candidate) -> None:
         """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from sweeps."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
-from sklearn.model_selection import ParameterGrid
+from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.pipeline import Pipeline
 
 from bigkernel.errors import BestAtEdge, ConfigError
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, part_of_job
 from bigkernel.search.arrangement import Candidate
-from bigkernel.search.axes import edges
+from bigkernel.search.axes import around, edges
 from bigkernel.search.best_model import BestModel
 from bigkernel.search.judging import Judged
 from bigkernel.search.planning import SearchPlan, planned
@@ -73,6 +74,13 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         known to be wrong before the first sweep is refused all the same.
     verbose : int
         1: the plan is printed; 2: every candidate and split as it ends; 3: with its score.
+    n_iter : int or None
+        So many candidates are drawn at random, by `random_state`, as in RandomizedSearchCV: `param_grid` may then hold
+        distributions (of scipy.stats) beside lists. Kernels that are drawn share sweeps as those of a grid do.
+    refine : int, default 0
+        Further rounds, each of a finer grid around the best candidate so far: half a step of the grid to both sides on
+        each axis, a whole step where the best lies at an end. A round has at most 3^axes − 1 candidates, in sweeps of
+        their own; landmarks and folds stay. Sizes (n_landmarks) and what is no number stay as they are in the best.
 
     Attributes
     ----------
@@ -112,6 +120,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         return_train_score: bool = False,
         error_score: Any = "raise",
         verbose: int = 0,
+        n_iter: int | None = None,
+        refine: int = 0,
     ) -> None:
         self.estimator = estimator
         self.param_grid = param_grid
@@ -123,6 +133,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.return_train_score = return_train_score
         self.error_score = error_score
         self.verbose = verbose
+        self.n_iter = n_iter
+        self.refine = refine
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
@@ -134,20 +146,33 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         return self._plan(self._prepare(candidates_of(self.estimator, self._grid()), given))
 
     def _grid(self) -> list[dict[str, Any]]:
+        for name, value, least in (("n_iter", self.n_iter, 1), ("refine", self.refine, 0)):
+            count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+            if not count and not (value is None and name == "n_iter"):
+                raise ConfigError(f"{name}: expected a whole number of at least {least}, found {value!r}")
         try:
-            grid = list(ParameterGrid(self.param_grid))
+            if self.n_iter is None:
+                grid = list(ParameterGrid(self.param_grid))
+            else:
+                grid = list(ParameterSampler(self.param_grid, int(self.n_iter), random_state=int(self.random_state)))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"param_grid: {error}") from error
+            drawn = "; distributions are drawn from with n_iter" if self.n_iter is None and self._drawn() else ""
+            raise ConfigError(f"param_grid: {error}{drawn}") from error
         if not grid:
             raise ConfigError("param_grid: it has no candidate")
         return grid
 
-    def _prepare(self, everyone: list[Candidate], given: Given) -> list[Prepared]:
+    def _drawn(self) -> set[str]:
+        """The parameters that are given by distributions."""
+        grids = [self.param_grid] if isinstance(self.param_grid, Mapping) else list(self.param_grid)
+        return {name for grid in grids for name, values in grid.items() if hasattr(values, "rvs")}
+
+    def _prepare(self, everyone: list[Candidate], given: Given, **known: Any) -> list[Prepared]:
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: it holds classifiers and regressors, which no score compares")
         self._check(classifier=classifier)
-        return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
+        return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring, **known)
 
     def _check(self, *, classifier: bool) -> None:
         """Refuse settings that are none, and note the scores."""
@@ -159,6 +184,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
             raise ConfigError(f"error_score: expected 'raise' or a number, found {self.error_score!r}")
         trained, raises = bool(self.return_train_score), self.error_score == "raise"
         self._scoring = chosen(self.scoring, classifier=classifier, trained=trained, raises=raises)
+        several = "score" not in self._scoring.names
+        if self.refine and several and not isinstance(self.refit, str):
+            raise ConfigError("refine: with several scores refit must name the one around whose best to go on")
         named, names = self.refit if isinstance(self.refit, str) else None, self._scoring.names
         if self.refit and "score" not in names and named not in names:
             raise ConfigError(
@@ -198,15 +226,27 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _search(self, given: Given) -> None:
-        everyone = candidates_of(self.estimator, self._grid())
-        prepared = self._prepare(everyone, given)
+        everyone, drawn = candidates_of(self.estimator, self._grid()), {}  # type: ignore[var-annotated]
+        prepared = self._prepare(everyone, given, drawn=drawn)
         self.plan_ = self._plan(prepared)
-        emit(Note(str(self.plan_)))
         self.n_splits_ = self.plan_.splits
         judged = Judged(self._scoring, self.n_splits_, self.error_score, int(self.verbose))
-        judged.announce(self.plan_)
-        for one in prepared:
-            judged.judge(one)
+        self._judge(prepared, judged)
+        for _ in range(self.refine):
+            best = choose(judged.table(everyone), self._label(), everyone, one_standard_error=False)
+            finer = around([candidate.params for candidate in everyone], best)
+            if not finer:
+                break
+            for one in prepared:
+                one.work.forget_all_but(best)
+            more = self._prepare(
+                candidates_of(self.estimator, finer, len(everyone)), given, before=prepared, drawn=drawn
+            )
+            self.plan_ = self.plan_.with_more(self._plan(more))
+            self._judge(more, judged)
+            prepared += more
+            everyone += [candidate for one in more for candidate in one.members]
+            everyone.sort(key=lambda candidate: candidate.index)
         self._tell(everyone, prepared[0], judged, given.X)
         if self.refit:
             begun = time.perf_counter()
@@ -215,10 +255,23 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
             self.refit_time_ = time.perf_counter() - begun
 
+    def _judge(self, prepared: list[Prepared], judged: Judged) -> None:
+        """Judge the candidates of a round."""
+        plan = self._plan(prepared)
+        emit(Note(str(plan)))
+        judged.announce(plan)
+        for one in prepared:
+            judged.judge(one)
+
+    def _label(self) -> str:
+        """Of the score that chooses."""
+        return "score" if "score" in self._scoring.names else str(self.refit)
+
     def _tell(self, everyone: list[Candidate], prepared: Prepared, judged: Judged, X: Any) -> None:
         """Set the fitted attributes, but those of the best model."""
         self.multimetric_ = "score" not in self._scoring.names
         self.cv_results_ = judged.table(everyone)
+        judged.warn_of_failures(len(everyone) * self.n_splits_)
         warn_of_errors(self.cv_results_, everyone, judged.tested)
         names, inputs = dict(self._scoring.names), prepared.work.inputs
         self.scorer_ = names if self.multimetric_ else names["score"]
@@ -226,7 +279,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         if inputs.classes is not None:
             self.classes_ = inputs.classes
         if self.refit or not self.multimetric_:
-            label = "score" if "score" in names else str(self.refit)
+            label = self._label()
             best = choose(self.cv_results_, label, everyone, one_standard_error=self.one_standard_error)
             self.best_index_, self.best_params_ = best, everyone[best].params
             self.best_score_ = float(self.cv_results_[f"mean_test_{label}"][best])
@@ -235,7 +288,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     def _find_edges(self, best: int) -> None:
         """Note the ends of the grid at which the best score lies, with a warning."""
-        self.edges_ = edges(self.cv_results_["params"], best)
+        self.edges_ = edges(self.cv_results_["params"], best, self._drawn())
         if self.edges_:
             told = "; ".join(map(str, self.edges_))
             warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdge, stacklevel=5)

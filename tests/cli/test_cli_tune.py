@@ -3,6 +3,7 @@
 import csv
 import json
 
+import matplotlib.image
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -21,7 +22,7 @@ pytestmark = [
 ]
 
 
-def expected(path):
+def expected(path, **settings):
     """The search itself, on the corpus."""
     from sklearn.pipeline import make_pipeline
 
@@ -32,7 +33,7 @@ def expected(path):
         "kernelridgeclassifier__alpha": [1e-4, 0.1, 1.0],
         "kernelridgeclassifier__kernel": [Gaussian(float(s)) for s in np.geomspace(0.3, 1.2, 3)],
     }
-    return SweepSearchCV(model, grid, cv=4).fit(open_corpus(path))
+    return SweepSearchCV(model, grid, cv=4, **settings).fit(open_corpus(path))
 
 
 def test_a_dry_run_says_what_it_takes_and_writes_nothing(run, work):  # noqa: F811
@@ -116,3 +117,13 @@ def test_a_penalty_may_be_left_to_gcv(run, work):  # noqa: F811
     assert fitted["alpha"] == model.alpha_ > 0
     assert model.alpha == "gcv"
     assert "number or gcv" in run("fit", "digits.corpus", "n", "--alpha", "best", code=2).stderr
+
+
+def test_candidates_at_random_and_finer_grids_by_a_score_of_scikit_learn(run, work):  # noqa: F811
+    options = ["--folds", "4", "--n-iter", "5", "--refine", "1", "--scoring", "f1_macro"]
+    shown = json.loads(run("tune", "digits.corpus", *GRID, *options, "--out", "t", "--json").stdout)
+    search = expected("digits.corpus", n_iter=5, refine=1, scoring="f1_macro")
+    assert shown["candidates"] == len(search.cv_results_["params"]) > 5
+    assert shown["f1_macro"] == pytest.approx(search.best_score_)
+    picture = matplotlib.image.imread(work / "t" / "score.png")
+    assert picture.shape[1] == 1440

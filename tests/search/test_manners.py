@@ -46,6 +46,7 @@ def test_parameters_are_kept_as_given_and_cloned():
     assert params == {
         "estimator": MODEL, "param_grid": GRID, "cv": 3, "scoring": "r2", "refit": False, "one_standard_error": True,
         "random_state": 4, "return_train_score": False, "error_score": "raise", "verbose": 0,
+        "n_iter": None, "refine": 0,
     }  # fmt: skip
     assert search.get_params()["estimator__kernel__sigma"] == 1.2
     again = clone(search.fit(X, y))
