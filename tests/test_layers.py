@@ -28,7 +28,7 @@ THIRD_PARTY = {
     "kernels": "numpy scipy sklearn threadpoolctl",  # sklearn: where one of its kernels is asked for by name
     "statistics": "numpy",
     "solvers": "numpy scipy threadpoolctl",
-    "storage": "numpy psutil zarr",
+    "storage": "numpy psutil scipy zarr",  # scipy: sparse rows are its csr_array
     "monitor": "bokeh distributed jinja2 markupsafe numpy prometheus_client rich tornado",
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
     "images": "numpy scipy",

@@ -20,17 +20,9 @@ from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.config import Settings
-from bigkernel.engine.sources import (
-    Changeable,
-    DaskSource,
-    NumpySource,
-    Source,
-    SparseSource,
-    ZarrSource,
-    source_of,
-    state_of,
-    window,
-)
+from bigkernel.engine.make_sources import source_of, window
+from bigkernel.engine.sources import Changeable, DaskSource, NumpySource, Source, ZarrSource, row_bytes, state_of
+from bigkernel.engine.sparse_sources import CsrSource, SparseSource, dense, suited_maps
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import COLUMNS, Corpus
@@ -88,6 +80,16 @@ class Rows:
         """True where the rows are in this process already, so that no cluster helps."""
         return isinstance(self.x, NumpySource | SparseSource)
 
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row as it is read, on average; of sparse rows those of what they store."""
+        return row_bytes(self.x)
+
+    @property
+    def suited(self) -> Rows:
+        """The same rows, whose maps see sparse rows as these are."""
+        return replace(self, row_maps=suited_maps(self.x, self.row_maps))
+
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""
         row_map.width(self.shape[1])  # refuses rows that it cannot take
@@ -143,7 +145,7 @@ class Rows:
     def stored(self) -> tuple[ZarrSource, ...]:
         """The zarr arrays that the rows and columns are made of, which every task opens itself."""
         origins = (source.origin for source in (self.x, *self.columns.values()))
-        return tuple(source for source in origins if isinstance(source, ZarrSource))
+        return tuple(array for source in origins for array in getattr(source, "stored", ()))
 
     def require_chunks(self) -> None:
         """Raise `ChunkMissing` where an array of ours has lost a chunk: it would be read as zeros."""
@@ -177,7 +179,7 @@ class Rows:
 
     def _rows_within(self, size_bytes: int) -> int:
         """Rows that fit in so many bytes, at least one."""
-        return max(1, size_bytes // max(1, self.stored_width * self.dtype.itemsize))
+        return max(1, int(size_bytes // max(1, self.row_bytes)))
 
     def _pieces(self, target: int) -> tuple[int, ...]:
         """Row ids where pieces of about `target` rows begin, whole chunks of the input where it has any."""
@@ -243,7 +245,7 @@ class Rows:
         """
 
         def read(start: int, stop: int, ids: Array) -> Array:
-            return np.asarray(self.x.read(start, stop)[ids - start], np.float64)
+            return dense(self.x.read(start, stop)[ids - start], np.float64)
 
         taken = np.concatenate([np.empty((0, self.stored_width)), *self._gather(index, read)])
         bad = ~np.isfinite(taken).all(axis=1)
@@ -319,7 +321,9 @@ def as_rows(
     elif isinstance(X, Corpus):
         there = [name for name in COLUMNS if name in X.columns]
         columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name, X.seal) for name in there}
-        rows = Rows(ZarrSource.of_corpus(X.path, "x", X.seal), columns, name=X.path, classes=X.info.classes)
+        width = X.info.sparse_features
+        x = CsrSource.of_corpus(X.path, width, X.seal) if width else ZarrSource.of_corpus(X.path, "x", X.seal)
+        rows = Rows(x, columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

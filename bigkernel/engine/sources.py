@@ -5,6 +5,7 @@ A source is plain picklable data; a task reads only the rows that it needs. Row 
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,9 +18,6 @@ from distributed import futures_of
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigkernel.config import settings
-from bigkernel.engine.frames import unwrapped
-from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.chunk_marks import Marks
 from bigkernel.streaming.row_maps import MapCost
@@ -103,43 +101,6 @@ class NumpySource(Changeable):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseSource(Source):
-    """Rows `offset` and up of a sparse matrix in memory, in SciPy's CSR; those that are read become dense.
-
-    Its pieces are so small that a dense one fits where a chunk of a store does.
-    """
-
-    values: Any
-    offset: int = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.values.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.values.dtype
-        return dtype
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        n, d = self.shape
-        rows = max(1, settings().chunk_bytes // max(1, d * self.dtype.itemsize))
-        return (*range(0, n, rows), n)
-
-    def read(self, start: int, stop: int) -> Array:
-        dense: Array = self.values[start - self.offset : stop - self.offset].toarray()
-        return dense
-
-    def part(self, start: int, stop: int) -> Source:
-        return SparseSource(self.values[start - self.offset : stop - self.offset], start)
-
-    def fingerprint(self) -> str:
-        parts = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
-        return zarr_arrays.digest({**parts, "shape": np.array(self.shape)})
-
-
-@dataclass(frozen=True, eq=False)
 class ZarrSource(Changeable):
     """A zarr array: by path and name where it is ours (opened again in every process), or as the object given.
 
@@ -187,7 +148,7 @@ class ZarrSource(Changeable):
     def read(self, start: int, stop: int) -> Array:
         return zarr_arrays.read(self.array, start, stop, self.marks)
 
-    def part(self, start: int, stop: int) -> Source:
+    def part(self, start: int, stop: int) -> ZarrSource:
         if self.marks is None:
             return self
         step = self.array.chunks[0]
@@ -195,6 +156,11 @@ class ZarrSource(Changeable):
 
     def fingerprint(self) -> str:
         return zarr_arrays.stored_fingerprint(self.array)
+
+    @property
+    def stored(self) -> tuple[ZarrSource, ...]:
+        """Itself: a task opens it."""
+        return (self,)
 
 
 def _opened(path: str, name: str) -> zarr.Array:
@@ -273,16 +239,25 @@ class Window:
     def cost(self) -> MapCost:
         return self.source.cost()
 
+    @property
+    def sparse(self) -> bool:
+        """True where `read` gives a csr_array."""
+        return getattr(self.source, "sparse", False)
 
-def window(source: Source, start: int, stop: int) -> Source:
-    """Rows start … stop of a source as a source of their own."""
-    if isinstance(source, NumpySource):
-        return NumpySource(source.read(start, stop))
-    if isinstance(source, SparseSource):
-        return SparseSource(source.values[start:stop])
-    if isinstance(source, DaskSource):
-        return DaskSource(source.array[start:stop])
-    return Window(source, start, stop - start)
+    @property
+    def share(self) -> float:
+        """Of values that are stored."""
+        return float(getattr(self.source, "share", 1.0))
+
+    @property
+    def row_bytes(self) -> float:
+        """Of a row as it is read, on average."""
+        return row_bytes(self.source)
+
+    @property
+    def largest_row_bytes(self) -> float:
+        """Of a row in the fullest piece of the rows."""
+        return float(getattr(self.source, "largest_row_bytes", self.row_bytes))
 
 
 def state_of(source: Source) -> Any:
@@ -303,34 +278,6 @@ def state_of(source: Source) -> Any:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _is_dask_array(values: Any) -> bool:
-    """Tell a Dask array; its module, with numba and more, loads where there is one, not in every worker."""
-    if not dask.is_dask_collection(values):
-        return False
-    import dask.array as da
-
-    return isinstance(values, da.Array)
-
-
-def source_of(values: Any, name: str) -> Source:
-    """An array or a frame as a source; a `DataError` that names it where it holds no numbers."""
-    values = unwrapped(values, name)
-    if _is_dask_array(values):
-        if any(np.isnan(size) for size in values.shape):
-            raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
-        if values.ndim == 2 and values.numblocks[1] > 1:
-            values = values.rechunk({1: -1})
-        source: Source = DaskSource(values)
-    elif isinstance(values, zarr.Array):
-        source = ZarrSource(foreign=values)
-    elif sparse.issparse(values):
-        source = SparseSource(values.tocsr())
-    else:
-        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-        if masked is not None and masked.any():
-            row = int(np.argwhere(masked)[0, 0])
-            raise DataError(f"{name}: row {row} has masked values; fill them or leave the row out")
-        source = NumpySource(np.asarray(values))
-    if source.dtype.kind not in "biuf":
-        raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
-    return source
+def row_bytes(source: Source) -> float:
+    """Bytes of a row as it is read, on average."""
+    return float(getattr(source, "row_bytes", math.prod(source.shape[1:]) * source.dtype.itemsize))

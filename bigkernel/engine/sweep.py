@@ -21,6 +21,7 @@ from bigkernel.engine.executor import Executor
 from bigkernel.engine.local_executor import serial, threads
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.session import Place, SweepSpec, open_session
+from bigkernel.engine.sparse_sources import suited
 from bigkernel.monitor.events import Incident
 from bigkernel.statistics.moments import Statistic
 from bigkernel.storage.run_directory import Receipt
@@ -123,6 +124,7 @@ def sweep(
     PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
     """
     wanted, execution = settings(), in_force()
+    rows, statistic = rows.suited, suited(statistic, rows.x, rows.row_maps)
     steps = plan_sweep(rows, statistic, wanted)
     executor = _executor_of(choose(rows, execution.client if client is None else client))
     rows.require_chunks()
@@ -155,6 +157,7 @@ def _place(execution: Execution, run: str | os.PathLike[str] | None, resume: boo
 def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
     """The plan that `sweep` would follow for these rows and this statistic."""
     wanted = wanted or settings()
+    rows, statistic = rows.suited, suited(statistic, rows.x, rows.row_maps)
     footprint = statistic.footprint(wanted.block_rows)
     # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
     maps, made = map_costs(rows.row_maps, rows.stored_width, 8), rows.x.cost()
@@ -163,12 +166,22 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         flops_per_row=footprint.flops_per_row + maps.flops_per_row + made.flops_per_row,
         work_bytes=footprint.work_bytes + maps.fixed_bytes + wanted.block_rows * maps.row_bytes + made.fixed_bytes,
     )
-    return plan(
+    columns = sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values())
+    found = plan(
         rows.bounds(wanted),
         rows.stored_width,
         rows.dtype.itemsize,
         footprint,
-        column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
+        column_bytes=columns,
         segment_rows=wanted.segment_rows,
         min_segments=wanted.min_segments,
+    )
+    largest = getattr(rows.x, "largest_row_bytes", None)
+    if largest is None:
+        return found
+    # of sparse rows what they store
+    return replace(
+        found,
+        bytes_read=int(found.n_rows * rows.row_bytes),
+        chunk_bytes=int(found.chunk_rows * (largest + columns)),
     )

@@ -24,6 +24,7 @@ from bigkernel.config import settings
 from bigkernel.engine import prediction_store
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import DaskSource
+from bigkernel.engine.sparse_sources import suited
 from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
@@ -236,12 +237,10 @@ class RowsEstimator(StatefulEstimator):
     def _values(self, X: Any, predictor: Predictor | None = None) -> Any:
         """f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
         check_is_fitted(self)
-        rows = input_rows(self, X, reset=False)
-        predictor = predictor or self._predictor()
+        rows = input_rows(self, X, reset=False).suited
+        predictor = suited(predictor or self._predictor(), rows.x, rows.row_maps)
         if rows.in_memory:
-            chunk = rows.read(0, len(rows))
-            chunk.require_finite(rows.name)
-            return predictor.values(chunk)
+            return _part_values(predictor, rows, 0, len(rows))
         return _lazy_values(rows, predictor)
 
     def _from_values(self, values: Any) -> Any:

@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sparse_sources import dense
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_mean
@@ -62,7 +63,7 @@ class RowTransformer(TransformerMixin, BaseEstimator):
             return whole.map_blocks(_apply, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
-        values = rows.x.read(0, len(rows))
+        values = dense(rows.x.read(0, len(rows)))
         return _apply(values, row_map, _float(values.dtype))
 
     def __sklearn_tags__(self) -> Any:

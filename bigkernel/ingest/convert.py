@@ -31,6 +31,9 @@ from bigkernel.storage.atomic_write import token_of, writing
 from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.storage.run_directory import Receipt, Run
+from bigkernel.storage.sparse_rows import entry_bytes
+from bigkernel.streaming.chunk import unsound
+from bigkernel.streaming.sparse_form import parts_of
 
 _ENDINGS = {
     *(".csv", ".tsv", ".txt", ".dat", ".data", ".mat", ".npy", ".npz", ".idx"),
@@ -121,6 +124,7 @@ def ingest(
         classes=labels.classes if labels else (),
         image_shape=sources[0].image_shape,
         scale=sources[0].scale,
+        sparse_features=None if sources[0].row_entries is None else sources[0].n_features,
     )
     parts = _parts(Path(target_path), info, sources, labels, split, n_rows, chunk_rows)
     with ExitStack() as stack:
@@ -180,6 +184,7 @@ class _Part:
             overwrite=overwrite,
             keep=keep,
             resume=resume,
+            row_entries=self.like.row_entries or 1,
         )
 
 
@@ -222,7 +227,10 @@ def _parts(
     parts = []
     for share in _shares(split):
         most = _most_rows(n_rows, 1.0 if split is None else split.share_of(share))
-        step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
+        row: tuple[float, int] = (first.n_features, first.dtype.itemsize)
+        if first.row_entries is not None:
+            row = (max(1.0, first.row_entries), entry_bytes(first.dtype))
+        step = chunk_rows or chunk_rows_for(*row, most)
         parts.append(_Part(share, split_path(target, share), first, columns, _info_of(info, share, split), step))
     return parts
 
@@ -241,21 +249,22 @@ def _fill(
         start, groups = 0, None if source.groups is None else _Recut(source.groups(), source.path)
         for x, y in source.blocks():
             _require_finite(source.path, start, x)
-            rows: dict[str, NDArray[Any]] = {"x": x}
+            count = x.shape[0]
+            rows: dict[str, Any] = {"x": x}
             if labels is not None and y is not None:
                 rows["y"] = labels.encode(y)
             if len(sources) > 1:
-                rows["domain"] = np.full(len(x), file, np.int64)
+                rows["domain"] = np.full(count, file, np.int64)
             if groups is not None:
-                rows["group"] = groups.take(len(x))
-            sides = None if split is None else split.sides(start, len(x), file=file, group=rows.get("group"))
+                rows["group"] = groups.take(count)
+            sides = None if split is None else split.sides(start, count, file=file, group=rows.get("group"))
             for side, writer in enumerate(writers):
                 part = rows if sides is None else {key: values[sides == side] for key, values in rows.items()}
-                if len(part["x"]):
+                if part["x"].shape[0]:
                     writer.append(**part)
-                written[side] += len(part["x"])
-            start += len(x)
-            done += len(x)
+                written[side] += part["x"].shape[0]
+            start += count
+            done += count
             if progress is not None:
                 progress(done, n_rows)
         if start == 0:
@@ -303,11 +312,16 @@ def _require_alike(sources: Sequence[Source]) -> None:
             "scale": source.scale,
             "labels": "labels" if source.labelled else "no labels",
             "groups": "groups" if source.groups else "no groups",
+            "rows": "dense" if source.row_entries is None else "sparse",
         }
         stated = stated or found
         for key, value in found.items():
             if value != stated[key]:
-                advice = {"dtype": "; say which dtype to store", "labels": "; give its label file, or read none"}
+                advice = {
+                    "dtype": "; say which dtype to store",
+                    "labels": "; give its label file, or read none",
+                    "rows": "; say how to store them (--sparse or --dense)",
+                }
                 if "libsvm" in (source.format, first.format):
                     advice["features"] = "; say how many features all have (--features)"
                 raise DataError(
@@ -358,7 +372,7 @@ def _identity(
         x, y = next(source.blocks(), (np.empty(0), None))
         groups += [] if source.groups is None else [fingerprint(next(source.groups(), np.empty(0)))[:16]]
         # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
-        starts.append(fingerprint((x, "" if y is None else y.tolist()))[:16])
+        starts.append(fingerprint((parts_of(x), "" if y is None else y.tolist()))[:16])
     return {
         "format": ", ".join(source.format for source in sources),
         **{name: str(value) for name, value in asdict(info).items() if name not in ("classes", "complete", "format")},
@@ -373,12 +387,11 @@ def _identity(
     }
 
 
-def _require_finite(path: str, start: int, x: NDArray[Any]) -> None:
-    if x.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
-        if bad.size:
-            rows = (start + bad[:5]).tolist()
-            raise DataError(f"{path}: rows with NaN or infinite values, the first are {rows}; clean or leave them out")
+def _require_finite(path: str, start: int, x: Any) -> None:
+    bad = unsound(x)
+    if bad is not None:
+        rows = (start + np.flatnonzero(bad)[:5]).tolist()
+        raise DataError(f"{path}: rows with NaN or infinite values, the first are {rows}; clean or leave them out")
 
 
 def _name(path: str) -> str:

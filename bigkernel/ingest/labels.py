@@ -235,7 +235,7 @@ def relabelled(source: Source, mapping: Mapping[str, str]) -> Source:
         start = 0
         for x, y in source.blocks():
             yield x, None if y is None else mapped(start, y)
-            start += len(x)
+            start += x.shape[0]
 
     digest = hashlib.sha256(json.dumps(dict(mapping), sort_keys=True).encode()).hexdigest()
     return replace(

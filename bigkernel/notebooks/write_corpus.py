@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from bigkernel.config import settings
 from bigkernel.engine.frames import unwrapped
+from bigkernel.engine.make_sources import source_of
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import source_of
 from bigkernel.errors import DataError
 from bigkernel.ingest.labels import AUTO_CLASSES, Labels, survey
 from bigkernel.notebooks.label_arguments import Classes, Wanted, checked_classes, checked_labels
-from bigkernel.storage.corpus import COLUMNS, Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
+from bigkernel.storage.corpus import COLUMNS, Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.storage.corpus_arguments import checked_attributes, require_count
 from bigkernel.storage.targets import require_target
-from bigkernel.streaming.row_maps import apply_maps
+from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
 
@@ -53,9 +53,10 @@ def write_corpus(
     ----------
     path : where the corpus goes; must not exist, unless `overwrite` (then only a corpus is replaced)
     X : (n, d) of numbers, or (n, h, w), which are pictures
-        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows` or a corpus; or an iterator of pieces
-        (k, d), of pairs (X, y) of them, or of mappings {"x": …, "y": …, "weight": …}. It is stored in its own dtype;
-        bool as uint8.
+        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows` or a corpus; a SciPy sparse matrix,
+        which is stored sparse where at most a quarter of the values of 64 features or more are not 0; or an iterator
+        of pieces (k, d), of pairs (X, y) of them, or of mappings {"x": …, "y": …, "weight": …}. It is stored in its own
+        dtype; bool as uint8.
     y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, −1 and "-1" among them meaning
         unlabelled; all else is numbers, NaN where there is none.
     weight, domain, group : (n,), or None
@@ -108,9 +109,7 @@ def write_corpus(
         first = _piece("X", X, given)
         labels = _surveyed(first, wanted)
         pieces = iter([first])
-        require_target(
-            path, "the corpus", needed_bytes=len(first.rows) * first.rows.shape[1] * first.rows.dtype.itemsize
-        )
+        require_target(path, "the corpus", needed_bytes=int(len(first.rows) * first.rows.row_bytes))
     info = CorpusInfo(**attributes, source="Python")
     if info.image_shape is None:
         info = replace(info, image_shape=first.image_shape)
@@ -123,7 +122,7 @@ def write_corpus(
             _require_alike(piece, first)
             for values in piece.blocks(labels):
                 writer.append(**values)
-                count += len(values["x"])
+                count += values["x"].shape[0]
         if not count:
             raise DataError(f"{where}: there is no row to write")
         writer.info = replace(writer.info, classes=labels.classes if labels else first.rows.classes)
@@ -144,13 +143,26 @@ class _Piece:
         for start, stop in pairwise(self.rows.bounds(settings())):
             chunk = self.rows.read(start, stop)
             chunk.require_sound(self.rows.name)
-            mapped = apply_maps(self.rows.row_maps, chunk.x.astype(np.float64)) if self.rows.row_maps else chunk.x
+            mapped = self._mapped(chunk.x)
             values = {"x": mapped.astype(np.uint8) if mapped.dtype.kind == "b" else mapped}
             for column in self.rows.columns:
                 values[column] = getattr(chunk, column)
             if y is not None and labels is not None:
                 values["y"] = labels.encode(y[start:stop] if isinstance(y, np.ndarray) else y.read(start, stop))
             yield values
+
+    def _mapped(self, x: Any) -> Any:
+        if not self.rows.row_maps:
+            return x
+        return Chunk(x, row_maps=self.rows.row_maps).load(slice(None), self.rows.shape[1], np.float64).copy()
+
+    @property
+    def row_entries(self) -> float | None:
+        """Values of a row, about, where the rows are stored sparse."""
+        x = self.rows.x
+        if self.rows.row_maps or not getattr(x, "sparse", False):
+            return None
+        return float(getattr(x, "share", 1.0)) * self.rows.shape[1]
 
 
 class _Labelling(Protocol):
@@ -320,7 +332,8 @@ def _writer(
         n_features=width,
         dtype=dtype,
         columns=kinds,
-        info=info,
-        chunk_rows=chunk_rows or chunk_rows_for(width, dtype.itemsize),
+        info=info if first.row_entries is None else replace(info, sparse_features=width),
+        chunk_rows=chunk_rows,
+        row_entries=first.row_entries or 1,
         overwrite=overwrite,
     )

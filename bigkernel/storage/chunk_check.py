@@ -5,7 +5,7 @@ Works on arrays of ours and on any zarr array of a local store (formats 2 and 3,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -129,3 +129,17 @@ def _codecs(array: zarr.Array) -> tuple[list[dict[str, Any]], bool]:
 
 def _configuration(codec: dict[str, Any]) -> dict[str, Any]:
     return codec.get("configuration") or {}
+
+
+def labels_of(classes: Sequence[int | str]) -> Judge:
+    """A judge of stored labels: those of the classes, or −1; any where there are no classes."""
+    named = any(isinstance(label, str) for label in classes)
+    known = np.append(np.arange(len(classes)) if named else np.asarray(classes, np.int64), -1)
+
+    def judge(start: int, values: NDArray[Any]) -> str:
+        bad = np.flatnonzero(~np.isin(values, known)) if classes else np.empty(0, int)
+        if not bad.size:
+            return ""
+        return f"{len(bad)} rows with labels outside the classes, the first are {(start + bad[:5]).tolist()}"
+
+    return judge

@@ -1,16 +1,17 @@
 """A corpus: rows on disk, chunk by chunk, with the columns that go with them.
 
-A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,).
-Its attributes say what it is (name, source, classes, image shape, scale) and whether it is complete. All columns share
-`chunk_rows`, a chunk is written whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are
-classes (integers) and NaN where they are numbers.
+A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,);
+rows that are sparse lie in four arrays in the place of `x` (`sparse_rows`). Its attributes say what it is (name,
+source, classes, image shape, scale) and whether it is complete. All columns share `chunk_rows`, a chunk is written
+whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are classes (integers) and NaN where
+they are numbers.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 
 from bigkernel.config import settings
 from bigkernel.errors import DataError
-from bigkernel.storage import atomic_write, seals, zarr_arrays
-from bigkernel.storage.chunk_check import Looked, finite, look
+from bigkernel.storage import atomic_write, seals, sparse_rows, zarr_arrays
+from bigkernel.storage.chunk_check import Looked, finite, labels_of, look
 from bigkernel.storage.corpus_arguments import checked_attributes, require_count
+from bigkernel.storage.corpus_arrays import CorpusArrays, fitting, joined
 from bigkernel.storage.corpus_rows import CorpusRows
 from bigkernel.storage.targets import claimed, require_target
 
@@ -38,7 +40,8 @@ class CorpusInfo:
 
     `classes` lists the labels in order, empty when `y` holds numbers or is absent; where they are strings, `y` holds
     positions in the list. `image_shape` is (height, width) of a row seen as a picture, or None. `scale` divides stored
-    values into the range that the source means (255 for 8-bit pixels).
+    values into the range that the source means (255 for 8-bit pixels). `sparse_features` is the number of features of
+    rows that are stored sparse; None: rows are dense.
     """
 
     name: str
@@ -48,6 +51,7 @@ class CorpusInfo:
     scale: float = 1.0
     complete: bool = False
     format: int = FORMAT
+    sparse_features: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,8 @@ class Corpus(CorpusRows):
         """
         seal = seals.verify(Path(self.path))
         damaged = set()
-        for name in ("x", *self.columns):
-            for looked in look(self.array(name), name, self._judge_labels if name == "y" else finite):
+        for name in (*(sparse_rows.ARRAYS if self.sparse else ("x",)), *self.columns):
+            for looked in look(self.array(name), name, labels_of(self.info.classes) if name == "y" else finite):
                 if looked.damage:
                     damaged.add(name)
                 yield looked
@@ -122,20 +126,6 @@ class Corpus(CorpusRows):
                 raise looked.damage
             yield looked.array, looked.done, looked.total
 
-    def _judge_labels(self, start: int, values: NDArray[Any]) -> str:
-        classes = self.info.classes
-        if not classes:
-            return ""
-        labels = np.arange(len(classes)) if _named(classes) else np.asarray(classes)
-        bad = np.flatnonzero(~(np.isin(values, labels) | (values == -1)))
-        if not bad.size:
-            return ""
-        return f"{len(bad)} rows with labels outside the classes, the first are {(start + bad[:5]).tolist()}"
-
-
-def _named(classes: Sequence[int | str]) -> bool:
-    return any(isinstance(label, str) for label in classes)
-
 
 def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     """Open a complete corpus.
@@ -153,36 +143,40 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
             f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its source "
             "again"
         )
-    shape = known.get("image_shape")
+    pixels = known.get("image_shape")
     if not isinstance(known.get("name"), str):
         raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
     scale = known.get("scale", 1.0)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
         raise DataError(f"{path}: scale must be a number above 0, found {scale!r}")
     info = CorpusInfo(
-        **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(shape) if shape else None}
+        **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(pixels) if pixels else None}
     )
     if not info.complete:
         raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
-    x = zarr_arrays.open_array(group, "x")
-    if x.ndim != 2:
-        raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
+    x = zarr_arrays.open_array(group, "values" if info.sparse_features else "x")
+    shape, chunk_rows = tuple(x.shape), x.chunks[0]
+    if info.sparse_features:
+        arrays = {name: zarr_arrays.open_array(group, name) for name in sparse_rows.ARRAYS}
+        shape, chunk_rows = sparse_rows.shape_of(path, arrays, info.sparse_features), arrays["lengths"].chunks[0]
+    elif len(shape) != 2:
+        raise DataError(f"{path}/x: expected a matrix, found shape {shape}")
     there = zarr_arrays.array_names(group)
     columns = tuple(name for name in COLUMNS if name in there)
     for name in columns:
         column = zarr_arrays.open_array(group, name)
-        if column.shape != (x.shape[0],):
-            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to go with x, found {column.shape}")
-    return Corpus(os.path.abspath(path), x.shape[0], x.shape[1], x.chunks[0], str(x.dtype), columns, info, seal)
+        if column.shape != (shape[0],):
+            raise DataError(f"{path}/{name}: expected shape ({shape[0]},) to go with x, found {column.shape}")
+    return Corpus(os.path.abspath(path), shape[0], shape[1], chunk_rows, str(x.dtype), columns, info, seal)
 
 
-def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
+def chunk_rows_for(n_features: float, itemsize: int, n_rows: int | None = None) -> int:
     """Rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, a number of chunks that divides evenly.
 
     An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
     """
     wanted = settings()
-    rows = max(1, wanted.chunk_bytes // max(1, n_features * itemsize))
+    rows = max(1, int(wanted.chunk_bytes // max(1, n_features * itemsize)))
     if n_rows is None or n_rows <= rows // 2:
         return max(1, min(rows, n_rows or rows))
     unit = wanted.min_segments
@@ -208,12 +202,13 @@ class CorpusWriter:
     n_features : int
     dtype : of the stored rows
     columns : mapping of column name to dtype
-    info : CorpusInfo (its `complete` is ours to set)
+    info : CorpusInfo (its `complete` is ours to set); with `sparse_features` rows are stored sparse, through `append`
     n_rows : int or None
         Total when known beforehand.
     chunk_rows : int or None
         None: `chunk_rows_for`.
     keep, resume : see `disk.publishing`
+    row_entries : values of a row, about, where rows are sparse
 
     Raises
     ------
@@ -238,6 +233,7 @@ class CorpusWriter:
         overwrite: bool = False,
         keep: str = "",
         resume: bool = False,
+        row_entries: float = 100,
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
@@ -245,9 +241,11 @@ class CorpusWriter:
         self.target = self.path = Path(target)
         attributes = checked_attributes(info.name, info.image_shape, info.scale)
         self.info = replace(info, complete=False, **attributes)
-        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(
-            n_features, np.dtype(dtype).itemsize, n_rows
-        )
+        self._row_entries = None if info.sparse_features is None else max(1.0, row_entries)
+        row: tuple[float, int] = (n_features, np.dtype(dtype).itemsize)
+        if self._row_entries is not None:
+            row = (self._row_entries, sparse_rows.entry_bytes(dtype))
+        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(*row, n_rows)
         self.n_rows = n_rows or 0
         self._fixed = n_rows is not None
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
@@ -258,8 +256,13 @@ class CorpusWriter:
                     f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
                     "none, or convert with astype"
                 )
+        if self._row_entries is not None and (self._fixed or info.sparse_features != n_features):
+            raise DataError(
+                f"{self.target}: sparse rows of {n_features} features are written in order; leave n_rows out, and say "
+                f"as many in info.sparse_features (found {info.sparse_features})"
+            )
         self._overwrite, self._keep, self._resume = overwrite, keep, resume
-        self._pending: list[dict[str, NDArray[Any]]] = []
+        self._pending: list[dict[str, Any]] = []
         self._pending_rows = 0
         self._seen_rows = 0
         self.kept_rows = 0
@@ -276,14 +279,9 @@ class CorpusWriter:
             self.path = stack.enter_context(publishing)
             atomic_write.require_free(self.path, self.n_rows * row_bytes, "the corpus")
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
-            self._arrays = {
-                name: zarr_arrays.create(
-                    self._group, name, shape=(self.n_rows, *tail), chunks=(self.chunk_rows, *tail), dtype=dtype
-                )
-                for name, (tail, dtype) in self._shapes.items()
-            }
+            self._arrays = CorpusArrays(self._group, self._shapes, self.n_rows, self.chunk_rows, self._row_entries)
             if self._resume and not self._fixed:
-                self.n_rows = self.kept_rows = self._sound_rows()
+                self.n_rows = self.kept_rows = self._arrays.recover()
             self._stack = stack.pop_all()
         return self
 
@@ -294,44 +292,22 @@ class CorpusWriter:
             self._flush(everything=True)
             if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
                 self._resize(self._seen_rows)
-            for array in self._arrays.values():
-                zarr_arrays.require_chunks(array)
+            self._arrays.finish()
             self.info = replace(self.info, complete=True)
             self._group.attrs.update(self._attributes())
 
-    def _sound_rows(self) -> int:
-        """Rows of the leading chunks that are there in every array and read back; all later chunks are removed."""
-        counts = [sum(1 for _ in zarr_arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
-        self._resize(max(counts) * self.chunk_rows)
-        sound = 0
-        for stop in range(self.chunk_rows, min(counts) * self.chunk_rows + 1, self.chunk_rows):
-            try:
-                for array in self._arrays.values():
-                    zarr_arrays.require_chunk(array, stop // self.chunk_rows - 1)
-                    zarr_arrays.read(array, sound, stop)
-            except DataError:
-                break
-            sound = stop
-        self._resize(sound)
-        return sound
-
-    def _resize(self, n_rows: int) -> None:
-        for name, (tail, _) in self._shapes.items():
-            self._arrays[name].resize((n_rows, *tail))
-        self.n_rows = n_rows
-
-    def append(self, **rows: NDArray[Any]) -> None:
-        """Add rows at the end: `x` (k, d) and every column (k,). Whole chunks are written as they fill."""
+    def append(self, **rows: Any) -> None:
+        """Add rows at the end: `x` (k, d), dense or sparse, and every column (k,). Chunks are written as they fill."""
         if self._fixed:
             raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
-        count = len(rows["x"])
+        count = rows["x"].shape[0]
         for name, (tail, _) in self._shapes.items():
             found = np.shape(rows.get(name, ()))
             if found != (count, *tail):
                 raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
         passed = min(count, max(0, self.kept_rows - self._seen_rows))
         self._seen_rows += count
-        self._pending.append({name: np.asarray(rows[name])[passed:] for name in self._shapes})
+        self._pending.append({name: self._arrays.stored_form(name, rows[name])[passed:] for name in self._shapes})
         self._pending_rows += count - passed
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)
@@ -344,36 +320,21 @@ class CorpusWriter:
     def _flush(self, *, everything: bool) -> None:
         if not self._pending_rows:
             return
-        joined = {name: np.concatenate([part[name] for part in self._pending]) for name in self._shapes}
+        rows = joined(self._pending)
         whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
         with atomic_write.writing(self.target, passing=False):
             before = self.n_rows
             self._resize(before + whole)
-            # all columns of a chunk, then the next chunk: an interruption leaves leading chunks that are whole
-            for start in range(0, whole, self.chunk_rows):
-                for name, array in self._arrays.items():
-                    values = joined[name][start : min(whole, start + self.chunk_rows)]
-                    zarr_arrays.write(array, before + start, _fitting(values, array.dtype, name))
-        self._pending = [{name: values[whole:] for name, values in joined.items()}]
+            self._arrays.write(before, {name: values[:whole] for name, values in rows.items()})
+        self._pending = [{name: values[whole:] for name, values in rows.items()}]
         self._pending_rows -= whole
+
+    def _resize(self, n_rows: int) -> None:
+        self._arrays.resize(n_rows)
+        self.n_rows = n_rows
 
     def _attributes(self) -> dict[str, Any]:
         return {zarr_arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
-
-
-def _fitting(values: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
-    """Values in the stored dtype; refused where that would change one (300 or −1 as uint8, 0.5 as an integer)."""
-    if np.can_cast(values.dtype, dtype, "safe"):
-        return values
-    with np.errstate(invalid="ignore", over="ignore"):
-        cast: NDArray[Any] = values.astype(dtype)
-    if np.dtype(dtype).kind == "f":  # a shorter float rounds, which is meant; it must not overflow
-        changed = np.isinf(cast) & np.isfinite(values)
-    else:
-        changed = cast != values
-    if changed.any():
-        raise DataError(f"{name}: the value {values[changed][0]} cannot be stored as {np.dtype(dtype)}")
-    return cast
 
 
 def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -397,4 +358,4 @@ def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows:
         if array.chunks[0] != chunk_rows or len(values) != stop - start:
             raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
         with atomic_write.writing(path):
-            array.with_config({"write_empty_chunks": True})[start:stop] = _fitting(values, array.dtype, name)
+            array.with_config({"write_empty_chunks": True})[start:stop] = fitting(values, array.dtype, name)

@@ -297,7 +297,7 @@ def _reading(crew: _Crew, rows: Rows) -> dict[str, Any]:
     """Rates of decoding rows, in all workers at once and in this process."""
     bounds = rows.bounds(settings())
     steps = list(pairwise(bounds))[:4]
-    row_bytes = rows.stored_width * rows.dtype.itemsize
+    row_bytes = rows.row_bytes
     size = statistics.fmean(stop - start for start, stop in steps) * row_bytes
     chosen = [(rows, *steps[i % len(steps)], max(1, round(2e7 / size))) for i in range(len(crew.addresses))]
     decode = statistics.median(statistics.fmean(crew.each(tasks.read_seconds, chosen)) for _ in crew.rounds)

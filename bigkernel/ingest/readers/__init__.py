@@ -17,6 +17,7 @@ import numpy as np
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.readers import idx, libsvm, mat, npy, parquet, png, remote, text
 from bigkernel.ingest.readers.source import Block, Source, open_stream, require_file
+from bigkernel.streaming.sparse_form import is_sparse
 
 __all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
 
@@ -70,7 +71,7 @@ _READERS: dict[str, _Reader] = {
         libsvm.read,
         libsvm.recognises,
         (".libsvm", ".svm", ".svmlight"),
-        ("features", "zero_based"),
+        ("features", "zero_based", "sparse"),
     ),
     "csv": _Reader(
         "table in text: , ; tab or blank",
@@ -101,6 +102,7 @@ def open_source(
     group: str | int | None = None,
     features: int | None = None,
     zero_based: bool = False,
+    sparse: bool | None = None,
     grey: bool = False,
     dtype: Any = None,
 ) -> Source:
@@ -129,6 +131,8 @@ def open_source(
         libsvm: number of features; None: the largest index.
     zero_based : bool
         libsvm: indices begin at 0.
+    sparse : bool or None
+        libsvm: store rows sparse, or dense; None: sparse where few values are not 0, see `libsvm.read`.
     grey : bool
         png: convert what is not 8-bit grey.
     dtype : dtype or None
@@ -175,6 +179,7 @@ def open_source(
         "group": group,
         "features": features,
         "zero_based": zero_based or None,
+        "sparse": sparse,
         "grey": grey or None,
     }
     options = {key: value for key, value in given.items() if value is not None}
@@ -258,11 +263,13 @@ def _stored_as(source: Source, dtype: Any) -> Source:
         for x, y in source.blocks():
             with np.errstate(over="ignore", invalid="ignore"):
                 rows = x.astype(wanted)
-            lost = rows != x if wanted.kind in "iu" else np.isinf(rows) & np.isfinite(x)
+            found, given = (rows.data, x.data) if is_sparse(x) else (rows, x)
+            lost = found != given if wanted.kind in "iu" else np.isinf(found) & np.isfinite(given)
             if lost.any():
-                row, column = np.argwhere(lost)[0]
+                place = np.argwhere(lost)[0]
+                row, column = (part[place[0]] for part in rows.tocoo().coords) if is_sparse(x) else place
                 raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
             yield rows, y
-            start += len(x)
+            start += x.shape[0]
 
     return replace(source, dtype=wanted, blocks=blocks)

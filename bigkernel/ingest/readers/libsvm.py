@@ -1,10 +1,10 @@
 """LIBSVM text: a label a line, then index:value pairs of what is not zero.
 
-Rows are stored dense as float32 (k, d). d is the largest index of the file, found in a pass when the source is opened,
-unless it is given. Lines are read strictly: what is not "number index:number …" with rising indices is an error that
-names path and line. `sklearn.datasets.load_svmlight_file` parses the lines of a block; when it refuses them, or would
-take what is no plain number, the line at fault is looked for here.
-Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
+Rows are stored as float32 (k, d), sparse where few of their values are not 0, unless it is said which. d is the largest
+index of the file, found in a pass when the source is opened, unless it is given. Lines are read strictly: what is not
+"number index:number …" with rising indices is an error that names path and line. `sklearn.datasets.load_svmlight_file`
+parses the lines of a block; when it refuses them, or would take what is no plain number, the line at fault is looked
+for here. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.readers.lines import lines_of, number_in
 from bigkernel.ingest.readers.source import MOST_FEATURES, Block, Source, block_rows
+from bigkernel.streaming.sparse_form import worthwhile
 
 _LENIENT = re.compile(r"_|qid:|[ \t]\+")  # what scikit-learn takes as Python does, or passes over
 _PAIR = re.compile(r"([^\s:]*):(\S*)")
@@ -35,12 +36,13 @@ class _Pairs:
     path: str
     first: int
     n_features: int
+    sparse: bool
 
     def blocks(self) -> Iterator[Block]:
-        step = block_rows(4 * self.n_features)
+        step = block_rows(0 if self.sparse else 4 * self.n_features)
         for numbers, rows in _rows(self.path):
             for start in range(0, len(rows), step):
-                yield self._dense(numbers[start : start + step], rows[start : start + step])
+                yield self._block(numbers[start : start + step], rows[start : start + step])
 
     def targets(self) -> Iterator[NDArray[Any]]:
         for numbers, rows in _rows(self.path):
@@ -51,8 +53,9 @@ class _Pairs:
                     raise DataError(f"{self.path}: line {number}: expected a number as the label, found {text!r}")
             yield np.array(values, np.float64)
 
-    def _dense(self, numbers: list[int], rows: list[str]) -> Block:
+    def _block(self, numbers: list[int], rows: list[str]) -> Block:
         """Return rows (k, d) and labels (k,) of lines without comments."""
+        from scipy.sparse import csr_array
         from sklearn.datasets import load_svmlight_file  # late: scikit-learn takes seconds to load
 
         text = "\n".join(rows)
@@ -66,13 +69,12 @@ class _Pairs:
                 raise ValueError("a number is not finite")
         except (ValueError, OverflowError) as error:
             raise self._first_fault(numbers, rows, str(error)) from None
-        x, places = np.zeros(pairs.shape, np.float32), pairs.tocoo()
         with np.errstate(over="ignore"):
-            x[places.row, places.col] = places.data
-        if not np.isfinite(x).all():
-            bad = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
+            x = csr_array(pairs, dtype=np.float32)
+        if not np.isfinite(x.data).all():
+            bad = int(np.searchsorted(x.indptr, np.flatnonzero(~np.isfinite(x.data))[0], "right")) - 1
             raise DataError(f"{self.path}: line {numbers[bad]}: a value that float32 cannot hold")
-        return x, y
+        return x if self.sparse else x.toarray(), y
 
     def _first_fault(self, numbers: list[int], rows: list[str], reason: str) -> DataError:
         for number, row in zip(numbers, rows, strict=True):
@@ -119,7 +121,7 @@ def recognises(head: bytes) -> bool:
     return False
 
 
-def read(path: str, *, features: int | None = None, zero_based: bool = False) -> Source:
+def read(path: str, *, features: int | None = None, zero_based: bool = False, sparse: bool | None = None) -> Source:
     """Open LIBSVM (svmlight) text, gzip or plain.
 
     Parameters
@@ -129,6 +131,9 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
         d; None: the largest index, for which the whole file is read once.
     zero_based : bool
         Indices begin at 0, not at 1.
+    sparse : bool or None
+        Store rows sparse; None: where at most a quarter of the values of 64 features or more are not 0 (of the whole
+        file, or of its first lines where `features` are given).
 
     Raises
     ------
@@ -140,14 +145,18 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
         raise ConfigError(f"features: expected 1 to {MOST_FEATURES:,}, found {features}")
     first = 0 if zero_based else 1
     n_rows: int | None = None
-    if features is None:
-        n_rows, largest = _measured(path, first)
+    if features is not None:
+        row_entries = _first_entries(path)
+    else:
+        n_rows, largest, entries = _measured(path, first)
         if n_rows == 0:
             raise DataError(f"{path}: no rows: the file has no line with a label")
         if largest < first:
             raise DataError(f"{path}: no index:value pair in {n_rows} lines; give the number of features")
-        features = largest - first + 1
-    pairs = _Pairs(path, first, features)
+        features, row_entries = largest - first + 1, entries / n_rows
+    if sparse is None:
+        sparse = worthwhile(row_entries / features, features)
+    pairs = _Pairs(path, first, features, sparse)
     return Source(
         format="libsvm",
         path=path,
@@ -159,14 +168,22 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
         blocks=pairs.blocks,
         targets=pairs.targets,
         files=(path,),
+        row_entries=row_entries if sparse else None,
     )
 
 
-def _measured(path: str, first: int) -> tuple[int, int]:
-    """Return the number of rows and the largest of their last indices; the rest of a row is not looked at."""
-    n_rows, largest = 0, first - 1
+def _first_entries(path: str) -> float:
+    """Return the pairs of a row, on average over the first lines."""
+    _, rows = next(_rows(path), ([], []))
+    return sum(row.count(":") for row in rows) / max(1, len(rows))
+
+
+def _measured(path: str, first: int) -> tuple[int, int, int]:
+    """Return the number of rows, the largest of their last indices, and the number of pairs."""
+    n_rows, largest, entries = 0, first - 1, 0
     for numbers, rows in _rows(path):
         n_rows += len(rows)
+        entries += sum(row.count(":") for row in rows)
         for number, row in zip(numbers, rows, strict=True):
             before, colon, _ = row.rpartition(":")
             index = before[max(before.rfind(" "), before.rfind("\t")) + 1 :]
@@ -174,11 +191,11 @@ def _measured(path: str, first: int) -> tuple[int, int]:
                 continue
             if len(index) > 15 or int(index) - first >= MOST_FEATURES:
                 raise DataError(
-                    f"{path}: line {number}: index {index[:20]}, but rows are stored dense and have at most "
-                    f"{MOST_FEATURES:,} features; number the features anew"
+                    f"{path}: line {number}: index {index[:20]}, but rows have at most {MOST_FEATURES:,} "
+                    "features; number the features anew"
                 )
             largest = max(largest, int(index))
-    return n_rows, largest
+    return n_rows, largest, entries
 
 
 def _rows(path: str) -> Iterator[tuple[list[int], list[str]]]:

@@ -33,7 +33,7 @@ _PIECE_BYTES = 2**16
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DIGITS = re.compile(r"([0-9]+)")
 
-Block = tuple[NDArray[Any], NDArray[Any] | None]
+Block = tuple[Any, NDArray[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class Source:
         Each call starts a new stream of the rows' groups (k,), int64, cut in any way; None: the rows have none.
     origin : callable or None
         Says in one text what was read and its digest, where that is not one file or two: a folder, a store.
+    row_entries : float or None
+        Values of a row that are not 0, about, where `blocks` yields csr_arrays, to be stored as such; None: dense rows.
     """
 
     format: str
@@ -77,6 +79,7 @@ class Source:
     files: tuple[str, ...]
     groups: Callable[[], Iterator[NDArray[Any]]] | None = None
     origin: Callable[[], str] | None = None
+    row_entries: float | None = None
 
     @property
     def labelled(self) -> bool:
