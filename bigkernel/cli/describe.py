@@ -63,6 +63,8 @@ def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
     solver = {"solver": options.get("solver", "auto"), "tol": options.get("tol", 1e-3)}
     if solver["solver"] == "cg" and method != "krr":
         raise ConfigError(f"--solver cg: {method} is solved directly; cg is for --method krr")
+    if options.get("manifold") and method != "sssl":
+        raise ConfigError(f"--manifold {options['manifold']:g}: a graph of all rows is for --method sssl")
     if method in ("ridge", "linear"):
         if classify:
             raise ConfigError(f"--method {method} regresses on numbers; use krr, sssl or xnv to classify")
@@ -91,6 +93,7 @@ def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
         alpha=_or(options["alpha"], 0.4),
         n_components=options["components"],
         eigenfunctions=options["eigenfunctions"],
+        manifold=options.get("manifold", 0.0),
         **common,
     )
 

@@ -174,6 +174,16 @@ def _kernel_options(*, grid: bool) -> tuple[_Option, ...]:
     )
 
 
+_MANIFOLD = click.option(
+    "--manifold",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Of sssl: weight of a graph of all rows, along which eigenfunctions change little: few labels then go a long "
+    "way. Try 1, with a small alpha.",
+)
+
+
 def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
     """Penalty and components, of which a grid takes several values."""
     return (
@@ -202,6 +212,7 @@ def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
             help="Of sssl: of all rows, or of the landmarks alone"
             + ("." if grid else "; aligned: those on which labelled and unlabelled rows agree in the mean."),
         ),
+        *(() if grid else (_MANIFOLD,)),
     )
 
 

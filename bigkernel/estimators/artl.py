@@ -15,12 +15,12 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.classifiers import LandmarkClassifier
 from bigkernel.estimators.fit_state import AlignedSolution, Inputs, MomentFit, Problem, Solved
+from bigkernel.estimators.graph import GRAPH, Graph
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Labels
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.anchor_graph import AnchorMomentStatistic, laplacian
 from bigkernel.solvers.artl import Strengths, adapted, slope
 from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.pseudo_labels import Decision, Sides
@@ -32,7 +32,7 @@ from bigkernel.statistics.moments import Targets
 Array = NDArray[Any]
 
 
-class ARTLClassifier(LandmarkClassifier, SidedEstimator, Probabilities):
+class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
     """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
 
     Transductive: the rows of the target take part in the fit, their labels never. Three things are added to the squares
@@ -114,11 +114,10 @@ class ARTLClassifier(LandmarkClassifier, SidedEstimator, Probabilities):
         **KERNEL_CONSTRAINTS,
         "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median"}), None],
         "mmd": [Interval(Real, 0, None, closed="left")],
-        "manifold": [Interval(Real, 0, None, closed="left")],
+        **GRAPH,
         "balance": [Interval(Real, 0, 1, closed="both")],
         "sharpness": [Interval(Real, 0, None, closed="neither"), tuple],
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         **CLASS_WEIGHT,
         **PROBABILITY,
     }
@@ -182,11 +181,7 @@ class ARTLClassifier(LandmarkClassifier, SidedEstimator, Probabilities):
     def _check_settings(self) -> None:
         super()._check_settings()
         self._sharpness(1)
-        if self._fourier and self.manifold > 0:
-            raise ConfigError(
-                f"landmarks={self.landmarks!r}: random features have no landmarks for the graph to meet in; expected "
-                "manifold=0, or another choice of landmarks"
-            )
+        self._check_graph()
 
     def _sharpness(self, number: int) -> float:
         """β of a round."""
@@ -200,22 +195,10 @@ class ARTLClassifier(LandmarkClassifier, SidedEstimator, Probabilities):
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
 
     def _statistic(self, basis: Any, sides: Any) -> Any:
-        if not self.manifold > 0:
-            return self._folded(super()._statistic(basis, sides))
-        targets, neighbours = self._classes(sides), min(self.n_neighbors, basis.width)
-        return self._folded(
-            AnchorMomentStatistic(basis.centred(), targets, sides=sides, neighbours=neighbours, sums=basis.sum_dtype)
-        )
+        return self._folded(self._anchored(super()._statistic(basis, sides)))
 
     def _reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
-        reduced, total = super()._reduce(problem, whitening), problem.statistics
-        if not self.manifold > 0:
-            return reduced
-        if "anchors" not in total:
-            raise ConfigError(f"manifold={self.manifold}: the fit was without a graph (manifold=0); fit again")
-        # about one point both, which a Laplacian does not see
-        graph = laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"])
-        return replace(reduced, graph=reduced.whitening.rotate(graph))
+        return replace(super()._reduce(problem, whitening), graph=self._graph(problem, whitening))
 
     def _solve(self, problem: Problem, reduced: ReducedSides, certificates: Certificates) -> AlignedSolution:
         strengths = Strengths(float(self.mmd), float(self.manifold), float(self.alpha), float(self.balance))

@@ -22,6 +22,7 @@ from bigkernel.estimators.arithmetic import sweep_until_right
 from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
+from bigkernel.estimators.graph import GRAPH, Graph
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.probabilities import Probabilities
@@ -29,7 +30,7 @@ from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
 from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
-from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
+from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
 from bigkernel.solvers.jda import Aligned, distance_penalty
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
@@ -42,13 +43,14 @@ from bigkernel.statistics.moments import Moments, Targets
 Array = NDArray[Any]
 
 
-class _SSSL(PseudoLabelRounds, LandmarkEstimator):
+class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "eigenfunctions": [StrOptions({"all", "landmarks", "aligned"})],
         "alignment": [Interval(Real, 0, None, closed="left")],
+        **GRAPH,
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
     }
     unlabelled = "keep"
@@ -63,6 +65,8 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         n_landmarks: int | None = None,
         eigenfunctions: str = "all",
         alignment: float = 1.0,
+        manifold: float = 0.0,
+        n_neighbors: int = 3,
         n_rounds: int = 0,
         landmarks: Any = "uniform",
         gamma: float | None = None,
@@ -77,6 +81,8 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         self.n_landmarks = n_landmarks
         self.eigenfunctions = eigenfunctions
         self.alignment = alignment
+        self.manifold = manifold
+        self.n_neighbors = n_neighbors
         self.n_rounds = n_rounds
 
     state_schema = (
@@ -102,6 +108,12 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
 
     def _check_landmarks(self) -> None:
         super()._check_landmarks()
+        self._check_graph()
+        if self.manifold > 0 and (self.exact or self.eigenfunctions == "landmarks"):
+            raise ConfigError(
+                f"manifold={self.manifold}: rows meet in their nearest landmarks; expected n_landmarks or an array of "
+                "landmarks, and eigenfunctions of all rows"
+            )
         if self._fourier and self.eigenfunctions == "landmarks":
             raise ConfigError(
                 f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
@@ -129,7 +141,7 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
                 whitening,
                 self.n_components,
                 alpha,
-                penalty=self._distance(problem, whitening) if self.eigenfunctions == "aligned" else None,
+                penalty=self._penalty_matrix(problem, whitening),
                 certificates=certificates,
             )
         return SpectralSolution(
@@ -139,6 +151,15 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
             alpha=alpha.chosen,
             eigenvalues=values,
         )
+
+    def _statistic(self, basis: Any, targets: Any) -> Any:
+        return self._anchored(super()._statistic(basis, targets))
+
+    def _penalty_matrix(self, problem: Problem, whitening: Whitening) -> Array | None:
+        """P = I + what eigenfunctions shall avoid, (r, r), in whitened coordinates; None: I."""
+        P = self._distance(problem, whitening) if self.eigenfunctions == "aligned" else None
+        graph = self._graph(problem, whitening)
+        return P if graph is None else rough(graph, float(self.manifold), P)
 
     def _distance(self, problem: Problem, whitening: Whitening) -> Array:
         """I + alignment·n Σ_j e_j e_jᵀ, between unlabelled and labelled rows."""
@@ -185,8 +206,10 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
         return super()._partial_fit(X, y, classes, sample_weight)
 
     def with_landmarks(self, count: int) -> Self:
-        """See `KernelRidge.with_landmarks`; refused with pseudo-labels, which depend on all landmarks."""
+        """See `KernelRidge.with_landmarks`; refused with pseudo-labels and a graph, which depend on all landmarks."""
         self._require_no_rounds("with_landmarks")
+        if self.manifold > 0:
+            raise ConfigError(f"with_landmarks: manifold={self.manifold}, a graph of all landmarks; fit again")
         return super().with_landmarks(count)
 
     def _require_no_rounds(self, what: str) -> None:
@@ -197,6 +220,8 @@ class _SSSL(PseudoLabelRounds, LandmarkEstimator):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
+        if self.manifold > 0:
+            raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
         if self.eigenfunctions == "aligned":
             raise ConfigError(
                 "eigenfunctions='aligned' differ from fold to fold: a search by sweeps takes 'all' or 'landmarks', "
@@ -254,6 +279,13 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
         means of labelled and unlabelled rows, which the statistics hold (transfer components; see `JDA`).
     alignment : float ≥ 0, default 1
         Weight of these differences; 0 is "all".
+    manifold : float ≥ 0, default 0
+        μ, of eigenfunctions that keep to the shape of the rows: those of ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w, with the Laplacian L
+        of a graph in which rows meet in their nearest landmarks (`solvers.anchor_graph`). They are nearly constant
+        where rows lie densely and change where few lie, so that few labels tell them apart. 1 is much where there are
+        many rows; needs `n_landmarks`.
+    n_neighbors : int, default 3
+        Landmarks that a row meets others in.
     n_rounds : int ≥ 0, default 0
         Of `SSSLClassifier` with aligned eigenfunctions: most rounds in which the unlabelled rows are swept for their
         predicted classes, whose means then come together too (e_c). This is transductive: no label of theirs is seen.
@@ -327,6 +359,8 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         n_landmarks: int | None = None,
         eigenfunctions: str = "all",
         alignment: float = 1.0,
+        manifold: float = 0.0,
+        n_neighbors: int = 3,
         n_rounds: int = 0,
         landmarks: Any = "uniform",
         gamma: float | None = None,
@@ -344,6 +378,8 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
             n_landmarks=n_landmarks,
             eigenfunctions=eigenfunctions,
             alignment=alignment,
+            manifold=manifold,
+            n_neighbors=n_neighbors,
             n_rounds=n_rounds,
             landmarks=landmarks,
             gamma=gamma,

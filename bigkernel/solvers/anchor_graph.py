@@ -9,7 +9,7 @@ semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from bigkernel.kernels.blocks import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.jda import SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import weights_of
+from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
@@ -101,7 +102,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
         itemsize = self.features.dtype.itemsize
         # a contiguous copy of the block; of a row: places, distances and weights; the product, before it is added
-        work = block_rows * (p * itemsize + k * (8 * 8 + itemsize) + 3 * 8) + p * p * itemsize
+        work = block_rows * (8 * p + k * (8 * 8 + itemsize) + 3 * 8) + 8 * p * p
         strip_rows = strips(np.broadcast_to(np.zeros((), self.features.dtype), (block_rows, p)))[0].stop
         work += 2 * min(strip_rows, block_rows) * p * itemsize  # two strips of the block, as they take turns
         return Footprint(
@@ -124,12 +125,19 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         if w is not None:
             weights *= w[:, None]
         b, k = places.shape
-        dense = chunk.work.buffer("anchored", phi.shape, phi.dtype)
+        # in float64: what rounding moves A by is moved nowhere else, and the Laplacian is a difference
+        dense = chunk.work.buffer("anchored", phi.shape, np.float64)
         np.copyto(dense, phi)
         shape, starts = (b, features.width), np.arange(0, b * k + 1, k)
-        P = sparse.csr_array((weights.astype(phi.dtype).ravel(), places.ravel(), starts), shape=shape)
+        P = sparse.csr_array((weights.ravel(), places.ravel(), starts), shape=shape)
         total["anchors"] += P.T @ dense
         total["degrees"] += np.bincount(places.ravel(), weights.ravel(), features.width)
+
+
+def anchored(statistic: MomentStatistic, neighbours: int) -> AnchorMomentStatistic:
+    """The same moments, with the anchors of all rows."""
+    given = {one.name: getattr(statistic, one.name) for one in fields(statistic)}
+    return AnchorMomentStatistic(**given, neighbours=neighbours)
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:

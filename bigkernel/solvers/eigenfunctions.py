@@ -68,6 +68,19 @@ def sssl_core(
     return V @ beta, values
 
 
+def rough(graph: Array, weight: float, penalty: Array | None = None) -> Array:
+    """P + weight·ΦᵀLΦ (r, r) of a Laplacian in whitened coordinates and P, None: I; positive definite.
+
+    What rounding has made negative in ΦᵀLΦ is left out, where it would matter.
+    """
+    base = np.eye(len(graph)) if penalty is None else penalty
+    P: Array = base + weight * graph
+    if linalg.lapack.dpotrf(P, lower=1)[1]:
+        values, vectors = linalg.eigh(graph)
+        P = base + weight * (vectors * np.maximum(values, 0)) @ vectors.T
+    return P
+
+
 def leading(
     S: Array, count: int, certificates: Certificates | None = None, *, penalty: Array | None = None
 ) -> tuple[Array, Array]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import reference
+import reference_adaptation
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import SSSL, Gaussian, Linear, Sigmoid, SSSLClassifier
+from bigkernel import SSSL, Gaussian, Linear, Sigmoid, SSSLClassifier, load_model, save_model
 from bigkernel.errors import ConfigError, DataError, RankDeficient
 
 rng = np.random.default_rng(20120718)
@@ -24,6 +27,9 @@ CODES = np.where(LABELLED, LABELS, -1)
 HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
 K = reference.gaussian(X, X, SIGMA)
 B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
+GRAPH = reference_adaptation.laplacian(
+    reference_adaptation.anchors(X, Z, lambda a, b: reference.gaussian(a[None], b[None], SIGMA)[0, 0], 4), np.ones(N)
+)
 GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_components": S}
 FORMS = {
     "exact": ({}, X, lambda Y: reference.sssl_exact(K, LABELLED, Y, S, ALPHA)),
@@ -36,6 +42,11 @@ FORMS = {
         {"landmarks": Z, "eigenfunctions": "all"},
         Z,
         lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA),
+    ),
+    "graph": (
+        {"landmarks": Z, "manifold": 0.7, "n_neighbors": 4},
+        Z,
+        lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA, 0.7 * GRAPH),
     ),
 }
 every_form = pytest.mark.parametrize("settings, points, oracle", FORMS.values(), ids=FORMS)
@@ -231,7 +242,7 @@ def test_a_class_with_one_labelled_row_is_a_class(settings, points, oracle):
     if settings.get("eigenfunctions") == "landmarks":
         coef = reference.sssl_landmarks(CORE, B[labelled].T, hot, S, ALPHA)
     elif settings:
-        coef = reference.sssl_all(B, CORE, labelled, hot, S, ALPHA)
+        coef = reference.sssl_all(B, CORE, labelled, hot, S, ALPHA, settings.get("manifold", 0) * GRAPH)
     else:
         coef = reference.sssl_exact(K, labelled, hot, S, ALPHA)
     assert_array_equal(model.classes_, [0, 1, 7])
@@ -357,3 +368,65 @@ def test_minus_one_among_text_is_no_label_in_memory_too(kind):
     found, wanted = (SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
     assert found.classes_.tolist() == ["a", "b", "c"]
     assert_array_equal(found.predict(NEW), np.array(["a", "b", "c"])[wanted.predict(NEW)])
+
+
+# ---------------------------------------------------------------- the graph
+
+
+def moons(count):
+    draw = np.random.default_rng(5)
+    angle, side = draw.uniform(0, np.pi, count), np.arange(count) % 2
+    x = np.column_stack([np.cos(angle) * (1 - 2 * side) + side, np.sin(angle) * (1 - 2 * side) + side / 2])
+    return x + 0.1 * draw.normal(size=x.shape), side
+
+
+def test_a_graph_tells_two_moons_by_four_labels_each_and_keeps_everything_else_of_sssl(tmp_path):
+    x, side = moons(1000)
+    y = np.full(1000, -1)
+    known = [0, 1, 200, 201, 400, 401, 600, 601]
+    y[known] = side[known]
+    given = {"n_landmarks": 100, "n_components": 20, "alpha": 1e-3, "random_state": 0}
+    right = {
+        manifold: np.mean(SSSLClassifier(Gaussian(0.3), manifold=manifold, **given).fit(x, y).predict(x) == side)
+        for manifold in (0.0, 10.0)
+    }
+    assert right[0.0] < 0.9
+    assert right[10.0] > 0.99
+    model = SSSLClassifier(Gaussian(0.3), manifold=10.0, **given).fit(x, y)
+    assert model.fit_report()["certificates"]["prediction_error"] < 1e-5
+    # a model with its sums, from a file, and rows that come later
+    save_model(model, tmp_path / "moons.model")
+    again = load_model(tmp_path / "moons.model")
+    assert_array_equal(again.decision_function(x), model.decision_function(x))
+    assert_allclose(again.refit().decision_function(x), model.decision_function(x), atol=1e-6)
+    half = SSSLClassifier(Gaussian(0.3), manifold=10.0, **{**given, "n_landmarks": None}, landmarks=model.landmarks_)
+    half.fit(x[:500], y[:500]).partial_fit(x[500:], y[500:])
+    assert_allclose(half.decision_function(x), model.decision_function(x), atol=1e-6)
+
+
+def test_a_graph_of_float32_rows_is_right_or_warned_of():
+    x, side = moons(2000)
+    x, y = x.astype(np.float32), np.where(np.arange(2000) % 40 < 2, side, -1)
+    for manifold in (1.0, 1e3):
+        given = {"n_landmarks": 60, "n_components": 8, "manifold": manifold, "random_state": 0}
+        exact = SSSLClassifier(Gaussian(0.5), dtype="float64", **given).fit(x, y).decision_function(x)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = SSSLClassifier(Gaussian(0.5), **given).fit(x, y).decision_function(x)
+        assert told or np.linalg.norm(found - exact) < 1e-3 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"n_landmarks": None}, "expected n_landmarks"),
+        ({"n_landmarks": 9, "eigenfunctions": "landmarks"}, "eigenfunctions of all rows"),
+        ({"n_landmarks": 9, "landmarks": "fourier"}, "random features have no landmarks"),
+    ],
+)
+def test_a_graph_without_landmarks_to_meet_in_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        SSSL(manifold=1.0, **settings).fit(X, PARTLY)
+    model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY)
+    with pytest.raises(ConfigError, match="graph of all landmarks"):
+        model.with_landmarks(9)

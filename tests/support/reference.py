@@ -241,18 +241,30 @@ def sssl_landmarks(K_mm: ArrayLike, K_ml: ArrayLike, Y: ArrayLike, s: int, alpha
     return V @ beta
 
 
-def sssl_all(B: ArrayLike, K_mm: ArrayLike, labelled_mask: ArrayLike, Y: ArrayLike, s: int, alpha: float) -> Array:
+def sssl_all(
+    B: ArrayLike,
+    K_mm: ArrayLike,
+    labelled_mask: ArrayLike,
+    Y: ArrayLike,
+    s: int,
+    alpha: float,
+    graph: ArrayLike | None = None,
+) -> Array:
     """SSSL_m with the eigenvectors of the Nyström kernel over all N rows; returns landmark coefficients (m, c).
 
     Φ = BT (N, r), T = U D^{-1/2}; ΦᵀΦ = WΛWᵀ, top s; features √λ_j φ(x)ᵀW_j = k(x, Z) T W_j √λ_j;
     β = ridge of the labelled features; coefficients T W Λ^{1/2} β. The same function as `sssl_exact` on the N×N
     matrix B K_mm⁺ Bᵀ. B (N, m) = k(X, Z), K_mm (m, m), labelled_mask (N,) bool, Y (n_l, c) targets of the
-    labelled rows, in row order.
+    labelled rows, in row order. With `graph` M (N, N): ΦᵀΦW = (I + ΦᵀMΦ)WΛ.
     """
     B, labelled = _rows(B), np.asarray(labelled_mask, dtype=bool)
     T = whitening(K_mm)
     Phi = B @ T
-    values, W = positive_eigenpairs(Phi.T @ Phi)
+    if graph is None:
+        values, W = positive_eigenpairs(Phi.T @ Phi)
+    else:
+        values, W = scipy.linalg.eigh(Phi.T @ Phi, np.eye(Phi.shape[1]) + Phi.T @ graph @ Phi)
+        values, W = values[::-1], W[:, ::-1]
     to_features = T @ (W * np.sqrt(values))[:, :s]
     beta, _ = ridge((B @ to_features)[labelled], Y, alpha)
     return to_features @ beta
