@@ -24,7 +24,9 @@ from sklearn.pipeline import Pipeline
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.inputs import is_lazy
+from bigkernel.estimators.plain_steps import STEPS
 from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
 from bigkernel.statistics.predictor import score as score_of
@@ -40,9 +42,21 @@ _MOST_CONFUSED = 40
 
 
 def split(model: Any, rows: Corpus | Rows) -> tuple[Any, Any]:
-    """The last step of a model, and the rows as the steps before it hand them on."""
+    """The last step of a model, and the rows as the steps before it hand them on.
+
+    Raises
+    ------
+    ConfigError
+        Rows that are not in memory, for a transformer of scikit-learn.
+    """
     if not isinstance(model, Pipeline):
         return model, rows
+    for step in model[:-1] if is_lazy(rows) else ():
+        if type(step) in STEPS.values():
+            raise ConfigError(
+                f"{type(step).__name__}: a transformer of scikit-learn takes rows in memory alone; predict arrays, or "
+                "fit with the transforms of bigkernel (Standardizer, UnitNormalizer, Rescaler)"
+            )
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
 
 

@@ -25,30 +25,31 @@ from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.file_content import Content, decode, encode
 from bigkernel.estimators.fit_state import read_state, write_state
+from bigkernel.estimators.plain_steps import STEPS, as_plain_step
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
-_LATER = (
-    "class_weight",
-    "probability",
-    "cells",
-    "directions",
-    "blur",
-    "power",
-)  # parameters that files of before are without
-_CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__}
+_LATER = (  # parameters that files of before are without
+    *("class_weight", "probability", "manifold", "n_neighbors"),
+    *("cells", "directions", "blur", "power"),
+)
+_CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__} | STEPS
+_NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted estimator of bigkernel, or a Pipeline of them; it appears at `path` whole or not at all.
 
+    Steps before them may be transformers of scikit-learn whose fit is plain numbers: StandardScaler, MinMaxScaler,
+    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD and VarianceThreshold.
+
     Raises
     ------
     ConfigError
-        A step that is not of bigkernel, or a parameter that cannot be stored.
+        Another step, or a parameter that cannot be stored.
     sklearn.exceptions.NotFittedError
     DataError
         `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
@@ -116,12 +117,14 @@ def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) 
 
 def _describe(step: Any, prefix: str, stored: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """What a file says of a fitted step, whose arrays join `stored`; those of the transforms of a union after it."""
-    name = type(step).__name__
-    if _CLASSES.get(name) is not type(step):
-        raise ConfigError(f"save_model: {name} is not an estimator of bigkernel; those are {', '.join(_CLASSES)}")
-    check_is_fitted(step)
+    name = _require_known(step)
     content = Content(name)
-    write_state(step, content)
+    if name in STEPS:
+        check_is_fitted(step, "n_features_in_")
+        write_state(as_plain_step(step), content)
+    else:
+        check_is_fitted(step)
+        write_state(step, content)
     stored.update({f"{prefix}{key}": value for key, value in content.arrays.items()})
     arrays = {
         key: {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": zarr_arrays.digest({"": value})}
@@ -174,6 +177,18 @@ def _read_parts(parts: Any, prefix: str, stored: Mapping[str, NDArray[Any]]) -> 
     return found
 
 
+def _require_known(step: Any) -> str:
+    """The name of the class of a step in model files; `ConfigError` where it has none."""
+    name = _NAMES.get(type(step))
+    if name is None:
+        raise ConfigError(
+            f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor a step that it stores; those "
+            f"are {', '.join(_CLASSES)}. joblib.dump or skops.io.dump store any Pipeline; load such a file only from "
+            "whom you trust"
+        )
+    return name
+
+
 def _params(step: BaseEstimator) -> dict[str, Any]:
     params: dict[str, Any] = step.get_params(deep=False)
     params.pop("transformer_list", None)  # its transforms are stored as parts
@@ -195,7 +210,8 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
     if kind is estimators.RowUnion:
         params["transformer_list"] = [(name, clone(part)) for name, part in parts]
     defaults = kind().get_params(deep=False) if known - set(params) else {}
-    params |= {name: defaults[name] for name in _LATER if name in known - set(params)}
+    later = known if described["class"] in STEPS else _LATER  # another scikit-learn may have had fewer
+    params |= {name: defaults[name] for name in later if name in known - set(params)}
     if set(params) != known:
         raise ModelRejected(f"{kind.__name__}: parameters {sorted(set(params) ^ known)} are unknown or missing")
     values = {}
@@ -215,5 +231,5 @@ def _read_step(described: Mapping[str, Any], prefix: str, stored: Mapping[str, N
     if parts:
         step.transformers_ = [part for _, part in parts]
     content = Content(kind.__name__, values, dict(described["fitted"]))
-    read_state(step, content)
+    read_state(as_plain_step(step) if described["class"] in STEPS else step, content)
     return step

@@ -10,9 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import VarianceThreshold
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    Normalizer,
+    PolynomialFeatures,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
 from tampering import claims, deep, drop, edit, poisoned, put, reseal, rewritten, without
 
 from bigkernel import (
@@ -47,7 +57,9 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.estimators.evaluation import split
 
 rng = np.random.default_rng(99)
 N, D, M = 80, 4, 10
@@ -144,6 +156,25 @@ MODELS = {
         Pipeline([("joint", JDA(Gaussian(1.4), 3, n_rounds=1, **DRAWN)), ("last", XNVClassifier(n_landmarks=5))]),
         SHIFTED,
     ),
+}
+PLAIN = {
+    "StandardScaler": StandardScaler(),
+    "StandardScaler of means": StandardScaler(with_std=False),
+    "StandardScaler of nothing": StandardScaler(with_std=False, with_mean=False),
+    "MinMaxScaler": MinMaxScaler((-1, 2)),
+    "MaxAbsScaler": MaxAbsScaler(),
+    "RobustScaler": RobustScaler(quantile_range=(10, 90)),
+    "RobustScaler without scales": RobustScaler(with_scaling=False),
+    "Normalizer": Normalizer("max"),
+    "QuantileTransformer": QuantileTransformer(n_quantiles=20, output_distribution="normal"),
+    "PCA": PCA(3, whiten=True),
+    "PCA of a share": PCA(0.9, svd_solver="full"),
+    "TruncatedSVD": TruncatedSVD(2, random_state=0),
+    "VarianceThreshold": VarianceThreshold(0.1),
+}
+MODELS |= {
+    f"after {name}": (make_pipeline(step, UnitNormalizer(), KernelRidgeClassifier(Gaussian(1.4), **DRAWN)), TEXT)
+    for name, step in PLAIN.items()
 }
 every_model = pytest.mark.parametrize("model, y", MODELS.values(), ids=MODELS)
 legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
@@ -321,13 +352,31 @@ def test_a_step_that_is_not_ours_or_not_fitted_is_refused(tmp_path):
         pass
 
     for kind, message, model in (
-        (ConfigError, "StandardScaler", make_pipeline(StandardScaler(), Ridge()).fit(X, Y)),
+        (ConfigError, "PolynomialFeatures .*PCA.*joblib", make_pipeline(PolynomialFeatures(), Ridge()).fit(X, Y)),
+        (ConfigError, "Ours", make_pipeline(type("Ours", (StandardScaler,), {})(), Ridge()).fit(X, Y)),
+        (NotFittedError, "StandardScaler", make_pipeline(StandardScaler(), Ridge())),
         (ConfigError, "Mine", Mine().fit(X, Y)),
         (NotFittedError, "KernelRidge", KernelRidge()),
     ):
         with pytest.raises(kind, match=message):
             save_model(model, tmp_path / "model")
     assert not any(tmp_path.iterdir())
+
+
+def test_rows_on_disk_are_refused_by_the_step_that_would_read_them_all():
+    model = make_pipeline(StandardScaler(), KernelRidge(**DRAWN)).fit(X, Y)
+    with pytest.raises(ConfigError, match=r"StandardScaler.*in memory.*Standardizer"):
+        split(model, as_rows(X))
+
+
+def test_a_scaler_goes_on_from_its_file(tmp_path):
+    holes = np.where(rng.random(X.shape) < 0.2, np.nan, X)  # rows are counted by feature
+    for step in (StandardScaler(), StandardScaler(with_std=False)):
+        save_model(step.fit(holes), tmp_path / "model", overwrite=True)
+        loaded = load_model(tmp_path / "model").partial_fit(X[:7])
+        step.partial_fit(X[:7])
+        for name in ("mean_", "var_", "scale_", "n_samples_seen_"):
+            assert_array_equal(getattr(loaded, name), getattr(step, name))
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path):
@@ -371,6 +420,8 @@ def saved(tmp_path_factory):
         model, y = MODELS[name]
         save_model(model.fit(X, y), root / name)
     save_model(KernelRidge(Gaussian(1.4), landmarks="fourier", **DRAWN).fit(X, Y), root / "fourier")
+    for step in ("StandardScaler", "PCA", "QuantileTransformer", "Normalizer"):
+        save_model(make_pipeline(PLAIN[step], Ridge()).fit(X, Y), root / step)
     return root
 
 
@@ -528,6 +579,9 @@ def test_tampering_is_refused_at_once(rejected, tamper, match, sealed):
         ("components of domains", "eigenvalues_"),
         ("components of domains", "statistics.C"),
         ("joint components", "intercept_"),
+        ("StandardScaler", "mean_"),
+        ("PCA", "components_"),
+        ("QuantileTransformer", "references_"),
     ],
 )
 def test_a_model_without_one_of_its_arrays_is_refused(rejected, of, name):
@@ -566,6 +620,20 @@ STRANGE = {
         "sample_weight_ must be 10 numbers",
     ),
     "a deviation of zero": ("standardizer", poisoned(0.0, "scale_"), "."),
+    "a scale of zero": ("StandardScaler", poisoned(0.0, "scale_"), "scale_ must be above 0"),
+    "a step out of the table": ("StandardScaler", put("class", "sklearn.FunctionTransformer"), "unknown class"),
+    "a step by its module": ("StandardScaler", put("class", "sklearn.preprocessing.StandardScaler"), "unknown class"),
+    "another step's arrays": ("StandardScaler", put("class", "sklearn.MinMaxScaler"), "unknown or missing"),
+    "a step's unknown parameter": ("Normalizer", put("params", "func", "os.system"), "func"),
+    "a norm that is none": ("Normalizer", put("params", "norm", "l7"), "norm"),
+    "a step's unknown value": ("Normalizer", put("fitted", "transform", "x"), "unknown fitted value 'transform'"),
+    "a step's private value": ("StandardScaler", put("fitted", "__class__", "x"), "unknown fitted value"),
+    "components without number": ("PCA", put("fitted", "n_components_", 10**12), "components_ must have the shape"),
+    "components of other rows": ("PCA", put("fitted", "n_features_in_", 10**12), "components_ must have the shape"),
+    "components in no order": ("PCA", put("fitted", "components_order", "A"), "components_order"),
+    "quantiles of other features": ("QuantileTransformer", put("fitted", "n_features_in_", 3), "quantiles_ must"),
+    "less than no rows": ("StandardScaler", put("fitted", "n_samples_seen_", -1), "n_samples_seen_"),
+    "rows of text": ("StandardScaler", put("fitted", "n_samples_seen_", ["1"] * D), "n_samples_seen_"),
 }
 
 
