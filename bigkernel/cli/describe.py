@@ -71,7 +71,7 @@ def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
         if any(isinstance(label, str) for label in corpus.info.classes):
             raise DataError(f"{corpus.path}: its labels are text, there are no numbers to regress on")
         return LinearRegression() if method == "linear" else Ridge(alpha=_or(options["alpha"], 1.0))
-    common = _common(corpus, options)
+    common = _common(corpus, options, centres=method == "artl")
     if method == "krr":
         kind: Any = KernelRidgeClassifier if classify else KernelRidge
         return kind(alpha=_or(options["alpha"], 1.0), fit_intercept=options["intercept"], **solver, **common)
@@ -101,12 +101,12 @@ def _of_method(corpus: Corpus, options: dict[str, Any], classify: bool) -> Any:
 _INTERCEPTS = {"sssl": "sssl has none", "xnv": "xnv always has one", "artl": "artl has none"}
 
 
-def _common(corpus: Corpus, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that all kernel methods are given."""
+def _common(corpus: Corpus, options: dict[str, Any], *, centres: bool = False) -> dict[str, Any]:
+    """Return the parameters that all kernel methods are given; `centres`: landmarks are these where nothing is said."""
     return {
         "kernel": _kernel(options),
         "n_landmarks": _or(options["landmarks"], min(1000, corpus.n_rows)),
-        "landmarks": options["landmark_choice"],
+        "landmarks": _or(options["landmark_choice"], "k-means" if centres else "uniform"),
         "dtype": options["dtype"],
         "random_state": options["seed"],
     }
@@ -114,7 +114,8 @@ def _common(corpus: Corpus, options: dict[str, Any]) -> dict[str, Any]:
 
 def _projection(corpus: Corpus, options: dict[str, Any]) -> Any:
     """The step of --project."""
-    common = {**_common(corpus, options), "n_components": options["project_components"]}
+    common = _common(corpus, options, centres=options["project"] == "jda")
+    common["n_components"] = options["project_components"]
     if options["project"] == "jda":
         width = {} if _has_width(options) else {"kernel": "rbf", "gamma": "median"}
         return JDA(n_rounds=options["rounds"], **common | width)

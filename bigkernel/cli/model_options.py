@@ -150,11 +150,9 @@ def _method_options(*, grid: bool) -> tuple[_Option, ...]:
             "--landmark-choice",
             type=click.Choice([*LANDMARKS, *FOURIER]),
             metavar="CHOICE",
-            default="uniform",
-            show_default=True,
             help="Who serves. Rows: uniform; balanced, as many from every domain; leverage, by ridge leverage "
             "scores; rpcholesky, by randomly pivoted Cholesky. Centres: k-means, balanced-k-means. Random features "
-            "in their place: fourier, orthogonal-fourier.",
+            "in their place: fourier, orthogonal-fourier.  [default: uniform; artl and jda: k-means]",
         ),
     )
 

@@ -41,7 +41,7 @@ class JDA(SidedEstimator, DomainedTransformer):
 
     Parameters
     ----------
-    kernel, landmarks, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, degree, coef0, dtype, random_state : as in `KernelRidge`
     n_components : int, default 100
         s; fewer are used where the kernel matrix has lower rank.
     n_rounds : int ≥ 0, default 10
@@ -52,6 +52,8 @@ class JDA(SidedEstimator, DomainedTransformer):
         Penalty of the ridge that gives the pseudo-labels.
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
+    landmarks : str or array (m, d), default "k-means"
+        As in `KernelRidge`; centres serve both domains better than as many of their rows.
     gamma : float, "median" or None, default "median"
         Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None, and
         for other kernels "median" too: the bandwidth of `KernelRidge`.
@@ -120,7 +122,7 @@ class JDA(SidedEstimator, DomainedTransformer):
         alpha: float = 1.0,
         label_alpha: float = 1.0,
         n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
+        landmarks: Any = "k-means",
         gamma: float | str | None = "median",
         degree: int = 3,
         coef0: float = 1.0,

@@ -228,6 +228,7 @@ class KernelEstimator(StatefulEstimator):
         Floats("fourier_mean_", "basis.mean", lambda estimator: estimator._fourier, axes=("m",)),
         Whole("rank_", "solution.rank", axis="r"),
     )
+    _of_every_row: ClassVar[tuple[str, ...]] = ("uniform",)  # choices that need no number: then every row is one
     _default_landmarks: int | None = None  # how many where n_landmarks says nothing; None: every row
 
     def __init__(
@@ -265,7 +266,7 @@ class KernelEstimator(StatefulEstimator):
         if self.landmarks not in CHOICES + FOURIER:
             names = ", ".join(map(repr, CHOICES + FOURIER))
             raise ConfigError(f"landmarks: expected one of {names}, or an array (m, d), found {self.landmarks!r}")
-        if self.n_landmarks is None and self._default_landmarks is None and self.landmarks != "uniform":
+        if self.n_landmarks is None and self._default_landmarks is None and self.landmarks not in self._of_every_row:
             raise ConfigError(f"landmarks={self.landmarks!r}: expected n_landmarks to say how many, found None")
 
     def _kernel(self) -> Kernel:

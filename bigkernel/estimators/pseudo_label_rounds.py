@@ -159,6 +159,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
     """
 
     unlabelled = "keep"
+    _of_every_row = ("uniform", "k-means")
     _least_target_rows = 1
     state_schema = (
         *DomainedEstimator.state_schema,

@@ -53,3 +53,12 @@ def test_digits_of_the_other_kind_are_read_twice_as_well_as_without_them(digits,
     assert adapted > alone + 15
     told = [entry["equivocation"] for entry in model.rounds_]
     assert told[-1] < told[0] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [0, 1])
+def test_no_draw_of_the_default_landmarks_is_a_bad_one(digits, draw):
+    source, labels, target, truth, _ = digits[1]
+    rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
+    model = ARTLClassifier(n_landmarks=500, random_state=draw).fit(rows, partly)
+    assert np.mean(model.predict(target) == truth) > 0.87  # of rows that are drawn uniformly 0.80 and 0.83
