@@ -23,12 +23,15 @@ class LandmarkClassifier(ClassWeighted, LazyScoreMixin, DecisionMixin, Classifie
 class CalibratedClassifier(LandmarkClassifier):
     """The same for those with the parameter `probability`, which have `Probabilities` on the right of them."""
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
 
         −1 (among text "-1") is no label, where the method is semi-supervised.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
+        theirs in a column.
         """
-        fitted: Self = self._fit(X, y, sample_weight)
+        fitted: Self = self._fit(X, y, sample_weight, sample_domain)
         return fitted
 
     @available_if(adds_rows)

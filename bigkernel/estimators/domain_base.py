@@ -24,7 +24,14 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import Fitted, Inputs, Problem
-from bigkernel.estimators.inputs import input_rows, is_lazy, validate_input, validated_weight
+from bigkernel.estimators.inputs import (
+    domain_column,
+    input_rows,
+    is_lazy,
+    validate_input,
+    validated_weight,
+    with_domains,
+)
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.solvers.ridge import Whitening
@@ -75,11 +82,10 @@ class DomainedEstimator(LandmarkEstimator):
             rows, sample_weight = as_rows(X), validated_weight(sample_weight, X)
         if labels and y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: {name} requires y to be passed, but the target y is None")
-        domain = None if sample_domain is None else _integers(sample_domain)
         kept = {"domain", "weight"} | ({"y"} if labels else set())
         kept |= {"group"} if getattr(self, "probability", False) else set()  # whose rows are held out together
         rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
-        rows = as_rows(rows, weight=sample_weight, domain=domain)
+        rows = with_domains(as_rows(rows, weight=sample_weight), sample_domain)
         found: Array | None = None
         targets = Targets(0, np.zeros(0, np.int64))
         if labels:
@@ -198,7 +204,7 @@ def distinct(rows: Rows, name: str) -> Array:
     found = source.read(0, 0)
     for start, stop in pairwise(rows.bounds(settings())):
         part = source.read(start, stop)
-        found = np.union1d(found, _integers(part, start) if name == "domain" else part)
+        found = np.union1d(found, domain_column(part, start) if name == "domain" else part)
         if len(found) > MOST_CELLS:
             what = "classes" if name == "y" else "domains"
             raise DataError(f"{name}: more than {MOST_CELLS:,} different values, too many for {what}")
@@ -220,21 +226,3 @@ def cell_counts(rows: Rows, cells: Cells) -> Array:
         chunk = replace(Chunk(np.empty((stop - start, 0)), start), **read)
         counts += np.bincount(cells.of(chunk), minlength=cells.width)
     return counts.reshape(cells.n_domains, cells.n_classes + 1)
-
-
-def _integers(domain: Any, start: int = 0) -> Any:
-    """A column of domains from row `start`, refused unless it holds integers; lazy ones are looked at where read."""
-    if is_lazy(domain):
-        return domain
-    column = np.asarray(domain)
-    if column.ndim != 1:
-        raise DataError(f"sample_domain: expected one domain a row, found shape {column.shape}")
-    if column.dtype.kind in "iub":
-        return column
-    if column.dtype.kind == "f":
-        wrong = ~np.isfinite(column) | (column != np.trunc(column))
-        if not wrong.any():
-            return column.astype(np.int64)
-        row = int(np.argmax(wrong))
-        raise DataError(f"sample_domain: row {start + row} has the domain {column[row]}; expected integers")
-    raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; number the domains")

@@ -91,6 +91,29 @@ def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:
         raise DataError(f"{error}{where}") from error
 
 
+def domain_column(domain: Any, start: int = 0) -> Any:
+    """A column of domains from row `start`, refused unless it holds integers; lazy ones are looked at where read."""
+    if is_lazy(domain):
+        return domain
+    column = np.asarray(domain)
+    if column.ndim != 1:
+        raise DataError(f"sample_domain: expected one domain a row, found shape {column.shape}")
+    if column.dtype.kind in "iub":
+        return column
+    if column.dtype.kind == "f":
+        wrong = ~np.isfinite(column) | (column != np.trunc(column))
+        if not wrong.any():
+            return column.astype(np.int64)
+        row = int(np.argmax(wrong))
+        raise DataError(f"sample_domain: row {start + row} has the domain {column[row]}; expected integers")
+    raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; number the domains")
+
+
+def with_domains(rows: Rows, sample_domain: Any) -> Rows:
+    """Rows with the column domain, (n,) integers, where one is given."""
+    return rows if sample_domain is None else as_rows(rows, domain=domain_column(sample_domain))
+
+
 def no_label(y: Array) -> Array:
     """Which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
     missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)

@@ -192,7 +192,9 @@ class Members:
 def _members(rows: Rows, most: int) -> list[Members]:
     """The rows of every domain, in the order of their numbers; `DataError` where there are more than `most`."""
     if "domain" not in rows.columns:
-        raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass domains")
+        raise DataError(
+            f"{rows.name}: landmarks by domain need a column 'domain', and there is none; pass sample_domain"
+        )
     bounds = rows.bounds(settings())
     steps, counts = len(bounds) - 1, dict[Any, NDArray[np.int64]]()
     for step in range(steps):

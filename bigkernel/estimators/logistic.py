@@ -214,9 +214,13 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         require_exact(type(self).__name__, len(rows))
         return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own."""
-        return self._fit(X, y, sample_weight)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
+        """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
+        theirs in a column.
+        """
+        return self._fit(X, y, sample_weight, sample_domain)
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> Any:
         before = self._fitted if self.warm_start and isinstance(self._fitted, IterativeFit) else None

@@ -1,8 +1,7 @@
 """Kernel estimators that are fitted from one sweep of moments, or exactly from the n×n kernel matrix.
 
 Exact (`n_landmarks=None`): the n×n kernel matrix in memory, for some thousands of rows. Nyström (`n_landmarks=m`): one
-sweep for the moments of the landmark block, then an m×m solve; the statistics are kept, so that more rows, another
-alpha or another number of components need no second sweep of the old ones.
+sweep for the moments of the landmark block, then an m×m solve; they are kept for more rows or another alpha.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from bigkernel.estimators import arithmetic, reports
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.exact_rows import ExactRows, read_exact
 from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, IterativeFit, MomentFit, Problem, Solution, Solved
+from bigkernel.estimators.inputs import with_domains
 from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
 from bigkernel.estimators.number_range import finite, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
@@ -117,9 +117,10 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, sample_domain: Any) -> Self:
         self.check_parameters()
         rows, targets, inputs = self.training(X, y, sample_weight)
+        rows = with_domains(rows, sample_domain)
         with part_of_job(f"{type(self).__name__}.fit"):
             if self.exact:
                 self._fitted = self._fit_exact(rows, targets, inputs)
@@ -393,8 +394,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         if isinstance(fit, IterativeFit):
             report |= {"labelled_rows": fit.rows, "sweep": dict(fit.sweep), "block_rows": settings().block_rows}
         if isinstance(fit, MomentFit):
-            report["trace_error"] = fit.basis.trace_error(fit.moments)
-            rows = fit.statistics["rows"]
-            report |= {"rows": int(rows.sum()), "labelled_rows": int(rows[-1]), "sweep": dict(fit.sweep)}
-            report["block_rows"] = settings().block_rows
+            rows, sweep = fit.statistics["rows"], dict(fit.sweep)
+            report |= {"trace_error": fit.basis.trace_error(fit.moments), "rows": int(rows.sum())}
+            report |= {"labelled_rows": int(rows[-1]), "sweep": sweep, "block_rows": settings().block_rows}
         return report

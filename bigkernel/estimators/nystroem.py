@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Solution
-from bigkernel.estimators.inputs import input_rows
+from bigkernel.estimators.inputs import input_rows, with_domains
 from bigkernel.estimators.kernel_basis import KernelEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.state_schema import SOLUTION
@@ -94,8 +94,10 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         """m as the settings have it: the number of the landmarks where they are given, else `n_components`."""
         return self.n_components if isinstance(self.landmarks, str) else len(self.landmarks)
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, sample_domain: Any = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced.
 
         Warns
         -----
@@ -106,7 +108,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         self._check_landmarks()
         if self._fourier:
             raise ConfigError(f"landmarks={self.landmarks!r}: RandomFourier gives random features")
-        rows = input_rows(self, X, reset=True)
+        rows = with_domains(input_rows(self, X, reset=True), sample_domain)
         with part_of_job("Nystroem.fit"):
             basis = self.basis(rows)
             whitening = basis.whitening()

@@ -250,9 +250,13 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     state_schema = (*BaseKernelRidge.state_schema, *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
     _posterior: tuple[ExactFit | MomentFit | IterativeFit, Posterior] | None = None  # of which fit
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own."""
-        return self._fit(X, y, sample_weight)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
+        """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
+        theirs in a column.
+        """
+        return self._fit(X, y, sample_weight, sample_domain)
 
     @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

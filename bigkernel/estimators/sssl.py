@@ -314,9 +314,13 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
 
     state_schema = (*_SSSL.state_schema, *OF_NUMBERS)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled."""
-        return self._fit(X, y, sample_weight)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
+        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
+        theirs in a column.
+        """
+        return self._fit(X, y, sample_weight, sample_domain)
 
     @available_if(keeps_statistics)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -123,6 +123,8 @@ class _XNV(LandmarkEstimator):
                 wanted = "an even number" if self.n_landmarks is None else 2 * self.n_landmarks
                 raise DataError(f"landmarks: two views need {wanted} of them, found {count}")
             return count
+        if len(rows) < 2:
+            raise DataError(f"{rows.name}: two views need two rows at least, and n_samples = {len(rows)}")
         view = min(LANDMARKS, max(1, len(rows) // 2)) if self.n_landmarks is None else self.n_landmarks
         return 2 * view
 
@@ -250,9 +252,13 @@ class XNV(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _XNV):
 
     state_schema = (*_XNV.state_schema, *OF_NUMBERS)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled."""
-        return self._fit(X, y, sample_weight)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
+        """Fit to all rows X (N, d) and targets y (N,) or (N, c), NaN where unlabelled.
+
+        `sample_domain`: (n,) integers, the domain of each row, for landmarks that are balanced; lazy rows may carry
+        theirs in a column.
+        """
+        return self._fit(X, y, sample_weight, sample_domain)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, labelled or not; see `KernelRidge.partial_fit`."""

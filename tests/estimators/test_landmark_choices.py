@@ -100,6 +100,23 @@ def test_domains_give_as_many_landmarks_as_the_others_or_all_their_rows(count, s
     assert [np.count_nonzero(DOMAIN[rows] == domain) for domain in (0, 3, 9)] == shares
 
 
+@pytest.mark.parametrize("choice", ["balanced", "balanced-k-means"])
+@pytest.mark.parametrize(
+    "kind", [KernelRidge, KernelRidgeClassifier, KernelLogisticClassifier, SSSL, XNV, DICA, Nystroem]
+)
+def test_arrays_have_their_domains_from_the_fit(kind, choice):
+    labels = np.where(DOMAIN == 9, -1, np.arange(N) % 2)
+    target = labels if kind in (KernelRidgeClassifier, KernelLogisticClassifier, DICA) else y
+    given = {"n_components" if kind is Nystroem else "n_landmarks": M, "landmarks": choice, "random_state": 5}
+    found = kind(KERNEL, **given).fit(X, target, sample_domain=DOMAIN)
+    columns = {"domain": DOMAIN} if kind is Nystroem else {"y": target, "domain": DOMAIN}
+    assert_array_equal(found.landmarks_, kind(KERNEL, **given).fit(as_rows(X, **columns)).landmarks_)
+    with pytest.raises(DataError, match=r"sample_domain: row 3 has the domain 0\.5"):
+        kind(KERNEL, **given).fit(X, target, sample_domain=np.where(np.arange(N) == 3, 0.5, 1))
+    with pytest.raises(DataError, match=f"domain: expected {N} values"):
+        kind(KERNEL, **given).fit(X, target, sample_domain=DOMAIN[:-1])
+
+
 def test_balanced_choices_need_domains_and_one_landmark_for_each():
     for choice in ("balanced", "balanced-k-means"):
         with pytest.raises(DataError, match="column 'domain'"):
