@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from bigkernel.cli.options import Where, cluster_options, json_option
 from bigkernel.cli.said import say
 from bigkernel.errors import ConfigError
+from bigkernel.monitor.format import size
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.storage.visible import visible
 
@@ -105,29 +107,33 @@ def worker_check(
     with where.connect() as client:
         # every worker of a cluster that was started here; SLURM's jobs come one after another
         wait_for_workers(client, len(getattr(client.cluster, "worker_spec", ())) or 1, settings().stall_seconds)
-        answers = ask(client, rows, store, settings())
-        limits = {address: worker["memory_limit"] for address, worker in _workers(client).items()}
-    prints = [source.fingerprint() for source in rows.stored] if rows is not None else []
-    checked = [
-        {
-            "worker": address,
-            "fit": not (problems := _problems(answer, versions(), prints, corpus)),
-            "problems": problems,
-            "memory_bytes": limits.get(address),
-            "free_bytes": answer["free"],
-            "processor": answer["processor"],
-        }
-        for address, answer in sorted(answers.items())
-    ]
+        prints = [source.fingerprint() for source in rows.stored] if rows is not None else []
+        limits = {address: worker["memory_limit"] for address, worker in sorted(_workers(client).items())}
+        line = _worker_line(list(limits))
+        if not as_json:
+            say(line("worker", "can", "memory", "free disk", "processor"))
+        checked: list[dict[str, Any]] = []
+        for address, limit in limits.items():  # one after another: a line as soon as it is known
+            for answer in ask(client, rows, store, settings(), workers=[address]).values():
+                problems = _problems(answer, versions(), prints, corpus)
+                found = {"memory_bytes": limit, "free_bytes": answer["free"], "processor": answer["processor"]}
+                checked.append({"worker": address, "fit": not problems, "problems": problems, **found})
+                if not as_json:
+                    sizes = (size(limit or None), size(answer["free"]))
+                    say(line(address, "no" if problems else "yes", *sizes, answer["processor"]))
+                    for problem in problems:
+                        say(f"    {problem}")
     wrong = [f"worker {one['worker']}: {problem}" for one in checked for problem in one["problems"]]
     if as_json:
         show({"workers": checked, "versions": versions()}, as_json=True)
-    else:
-        for one in checked:
-            name = one.pop("worker")
-            show({key: value for key, value in one.items() if value not in (None, [])}, as_json=False, title=name)
     if wrong:
         raise ConfigError(f"{len(wrong)} problems on {len(checked)} workers; the first: {wrong[0]}")
+
+
+def _worker_line(addresses: list[str]) -> Callable[..., str]:
+    """Writes a line of the table of workers; addresses have the width of the longest."""
+    width = max([24, *map(len, addresses)])
+    return lambda worker, can, memory, free, kind: f"{worker:<{width}}  {can:<3}  {memory:>8}  {free:>9}  {kind}"
 
 
 def _problems(answer: dict[str, Any], mine: dict[str, str], prints: list[str], corpus: str | None) -> list[str]:
