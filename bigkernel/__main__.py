@@ -8,4 +8,4 @@ from bigkernel.cli import main
 
 if __name__ == "__main__":
     sys.argv[0] = "bigkernel"  # for help, and for the command that a run keeps
-    main()
+    main(prog_name="bigkernel")

@@ -67,8 +67,9 @@ def certs(directory: str, days: int, hosts: tuple[str, ...], renew: bool, as_jso
     rows = {item.role: f"{item.path.name}, until {item.ends:%Y-%m-%d}, serial {item.serial[:16]}…" for item in made}
     show(rows, as_json=False, title=directory)
     say(
-        f"\nOn the command line: --cluster local --tls {directory}, or --cluster tls://HOST:8786 --tls {directory}\n"
+        f"\nOn the command line: --cluster local --tls {directory}\n"
+        f"                     or --cluster tls://HOST:8786 --tls {directory}\n"
         f"In a cluster file:   tls: {directory}\n"
         f"Started by hand:     DASK_CONFIG={os.path.join(directory, 'dask-tls.yaml')} dask scheduler|worker\n"
-        "Every machine gets ca.pem and the file of its role; keep ca-key.pem off the cluster."
+        "Every machine gets ca.pem and the file of its role.\nKeep ca-key.pem off the cluster."
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigkernel.monitor.format import duration, flops, size
+from bigkernel.monitor.format import duration, flops, plainly, size
 from bigkernel.storage.visible import visible
+
+_GAP = 2  # letters between the two columns
 
 
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
@@ -21,24 +23,47 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(visible(title)) if title else None, title_justify="left", show_header=False, box=None, pad_edge=False
-    )
+    console, table = Console(soft_wrap=False), Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
+    names = {name: visible(name.replace("_", " ")) for name in figures}
+    room = console.width - max(map(len, names.values()), default=0) - _GAP
     for name, value in figures.items():
-        table.add_row(Text(visible(name.replace("_", " "))), Text(visible(readable(name, value))))
-    Console(soft_wrap=False).print(table)
+        table.add_row(Text(names[name]), Text(_lines(_pieces(name, value), room)))
+    if title:  # not the table's, which would be broken at the width of the table
+        console.print(Text(visible(title), style="italic"), soft_wrap=True)
+    console.print(table)
+
+
+def _lines(pieces: Sequence[str], room: int) -> str:
+    """Pieces with commas between, in lines of at most `room` letters; a piece is broken over none, however long."""
+    lines = [""]
+    for number, piece in enumerate(map(visible, pieces), 1):
+        text = piece + ("," if number < len(pieces) else "")
+        if lines[-1] and len(lines[-1]) + 1 + len(text) > room:
+            lines.append(text)
+        else:
+            lines[-1] += f" {text}" if lines[-1] else text
+    return "\n".join(lines)
+
+
+def _pieces(name: str, value: Any) -> list[str]:
+    """The parts of a figure for people: several of a mapping or a list, else one."""
+    if isinstance(value, Mapping) and "name" in value:  # a kernel
+        return [plainly(value)]
+    if isinstance(value, Mapping):
+        return [f"{key}: {readable(name, item)}" for key, item in value.items()] or ["none"]
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value] or ["none"]
+    return [readable(name, value)]
 
 
 def readable(name: str, value: Any) -> str:
     """A figure for people, with the unit that its name ends in."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {readable(name, item)}" for key, item in value.items()) or "none"
+    if isinstance(value, Mapping | list | tuple):
+        return ", ".join(_pieces(name, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value) or "none"
     if "bytes" in name and isinstance(value, int):
         return size(value)
     if isinstance(value, float) and "seconds" in name:
