@@ -16,9 +16,11 @@ from bigkernel import (
     KernelRidgeClassifier,
     LinearRegression,
     Nystroem,
+    Projector,
     RandomFourier,
     Rescaler,
     Ridge,
+    RowUnion,
     SSSLClassifier,
     Standardizer,
     UnitNormalizer,
@@ -37,6 +39,7 @@ ESTIMATORS = [  # one a base class and form
     KernelRidgeClassifier(n_landmarks=5, probability=True, random_state=0),
     Ridge(),
     Standardizer(),
+    Projector(2, whiten=True),
 ]
 VARIANTS = [
     KernelRidge(),
@@ -57,6 +60,7 @@ VARIANTS = [
     LinearRegression(),
     Rescaler(2.0),
     UnitNormalizer(),
+    RowUnion([("z", Standardizer()), ("norm", UnitNormalizer())]),
 ]
 
 
