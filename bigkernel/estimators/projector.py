@@ -104,7 +104,8 @@ class Projector(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
             found = principal_axes(Moments.of(total, shift=shift), self.n_components)
         if not len(found.variances):
             raise DataError(
-                f"{rows.name}: its rows (n_samples = {len(rows)}) are all equal; there is no direction in which they vary"
+                f"{rows.name}: its rows (n_samples = {len(rows)}) are all equal; there is no direction in which they "
+                "vary"
             )
         self.mean_, self.components_, self.explained_variance_ = found.mean, found.axes, found.variances
         self.explained_variance_ratio_ = found.variances / found.total

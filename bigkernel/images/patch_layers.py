@@ -96,8 +96,10 @@ class PatchGrid:
         A patch without contrast becomes zeros.
         """
         if self.centred:
+            # the last axis in two: a view
             channels = patches.reshape(*patches.shape[:-1], self.patch**2, self.channels)
-            np.subtract(channels, channels.mean(axis=-2, keepdims=True), out=channels)
+            sums = np.matmul(patches, np.tile(np.eye(self.channels, dtype=patches.dtype), (self.patch**2, 1)))
+            np.subtract(channels, (sums / self.patch**2)[..., None, :], out=channels)
         norms: Array = np.sqrt(np.einsum("...i,...i->...", patches, patches))
         np.divide(patches, np.where(norms == 0, 1, norms)[..., None], out=patches)
         return norms
@@ -190,14 +192,14 @@ class PatchLayer:
         dtype, grid, b = images.dtype, self.grid, len(images)
         weights, down, across, whitening = self._single if dtype == np.float32 else self._prepare(dtype)
         windows, m = grid.windows(images), len(self.landmarks)
-        patches = np.empty((*windows.shape[:3], grid.width + 2), dtype)
+        patches = np.empty((b, windows.shape[1] * windows.shape[2], grid.width + 2), dtype)
         directions = patches[..., :-2]
-        np.copyto(directions.reshape(windows.shape), windows)  # the last axis in two: a view
+        np.copyto(directions.reshape(windows.shape), windows)
         norms = grid.directions(directions)
         patches[..., -2] = 1
         with np.errstate(divide="ignore"):  # log 0: the features of a patch without contrast are 0
             np.log(norms, out=patches[..., -1])
-        values = np.matmul(patches.reshape(b, -1, grid.width + 2), weights)
+        values = np.matmul(patches, weights)
         np.exp(values, out=values)
         lines = np.matmul(down, values.reshape(b, windows.shape[1], -1))
         cells = np.matmul(across, lines.reshape(b, len(down), windows.shape[2], m))
