@@ -96,8 +96,11 @@ class Projector(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         self._validate_params()
         rows = input_rows(self, X, reset=True)
         plain = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
-        shift = near_mean(rows)
-        total = sweep(plain, MomentStatistic(IdentityMap(shift)), what=self.learns).total
+        # rows as the next step sees them; their products in float64
+        dtype = np.dtype(np.float64 if rows.dtype == np.float64 else np.float32)
+        shift = near_mean(rows).astype(dtype).astype(np.float64)
+        statistic = MomentStatistic(IdentityMap(shift, dtype), sums=np.dtype(np.float64))
+        total = sweep(plain, statistic, what=self.learns).total
         if not all(np.isfinite(total[name]).all() for name in ("G", "s")):
             raise DataError(f"{rows.name}: the squares of its values leave the range of float64; scale the rows")
         with one_thread():
