@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.blocks import PART_ROWS, Bound, JoinedBound
-from bigkernel.kernels.sparse_blocks import SparseBound, SparseJoinedBound, SparsePoints
+from bigkernel.kernels.sparse_blocks import SPARSE_PRODUCTS, SparseBound, SparseJoinedBound, SparsePoints
 
 Array = NDArray[Any]
 
@@ -107,11 +107,12 @@ class Kernel:
         if X.shape[1] != other.shape[1]:
             raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
-        bound = self.resolve(other).bind(other, dtype)
-        rows = np.empty((len(X), bound.columns), dtype)
-        rows[:, : X.shape[1]] = X
+        kernel = self.resolve(other)
+        wide = self.takes_sparse and X.size * len(other) > SPARSE_PRODUCTS
+        points = SparsePoints.where_cheaper(other) if wide else None
+        bound = kernel.bind(other if points is None else points, dtype)
         out = np.empty((len(X), len(other)), dtype)
-        bound.product(rows, out)
+        bound.product(bound.rows_of(X), out)
         bound.finish(out)
         if Z is None:
             _symmetrize(out)

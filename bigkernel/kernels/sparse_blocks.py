@@ -30,7 +30,10 @@ Array = NDArray[Any]
 # of a product of two sparse values, in those of a dense block in float32; measured: 100 where rows share many columns
 # with a landmark, 500 to 1,500 where they share one or none. At 450 neither choice takes 1.5 times the other's time
 PRODUCT_COST = 450
-STRIP_BYTES = 2**22  # of float64 values, and of the sparse product that they come from, that are worked on at a time
+SPARSE_PRODUCTS = 2**33  # of a kernel matrix of dense rows, a second, from which on they are looked at for zeros
+# of the points one in so many has a value in a column, that is then kept dense: additions beside one another are faster
+COMMON = 16
+STRIP_BYTES = 2**20  # of float64 values, and of the sparse product that they come from, that are worked on at a time
 _PAIRS = 2**18  # of values in one column that L1 distances look at at once
 
 
@@ -96,11 +99,36 @@ class SparsePoints:
 
     @cached_property
     def by_column(self) -> Any:
-        """The points as columns, (d, m) csr_array: what rows are multiplied by."""
+        """The points as columns, (d, m) csr_array."""
         return self.csr.T.tocsr()
 
+    @cached_property
+    def _factors(self) -> tuple[Array, Array, Any]:
+        """Places of features that many points have, (d,), −1: another one; their columns, (k, m); the rest, (d, m)."""
+        columns, counts = self.by_column, np.diff(self.by_column.indptr)
+        common = np.flatnonzero(counts * COMMON > len(self))
+        places = np.full(self.n_features, -1)
+        places[common] = np.arange(len(common))
+        rest = columns.copy()
+        rest.data[np.repeat(places >= 0, counts)] = 0
+        rest.eliminate_zeros()
+        return places, columns[common].toarray(), rest
+
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "by_column"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("by_column", "_factors")}
+
+    def products(self, x: Any) -> Array:
+        """⟨x, z⟩ of rows, csr_array (b, d) of float64, and all points, (b, m)."""
+        places, dense, rest = self._factors
+        of_common = places[x.indices] >= 0
+        if not of_common.any():
+            return np.asarray((x @ rest).toarray())
+        before = np.concatenate([[0], np.cumsum(of_common)])[x.indptr]
+        head = (x.data[of_common], places[x.indices[of_common]], before)
+        tail = (x.data[~of_common], x.indices[~of_common], x.indptr - before)
+        values: Array = sparse.csr_array(head, shape=(x.shape[0], len(dense))) @ dense
+        values += (sparse.csr_array(tail, shape=x.shape) @ rest).toarray()
+        return values
 
     def columns(self, chosen: Array) -> SparsePoints:
         """The same points in some of the columns (k,)."""
@@ -127,7 +155,8 @@ class SparsePoints:
     @property
     def prepared_bytes(self) -> int:
         """Of the points with what is prepared from them, and of the strips that a block is worked on by."""
-        return 3 * self.nbytes + 16 * self.n_features + 4 * STRIP_BYTES
+        dense = int((np.bincount(self.indices, minlength=1) * COMMON > len(self)).sum())
+        return 3 * self.nbytes + 8 * dense * len(self) + 32 * self.n_features + 5 * STRIP_BYTES
 
 
 @dataclass
@@ -189,8 +218,8 @@ class SparseBound(Bound):
         return chunk.load_sparse(block)
 
     def rows_of(self, x: Any) -> Any:
-        """Rows that `place` may change."""
-        return x.copy()
+        """Rows, dense or sparse, that `place` may change."""
+        return sparse.csr_array(x, dtype=np.float64, copy=True)
 
     def place(self, rows: Any) -> None:
         """Stretch rows as the landmarks are, in place."""
@@ -212,7 +241,7 @@ class SparseBound(Bound):
     def _products(self, rows: Any, points: SparsePoints, out: Array) -> None:
         """⟨x, z⟩."""
         for strip in _strips(out):
-            out[strip] = (rows[strip] @ points.by_column).toarray()
+            out[strip] = points.products(rows[strip])
 
     def _distances(self, rows: Any, points: SparsePoints, out: Array) -> None:
         """−γ‖x−z‖² = 2γ⟨x, z⟩ − γ‖x‖² − γ‖z‖²."""
@@ -220,7 +249,7 @@ class SparseBound(Bound):
         far = ~(of_rows < self.far)  # beyond float64: farther than any landmark matters
         for strip in _strips(out):
             x = rows[strip]
-            values = (x @ points.by_column).toarray()
+            values = points.products(x)
             values *= 2.0
             values -= of_rows[strip, None]
             values -= squares
@@ -278,7 +307,7 @@ class SparseJoinedBound(JoinedBound):
 
     def rows_of(self, x: Any) -> Any:
         """The rows: each part takes what it changes."""
-        return x
+        return sparse.csr_array(x)
 
     @property
     def row_bytes(self) -> int:
