@@ -28,7 +28,8 @@ from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.estimators.state_schema import SEEN, Entry, Floats, Scales
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.streaming.row_maps import RowMap, Scale, Standardize, UnitNorm, apply_maps
+from bigkernel.streaming.row_maps import RowMap, Scale, SparseRowMap, Standardize, UnitNorm, apply_maps, keep_zeros
+from bigkernel.streaming.sparse_form import is_sparse
 
 Array = NDArray[Any]
 
@@ -52,7 +53,7 @@ class RowTransformer(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """The mapped rows: an array (NumPy, Dask), or Rows that apply the map when they are read."""
+        """The mapped rows: an array (NumPy, Dask; of SciPy where rows are sparse), or Rows that are mapped when read."""
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
@@ -63,8 +64,10 @@ class RowTransformer(TransformerMixin, BaseEstimator):
             return whole.map_blocks(_apply, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
-        values = dense(rows.x.read(0, len(rows)))
-        return _apply(values, row_map, _float(values.dtype))
+        values, dtype = rows.x.read(0, len(rows)), _float(rows.dtype)
+        if is_sparse(values) and isinstance(row_map, SparseRowMap) and keep_zeros((row_map,)):
+            return row_map.apply_sparse(values.astype(np.float64)).astype(dtype)
+        return _apply(dense(values), row_map, dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -89,13 +89,16 @@ def measure(train: Corpus, test: Corpus, landmarks: int, *, workers: int, memory
     rows, held = unit.transform(train), unit.transform(test)
     model = KernelRidgeClassifier(Gaussian(SIGMA), alpha=ALPHA, n_landmarks=landmarks, random_state=0)
     planned = _planned(rows, model)
-    with connect("local", workers=workers, memory_limit=memory_limit, dashboard=0) as client:
-        with tempfile.TemporaryDirectory(dir=out) as scratch, executing(client, run=f"{scratch}/run"):
-            start = time.perf_counter()
-            model.fit(rows)
-            fitted = time.perf_counter()
-            accuracy = model.score(held)
-            scored = time.perf_counter()
+    with (
+        connect("local", workers=workers, memory_limit=memory_limit, dashboard=0) as client,
+        tempfile.TemporaryDirectory(dir=out) as scratch,
+        executing(client, run=f"{scratch}/run"),
+    ):
+        start = time.perf_counter()
+        model.fit(rows)
+        fitted = time.perf_counter()
+        accuracy = model.score(held)
+        scored = time.perf_counter()
     swept = model.sweep_
     return {
         "rows": len(train),

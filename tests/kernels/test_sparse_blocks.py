@@ -1,4 +1,4 @@
-"""Blocks of sparse rows: values of dense rows in float64, the same bits for any cut, in no more memory than is planned."""
+"""Blocks of sparse rows: the values of dense rows, the same bits for any cut, and no more memory than is counted."""
 
 import tracemalloc
 
