@@ -26,6 +26,7 @@ from bigkernel.engine.sparse_sources import CsrSource, SparseSource, dense, suit
 from bigkernel.errors import DataError
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.corpus import COLUMNS, Corpus
+from bigkernel.storage.sparse_rows import join
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 
@@ -244,10 +245,11 @@ class Rows:
             A row that is not finite and not to be skipped.
         """
 
-        def read(start: int, stop: int, ids: Array) -> Array:
-            return dense(self.x.read(start, stop)[ids - start], np.float64)
+        def read(start: int, stop: int, ids: Array) -> Any:
+            return self.x.read(start, stop)[ids - start].astype(np.float64, copy=False)
 
-        taken = np.concatenate([np.empty((0, self.stored_width)), *self._gather(index, read)])
+        pieces = self._gather(index, read)
+        taken = dense(join(pieces)) if pieces else np.empty((0, self.stored_width))
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             if self.bad_rows == "refuse":
@@ -281,7 +283,7 @@ class Rows:
 
         return np.concatenate([source.read(0, 0), *self._gather(index, read)])
 
-    def _gather(self, index: Array, read: Callable[[int, int, Array], Array]) -> list[Array]:
+    def _gather(self, index: Array, read: Callable[[int, int, Array], Any]) -> list[Any]:
         """read(start, stop, ids) of every piece of the rows that holds some of the sorted ids, in order."""
         if not len(index):
             return []

@@ -53,7 +53,7 @@ class RowTransformer(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """The mapped rows: an array (NumPy, Dask; of SciPy where rows are sparse), or Rows that are mapped when read."""
+        """The mapped rows: an array (NumPy, Dask; SciPy's of sparse rows), or Rows that are mapped when read."""
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()

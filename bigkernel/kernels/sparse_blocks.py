@@ -32,7 +32,7 @@ Array = NDArray[Any]
 PRODUCT_COST = 450
 SPARSE_PRODUCTS = 2**33  # of a kernel matrix of dense rows, a second, from which on they are looked at for zeros
 # of the points one in so many has a value in a column, that is then kept dense: additions beside one another are faster
-COMMON = 16
+COMMON = 32
 STRIP_BYTES = 2**20  # of float64 values, and of the sparse product that they come from, that are worked on at a time
 _PAIRS = 2**18  # of values in one column that L1 distances look at at once
 
@@ -107,7 +107,7 @@ class SparsePoints:
         """Places of features that many points have, (d,), −1: another one; their columns, (k, m); the rest, (d, m)."""
         columns, counts = self.by_column, np.diff(self.by_column.indptr)
         common = np.flatnonzero(counts * COMMON > len(self))
-        places = np.full(self.n_features, -1)
+        places = np.full(self.n_features, -1, columns.indices.dtype)
         places[common] = np.arange(len(common))
         rest = columns.copy()
         rest.data[np.repeat(places >= 0, counts)] = 0
@@ -117,17 +117,19 @@ class SparsePoints:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("by_column", "_factors")}
 
-    def products(self, x: Any) -> Array:
-        """⟨x, z⟩ of rows, csr_array (b, d) of float64, and all points, (b, m)."""
+    def products(self, x: Any, out: Array) -> Array:
+        """⟨x, z⟩ of rows, csr_array (b, d) of float64, and all points, in the first rows of a buffer (≥ b, m)."""
         places, dense, rest = self._factors
+        values = out[: x.shape[0]]
         of_common = places[x.indices] >= 0
         if not of_common.any():
-            return np.asarray((x @ rest).toarray())
-        before = np.concatenate([[0], np.cumsum(of_common)])[x.indptr]
+            (x @ rest).toarray(out=values)
+            return values
+        before = np.concatenate([[0], np.cumsum(of_common)]).astype(x.indptr.dtype)[x.indptr]
         head = (x.data[of_common], places[x.indices[of_common]], before)
         tail = (x.data[~of_common], x.indices[~of_common], x.indptr - before)
-        values: Array = sparse.csr_array(head, shape=(x.shape[0], len(dense))) @ dense
-        values += (sparse.csr_array(tail, shape=x.shape) @ rest).toarray()
+        (sparse.csr_array(tail, shape=x.shape) @ rest).toarray(out=values)
+        values += sparse.csr_array(head, shape=(x.shape[0], len(dense))) @ dense
         return values
 
     def columns(self, chosen: Array) -> SparsePoints:
@@ -240,16 +242,18 @@ class SparseBound(Bound):
 
     def _products(self, rows: Any, points: SparsePoints, out: Array) -> None:
         """⟨x, z⟩."""
+        buffer = _buffer(out)
         for strip in _strips(out):
-            out[strip] = points.products(rows[strip])
+            out[strip] = points.products(rows[strip], buffer)
 
     def _distances(self, rows: Any, points: SparsePoints, out: Array) -> None:
         """−γ‖x−z‖² = 2γ⟨x, z⟩ − γ‖x‖² − γ‖z‖²."""
         squares, of_rows = sums_of(points.csr, np.square), sums_of(rows, np.square)
         far = ~(of_rows < self.far)  # beyond float64: farther than any landmark matters
+        buffer = _buffer(out)
         for strip in _strips(out):
             x = rows[strip]
-            values = points.products(x)
+            values = points.products(x, buffer)
             values *= 2.0
             values -= of_rows[strip, None]
             values -= squares
@@ -336,9 +340,19 @@ def sums_of(rows: Any, function: Any) -> Array:
         return np.bincount(places, function(rows.data.astype(np.float64, copy=False)), rows.shape[0])
 
 
+def _strip_rows(out: Array) -> int:
+    """Rows whose float64 values take `STRIP_BYTES`."""
+    return int(max(1, STRIP_BYTES // (8 * max(1, out.shape[1]))))
+
+
+def _buffer(out: Array) -> Array:
+    """Room for the float64 values of a strip, (rows, m)."""
+    return np.empty((min(len(out), _strip_rows(out)), out.shape[1]))
+
+
 def _strips(out: Array) -> Iterator[slice]:
     """Slices of rows whose float64 values take `STRIP_BYTES`."""
-    rows = max(1, STRIP_BYTES // (8 * max(1, out.shape[1])))
+    rows = _strip_rows(out)
     for start in range(0, len(out), rows):
         yield slice(start, min(start + rows, len(out)))
 

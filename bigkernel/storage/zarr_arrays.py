@@ -337,7 +337,8 @@ def publish(
                 shape=values.shape,
                 chunks=(rows, *values.shape[1:]) if values.ndim else (),
                 dtype=values.dtype,
-                compress=values.dtype.kind in "iu",
+                # of landmarks that are sparse rows almost all is 0
+                compress=values.dtype.kind in "iu" or 4 * np.count_nonzero(values) < values.size,
             )
             write(array, 0, values)
 
