@@ -425,7 +425,7 @@ def monitor(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, pai
 def sparse(out: Path, as_json: bool, **sizes: Any) -> None:
     """Fit rows like texts, stored sparse: bytes read, seconds, and memory against what the plan announced.
 
-    A corpus of the default size takes 2 minutes to make and is kept in --out; its fit takes 3 minutes on 2 cores.
+    Rows are made once and kept in --out. The dense rows would be 200 GB by default; the fit takes a few minutes.
     """
     from pipelines.bench import sparse as bench_sparse
 

@@ -34,6 +34,8 @@ from bigkernel import (
 from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+from bigkernel.images.deform_corpus import deformation_of
+from bigkernel.images.virtual_copies import virtual_copies
 from bigkernel.ingest.convert import ingest
 from bigkernel.ingest.readers import open_source
 from bigkernel.storage import seals, zarr_arrays
@@ -147,23 +149,12 @@ def test_columns_that_no_row_can_have_are_refused_and_not_computed_with(corpus, 
         open_corpus(corpus.path)[:20]
 
 
-@pytest.mark.parametrize("options", [{}, {"compressed": True}, {"sparse": False}])
-def test_libsvm_becomes_a_sparse_corpus_without_becoming_dense(tmp_path, options):
-    path = tmp_path / ("rows.libsvm.gz" if options.pop("compressed", False) else "rows.libsvm")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "wb") as file:
-        dump_svmlight_file(X, LABELS, file, zero_based=False)
-    found = ingest(open_source(path, features=D, **options), tmp_path / "c", chunk_rows=CHUNK_ROWS)
-    assert found.sparse == options.get("sparse", True)
-    assert_array_equal(np.asarray(found), DENSE)
-    assert_array_equal(found.column("y"), LABELS)
-    assert found.info.classes == (0, 1)
-
-
-def test_files_splits_and_options_are_those_of_dense_rows(tmp_path):
+def test_files_labels_and_splits_are_those_of_dense_rows_and_options_say_which_are_sparse(tmp_path):
     for name, rows in (("a", slice(0, 100)), ("b", slice(100, N))):
-        dump_svmlight_file(X[rows], LABELS[rows], str(tmp_path / f"{name}.libsvm"), zero_based=False)
-    words = ["ingest", tmp_path / "a.libsvm", tmp_path / "b.libsvm", "--features", D, "--split", "test=0.3", "--json"]
-    for kind in ("--sparse", "--dense"):
+        with (gzip.open if name == "b" else open)(tmp_path / name, "wb") as file:
+            dump_svmlight_file(X[rows], LABELS[rows], file, zero_based=False)
+    words = ["ingest", tmp_path / "a", tmp_path / "b", "--features", D, "--split", "test=0.3", "--json"]
+    for kind in ("--chunk-rows=40", "--sparse", "--dense"):
         result = CliRunner().invoke(main, [str(word) for word in [*words, kind, tmp_path / kind]])
         assert result.exit_code == 0, result.output
     for share in ("", "-test"):
@@ -172,6 +163,10 @@ def test_files_splits_and_options_are_those_of_dense_rows(tmp_path):
         assert_array_equal(np.asarray(one), np.asarray(other))
         for column in ("y", "domain"):
             assert_array_equal(one.column(column), other.column(column))
+    unsplit = [open_corpus(f"{tmp_path / '--chunk-rows=40'}{share}") for share in ("", "-test")]
+    assert (unsplit[0].sparse, unsplit[0].info.classes) == (True, (0, 1))
+    found = np.concatenate([np.asarray(part) for part in unsplit])
+    assert_array_equal(found[np.lexsort(found.T)], DENSE[np.lexsort(DENSE.T)])
     told = json.loads(CliRunner().invoke(main, ["info", str(tmp_path / "--sparse"), "--json"]).output)
     assert f"{one.n_features}" == str(told["features"])
     assert told["stored"].startswith("sparse, ")
@@ -259,6 +254,15 @@ def test_every_executor_gives_the_same_bits_and_predictions_are_written(corpus, 
         assert_array_equal(written, models[0].predict(corpus).compute())
         assert_array_equal(models[-1].dual_coef_, models[0].dual_coef_)
     assert models[0].sweep_["bytes_read"] == int(as_rows(corpus).row_bytes * N)
+
+
+def test_pictures_that_are_sparse_are_not_deformed(tmp_path):
+    corpus = write_corpus(tmp_path / "c", X, image_shape=(15, 20))
+    with pytest.raises(DataError, match="stored sparse and cannot be deformed"):
+        deformation_of(corpus)
+    for rows in (corpus, X):
+        with pytest.raises(DataError, match="rows that are sparse are no images"):
+            virtual_copies(rows, copies=2, image_shape=(15, 20))
 
 
 def test_bad_rows_are_refused_or_skipped(tmp_path):
