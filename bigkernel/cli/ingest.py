@@ -25,7 +25,7 @@ Formats (auto: by the first bytes, then by the name; text may be gzip):
 Examples:
   bigkernel ingest train-images-idx3-ubyte.gz train.corpus
   bigkernel ingest usps.npz mnist.npz both.corpus        domain 0 and 1
-  bigkernel ingest rows.libsvm.gz rows.corpus            sparse rows, where they are
+  bigkernel ingest rows.libsvm.gz rows.corpus            sparse, if they are
   bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
   bigkernel ingest https://host/store.zarr c.corpus --x data --y none
 """

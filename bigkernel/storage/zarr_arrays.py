@@ -338,7 +338,7 @@ def publish(
                 chunks=(rows, *values.shape[1:]) if values.ndim else (),
                 dtype=values.dtype,
                 # of landmarks that are sparse rows almost all is 0
-                compress=values.dtype.kind in "iu" or 4 * np.count_nonzero(values) < values.size,
+                compress=bool(values.dtype.kind in "iu" or 4 * np.count_nonzero(values) < values.size),
             )
             write(array, 0, values)
 

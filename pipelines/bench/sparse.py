@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing, open_corpus
-from bigkernel.cli.data import stored_bytes
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
@@ -107,7 +106,7 @@ def measure(train: Corpus, test: Corpus, landmarks: int, *, workers: int, memory
         "landmarks": landmarks,
         "workers": workers,
         "memory_limit": memory_limit,
-        "stored_bytes": stored_bytes(train.path),
+        "stored_bytes": sum(file.stat().st_size for file in Path(train.path).rglob("*") if file.is_file()),
         "dense_bytes": len(train) * train.n_features * 4,
         "bytes_read": swept["bytes_read"],
         "fit_seconds": fitted - start,
