@@ -1,4 +1,4 @@
-"""Inputs, targets, predictions and scores of all estimators.
+"""Inputs, targets and scores of all estimators; their predictions are in `prediction`.
 
 NumPy input passes scikit-learn's validation and is swept in this process. Dask and zarr arrays, corpora and `Rows` are
 never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask array, `predict_to` writes to disk.
@@ -6,46 +6,33 @@ never brought into memory: `fit` sweeps them, `predict` returns a lazy Dask arra
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-import dask
-import dask.array as da
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from bigkernel.config import settings
-from bigkernel.engine import prediction_store
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sources import DaskSource
-from bigkernel.engine.sparse_sources import suited
-from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.fit_state import Fitted, Inputs, Problem, StatefulEstimator
+from bigkernel.estimators.fit_state import Fitted, Inputs, Problem
 from bigkernel.estimators.inputs import input_rows, is_lazy, near_target, no_label, validate_input, validated_weight
 from bigkernel.estimators.number_range import require_targets
+from bigkernel.estimators.prediction import PredictingEstimator
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import Moments, Targets
-from bigkernel.statistics.predictor import JudgingStatistic, Predictor, ScoreStatistic, score
-from bigkernel.storage.atomic_write import publishing
-from bigkernel.storage.targets import claimed, require_target
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.statistics.scores import JudgingStatistic, ScoreStatistic, score
 from bigkernel.streaming.merge_tree import Accumulator
-from bigkernel.streaming.row_maps import RowMap
 
 Array = NDArray[Any]
 
 
-class RowsEstimator(StatefulEstimator):
-    """Base of the predicting estimators.
+class RowsEstimator(PredictingEstimator):
+    """Base of the estimators that are fitted to rows and predict.
 
     A subclass says how rows become features (`_features`), and a search by sweeps asks for `basis`, `penalty`,
     `coordinates` and `adopt`.
@@ -219,90 +206,6 @@ class RowsEstimator(StatefulEstimator):
             )
         return labels
 
-    # -- prediction --------------------------------------------------------------------------------------------------
-
-    def _features(self) -> Any:
-        raise TypeError(f"{type(self).__name__} has no features")
-
-    def _coefficients(self) -> tuple[Array, Array]:
-        """W (p, c) and b (c,) over the features."""
-        solution = self._fitted.solution  # type: ignore[union-attr]
-        return solution.coef, solution.intercept
-
-    def _predictor(self) -> Predictor:
-        """The fitted model as plain data."""
-        coef, intercept = self._coefficients()
-        return Predictor.of(self._features(), coef, intercept, self.classes_ if is_classifier(self) else None)
-
-    def _values(self, X: Any, predictor: Predictor | None = None) -> Any:
-        """f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
-        check_is_fitted(self)
-        rows = input_rows(self, X, reset=False).suited
-        predictor = suited(predictor or self._predictor(), rows.x, rows.row_maps)
-        if rows.in_memory:
-            return _part_values(predictor, rows, 0, len(rows))
-        return _lazy_values(rows, predictor)
-
-    def _from_values(self, values: Any) -> Any:
-        if is_classifier(self):
-            classes = self.classes_
-            if isinstance(values, da.Array):
-                return values.map_blocks(_labels, classes, dtype=classes.dtype, drop_axis=1)
-            return _labels(values, classes)
-        return values[:, 0] if self._fitted.inputs.flat else values  # type: ignore[union-attr]
-
-    def predict(self, X: Any) -> Any:
-        """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.
-
-        A NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows.
-        """
-        return self._from_values(self._values(X))
-
-    def _spread_predictor(self) -> Predictor:
-        """The predictor whose values end with a standard deviation."""
-        raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; KernelRidge has")
-
-    def predict_to(
-        self,
-        X: Any,
-        path: str | os.PathLike[str],
-        *,
-        decision: bool = False,
-        std: bool = False,
-        overwrite: bool = False,
-    ) -> zarr.Group:
-        """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
-
-        Parameters
-        ----------
-        X : corpus, zarr array or Rows of one
-        path : where a group with `prediction` (and `decision` (n, c) or `std` (n,) where asked) appears, whole or not
-            at all
-        std : write the standard deviation of an observation too, as `KernelRidge.predict(…, return_std=True)`
-
-        Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` goes on with them.
-        """
-        check_is_fitted(self)
-        require_target(path, "the prediction store")
-        rows = input_rows(self, X, reset=False)
-        bounds = rows.bounds(settings())
-        chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
-        if any(start % chunk_rows for start in bounds[:-1]):
-            raise DataError(f"{rows.name}: chunks of unequal size; predict() gives a lazy array for such input")
-        predictor = self._spread_predictor() if std else self._predictor()
-        flat = self._fitted.inputs.flat is not False  # type: ignore[union-attr]
-        keep, resume = kept_for_run("predict")
-        with (
-            claimed(path, "the prediction store"),
-            publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
-        ):
-            prediction_store.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
-            writer = prediction_store.PredictionWriter(
-                predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
-            )
-            fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer, what="predict")
-        return prediction_store.open_predictions(path)
-
     # -- scores ------------------------------------------------------------------------------------------------------
 
     def score_totals(self, X: Any, y: Any = None, sample_weight: Any = None, *, worst: int = 0) -> Accumulator:
@@ -321,16 +224,11 @@ class RowsEstimator(StatefulEstimator):
         rows = as_rows(rows, y, weight=sample_weight)
         shift = near_target(rows, targets)
         if not worst:
-            return sweep(rows, ScoreStatistic(self._predictor(), targets, shift), what="score").total
+            return sweep(rows, ScoreStatistic(self._kept_predictor(), targets, shift), what="score").total
         # sums of squares of rows that fit exactly leave residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
-        statistic = JudgingStatistic(self._predictor(), targets, shift, keep=worst, spread=spread)
+        statistic = JudgingStatistic(self._kept_predictor(), targets, shift, keep=worst, spread=spread)
         return sweep(rows, statistic, what="score").total
-
-
-def predicted_values(model: RowsEstimator, X: Any) -> Any:
-    """f(X), (n, c), of a fitted model: an array, or a lazy Dask array."""
-    return model._values(X)
 
 
 class LazyScoreMixin:
@@ -345,55 +243,3 @@ class LazyScoreMixin:
             return score(self.score_totals(X, y, sample_weight))  # type: ignore[attr-defined]
         result: float = super().score(X, y, sample_weight)  # type: ignore[misc]
         return result
-
-
-class DecisionMixin:
-    """`decision_function` of the classifiers."""
-
-    def decision_function(self, X: Any) -> Any:
-        """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
-        values = self._values(X)  # type: ignore[attr-defined]
-        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values  # type: ignore[attr-defined]
-
-
-def _labels(values: Array, classes: Array) -> Array:
-    chosen: Array = classes[np.argmax(values, axis=1)]
-    return chosen
-
-
-def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
-    """f of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
-    c = predictor.width
-    model = dask.delayed(predictor, traverse=False)
-    if isinstance(rows.x, DaskSource):
-        array = rows.x.array
-        return da.map_blocks(
-            _block_values,
-            array,
-            predictor=model,
-            row_maps=rows.row_maps,
-            block_rows=settings().block_rows,
-            dtype=np.float64,
-            chunks=(array.chunks[0], (c,)),
-            meta=np.empty((0, c)),
-        )
-    bounds = rows.bounds(settings())
-    task = dask.delayed(_part_values, pure=False)
-    plain = Rows(rows.x, {}, rows.row_maps, rows.name)
-    parts = [
-        da.from_delayed(task(model, plain, start, stop), (stop - start, c), np.float64)
-        for start, stop in pairwise(bounds)
-    ]
-    return da.concatenate(parts) if parts else da.zeros((0, c))
-
-
-def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], block_rows: int) -> Array:
-    chunk = Chunk(x, row_maps=row_maps, block_rows=block_rows)
-    chunk.require_finite("X")
-    return predictor.values(chunk)
-
-
-def _part_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Array:
-    chunk = rows.read(start, stop)
-    chunk.require_finite(rows.name)
-    return predictor.values(chunk)

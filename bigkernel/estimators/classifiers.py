@@ -7,8 +7,9 @@ from typing import Any, Self
 from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 
-from bigkernel.estimators.base import DecisionMixin, LazyScoreMixin
+from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.class_weights import CLASS_WEIGHT, ClassWeighted
+from bigkernel.estimators.prediction import DecisionMixin
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, adds_rows
 from bigkernel.estimators.state_schema import OF_CLASSES
 

@@ -177,7 +177,7 @@ class DomainedTransformer(ClassNamePrefixFeaturesOutMixin, RowTransformer, Domai
     score_totals = available_if(_never)(RowsEstimator.score_totals)
 
     def _row_map(self) -> Projection:
-        return Projection(int(self.n_features_in_), Predictor.of(self._features(), *self._coefficients()))
+        return Projection(int(self.n_features_in_), self._kept_predictor())
 
     def widest(self, rows: Rows) -> Rows:
         """Rows through a projection as wide as a fit to them can make it, for plans of the step after it."""

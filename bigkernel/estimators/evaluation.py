@@ -29,8 +29,8 @@ from bigkernel.estimators.inputs import is_lazy
 from bigkernel.estimators.plain_steps import STEPS
 from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
-from bigkernel.statistics.predictor import score as score_of
 from bigkernel.statistics.probability_scores import probability_scores
+from bigkernel.statistics.scores import score as score_of
 from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.merge_tree import Accumulator
 

@@ -17,9 +17,9 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import Targets
 from bigkernel.storage.corpus import Corpus
+from bigkernel.streaming.chunk import DTYPES, is_plain
 
 Array = NDArray[Any]
-DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # what streams as it is stored
 
 
 def is_lazy(X: Any) -> bool:
@@ -74,6 +74,14 @@ def validated_weight(sample_weight: Any, X: Array) -> Any:
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     except ValueError as error:
         raise DataError(f"sample_weight: {error}") from error
+
+
+def is_sound(estimator: BaseEstimator, X: Any) -> bool:
+    """True where validation is sure to give X itself: `is_plain`, and the fit knows no names of features.
+
+    What is not sure goes to scikit-learn's checks, which convert it, warn of it or refuse it.
+    """
+    return is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_")
 
 
 def validate_input(estimator: BaseEstimator, *data: Any, **options: Any) -> Any:

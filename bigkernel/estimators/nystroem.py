@@ -15,6 +15,7 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, Soluti
 from bigkernel.estimators.inputs import input_rows, with_domains
 from bigkernel.estimators.kernel_basis import KernelEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.prediction import kept
 from bigkernel.estimators.state_schema import SOLUTION
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
@@ -122,7 +123,8 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, RowTransformer, KernelEstimator)
         return ProjectionFit(inputs=inputs, basis=basis, solution=Solution(**parts["solution"], alpha=0.0))
 
     def _row_map(self) -> Projection:
-        return Projection(int(self.n_features_in_), Predictor.of(self._features(), self.dual_coef_, self.intercept_))
+        predictor = kept(self._fitted, lambda: Predictor.of(self._features(), self.dual_coef_, self.intercept_))
+        return Projection(int(self.n_features_in_), predictor)
 
     @property
     def _n_features_out(self) -> int:

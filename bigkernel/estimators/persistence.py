@@ -23,9 +23,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
 from bigkernel.errors import ConfigError, DataError, ModelRejected
-from bigkernel.estimators.file_content import Content, decode, encode
+from bigkernel.estimators.file_content import Content
 from bigkernel.estimators.fit_state import read_state, write_state
 from bigkernel.estimators.plain_steps import STEPS, as_plain_step
+from bigkernel.kernels.encoding import decode, encode
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.targets import claimed, require_target

@@ -248,7 +248,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     """
 
     state_schema = (*BaseKernelRidge.state_schema, *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
-    _posterior: tuple[ExactFit | MomentFit | IterativeFit, Posterior] | None = None  # of which fit
+    _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own.
@@ -289,7 +289,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         if not return_std:
             return super().predict(X)
         check_is_fitted(self)
-        values = self._values(X, self._spread_predictor())
+        values = self._values(X, self._spread_predictor)
         mean, std = values[:, :-1], values[:, -1:]
         if self._require("fit").inputs.flat:
             return mean[:, 0], std[:, 0]
@@ -297,13 +297,14 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
 
     def _spread_predictor(self) -> SpreadPredictor:
         fit = self._require("fit")
-        if self._posterior is None or self._posterior[0] is not fit:
-            self._posterior = fit, posterior_of(fit, type(self).__name__)
-        return SpreadPredictor(self._features(), *self._coefficients(), posterior=self._posterior[1])
+        if self._spread is None or self._spread[0] is not fit:
+            posterior = posterior_of(fit, type(self).__name__)
+            self._spread = fit, SpreadPredictor(self._features(), *self._coefficients(), posterior=posterior)
+        return self._spread[1]
 
     def __getstate__(self) -> dict[str, Any]:
         # the factors are made again when they are asked for
-        return {key: value for key, value in super().__getstate__().items() if key != "_posterior"}
+        return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
 
 
 def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:

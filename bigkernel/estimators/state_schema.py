@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import ModelRejected
-from bigkernel.estimators.file_content import Content, decode, encode
+from bigkernel.estimators.file_content import Content
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.encoding import decode, encode
 from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.statistics.witness import WITNESSED

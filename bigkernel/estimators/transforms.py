@@ -23,12 +23,21 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sparse_sources import dense
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.estimators.inputs import input_rows, is_lazy, near_mean
+from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
 from bigkernel.estimators.number_range import require_row_squares
 from bigkernel.estimators.state_schema import SEEN, Entry, Floats, Scales
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.streaming.row_maps import RowMap, Scale, SparseRowMap, Standardize, UnitNorm, apply_maps, keep_zeros
+from bigkernel.streaming.row_maps import (
+    RowMap,
+    Scale,
+    SparseRowMap,
+    Standardize,
+    UnitNorm,
+    float_of,
+    keep_zeros,
+    mapped_rows,
+)
 from bigkernel.streaming.sparse_form import is_sparse
 
 Array = NDArray[Any]
@@ -55,19 +64,21 @@ class RowTransformer(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> Any:
         """The mapped rows: an array (NumPy, Dask; SciPy's of sparse rows), or Rows that are mapped when read."""
         check_is_fitted(self)
+        if is_sound(self, X):
+            return mapped_rows(X, self._row_map(), float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
         if isinstance(X, da.Array):
-            dtype, width = _float(X.dtype), row_map.width(rows.shape[1])
+            dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
             whole = X.rechunk({1: -1})
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
-            return whole.map_blocks(_apply, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
+            return whole.map_blocks(mapped_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
-        values, dtype = rows.x.read(0, len(rows)), _float(rows.dtype)
+        values, dtype = rows.x.read(0, len(rows)), float_of(rows.dtype)
         if is_sparse(values) and isinstance(row_map, SparseRowMap) and keep_zeros((row_map,)):
             return row_map.apply_sparse(values.astype(np.float64)).astype(dtype)
-        return _apply(dense(values), row_map, dtype)
+        return mapped_rows(dense(values), row_map, dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -167,18 +178,3 @@ class Standardizer(SameWidthTransformer):
 
     def _row_map(self) -> RowMap:
         return Standardize(self.mean_, self.scale_)
-
-
-def _float(dtype: Any) -> np.dtype[Any]:
-    return np.dtype(np.float64 if np.dtype(dtype).itemsize > 4 else np.float32)
-
-
-def _apply(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine may hide them from the next step
-    elif not np.isfinite(mapped).all():
-        row = int(np.argmin(np.isfinite(mapped).all(axis=1)))
-        raise DataError(f"X: row {row} leaves the range of {dtype} when it is transformed; scale the rows")
-    return mapped

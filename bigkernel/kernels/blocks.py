@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 if TYPE_CHECKING:
     from bigkernel.streaming.chunk import Chunk
@@ -108,7 +108,7 @@ class Bound:
         """Bytes that values at so many of the landmarks take beside the block: L1 distances see these in float64."""
         return 0 if self.landmarks is None else 8 * columns * self.n_features
 
-    @property
+    @cached_property
     def horizon(self) -> float:
         """The squared distance from the landmarks' mean beyond which a row is as good as infinitely far."""
         return float(np.finfo(self.dtype).max) / (16 * max(1.0, self._gamma))
@@ -148,9 +148,9 @@ class Bound:
         if self.columns > d:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.einsum("ij,ij->i", x, x, out=rows[:, d])
-            far = ~(rows[:, d] < self.horizon)
-            if far.any():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
-                x[far], rows[far, d] = 0, self.horizon
+            near = rows[:, d] < self.horizon
+            if not near.all():  # too far for their squares, or for ∞ − ∞: farther than any landmark matters
+                x[~near], rows[~near, d] = 0, self.horizon
             rows[:, d + 1] = 1
 
     def multiply(self, rows: Any, out: Array, some: slice = slice(None)) -> None:
@@ -158,7 +158,7 @@ class Bound:
         if self.landmarks is not None:
             points = self.landmarks[some].astype(np.float64, copy=False)  # once, and not for every strip
             for strip in strips(out):
-                out[strip] = cdist(rows[strip], points, "cityblock")
+                out[strip] = manhattan(rows[strip], points)
             return
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is a value of tanh; sums are looked at
             np.matmul(rows, self.weights[:, some], out=out)
@@ -236,6 +236,18 @@ def _values(bound: Bound, x: Any, count: int, some: slice) -> Array:
     bound.multiply(rows, out, some)
     bound.finish(out)
     return out
+
+
+def manhattan(x: Array, z: Array) -> Array:
+    """‖x−z‖₁ of rows x (b, d) and points z (s, d), (b, s) float64: by SciPy where it is installed, else by NumPy."""
+    try:
+        from scipy.spatial.distance import cdist  # slow to load, and needed here alone
+    except ImportError:
+        gap, out = np.empty(z.shape), np.empty((len(x), len(z)))
+        for row, values in zip(x, out, strict=True):
+            np.abs(np.subtract(z, row, out=gap), out=gap).sum(axis=1, out=values)
+        return out
+    return np.asarray(cdist(x, z, "cityblock"))
 
 
 def keep_values(strip: Array) -> None:

@@ -5,7 +5,6 @@ Shapes as in `algebra`. No product serves these: their values are written into t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -219,7 +218,7 @@ class Pairwise(_Given):
 
     def fingerprint(self) -> str:
         """Equal for the same function in another process."""
-        return hashlib.sha256(repr((_plain(self.metric), _plain(self._words()))).encode()).hexdigest()
+        return _sha256(repr((_plain(self.metric), _plain(self._words()))).encode())
 
     def _words(self) -> dict[str, Any]:
         """Keyword arguments of the metric."""
@@ -272,6 +271,12 @@ def _is_word(name: Any) -> bool:
     return isinstance(name, str)
 
 
+def _sha256(content: bytes) -> str:
+    import hashlib  # slow to load, and needed for functions alone
+
+    return hashlib.sha256(content).hexdigest()
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     """What a function or an argument of one is, as nested tuples of texts that are the same in every process."""
     within = partial(_plain, depth=depth + 1)
@@ -280,7 +285,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, partial):
         return within(value.func), within(value.args), within(value.keywords)
     if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return str(value.dtype), value.shape, _sha256(np.ascontiguousarray(value).tobytes())
     if isinstance(value, Mapping):
         return tuple(sorted((str(key), within(item)) for key, item in value.items()))
     if isinstance(value, set | frozenset):

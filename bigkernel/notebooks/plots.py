@@ -26,7 +26,7 @@ from bigkernel.monitor.palette import LIGHT
 from bigkernel.notebooks.axes import label_axes, last_of, name_of, names_of_features, or_new
 from bigkernel.search.results import doubtful
 from bigkernel.search.sweep_search import SweepSearchCV
-from bigkernel.statistics.predictor import score as score_of
+from bigkernel.statistics.scores import score as score_of
 from bigkernel.storage.corpus_arguments import is_count
 from bigkernel.storage.visible import visible
 

@@ -12,8 +12,8 @@ from sklearn.base import clone, is_classifier
 
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import predicted_values
 from bigkernel.estimators.fit_state import Inputs
+from bigkernel.estimators.prediction import predicted_values
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FAILURES, Failures, Scoring, Tested

@@ -147,6 +147,7 @@ class SpreadPredictor(Predictor):
         """f of every row and the standard deviation of y around it, (n, c + 1) float64."""
         assert self.posterior is not None
         assert isinstance(self.features, LandmarkMap | FourierMap)
+        self.prepare()
         out = np.empty((len(chunk), self.width))
         chunk = replace(chunk, block_rows=min(chunk.block_rows, self.most_rows))
         for block in chunk.blocks():

@@ -88,6 +88,29 @@ def apply_maps(row_maps: Sequence[RowMap], x: Array, block_rows: int = 2048) -> 
     return out
 
 
+def float_of(dtype: Any) -> np.dtype[Any]:
+    """The dtype that rows in memory are mapped in: float64 for numbers of 8 bytes, float32 for narrower ones."""
+    return np.dtype(np.float64 if np.dtype(dtype).itemsize > 4 else np.float32)
+
+
+def mapped_rows(x: Array, row_map: RowMap, dtype: np.dtype[Any]) -> Array:
+    """Rows x (n, d) in memory after the map, (n, width) of `dtype`; x stays as it is, and rows with NaN become NaN.
+
+    Raises
+    ------
+    DataError
+        A finite row that is not so when it is mapped.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        mapped[~np.isfinite(x).all(axis=1)] = np.nan  # a kernel or a cosine may hide them from the next step
+    elif not np.isfinite(mapped).all():
+        row = int(np.argmin(np.isfinite(mapped).all(axis=1)))
+        raise DataError(f"X: row {row} leaves the range of {dtype} when it is transformed; scale the rows")
+    return mapped
+
+
 def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
     """The cost of all maps together; one that changes the width needs its rows before and after it."""
     flops, row_bytes, fixed = 0.0, 0, 0

@@ -14,7 +14,8 @@ from bigkernel.errors import ChunkMissing, DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor, ScoreStatistic, score
+from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.storage import seals
 
 rng = np.random.default_rng(5)

@@ -24,8 +24,8 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.errors import ConfigError, ModelRejected
-from bigkernel.estimators.file_content import decode, encode
 from bigkernel.kernels.algebra import Product, Scaled, Sum
+from bigkernel.kernels.encoding import decode, encode
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.streaming.chunk import Chunk
 

@@ -12,7 +12,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import RESIDUAL_BINS, JudgingStatistic, Predictor, ScoreStatistic
+from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.scores import RESIDUAL_BINS, JudgingStatistic, ScoreStatistic
 from bigkernel.streaming.chunk import Chunk
 
 N, D, C = 157, 3, 4

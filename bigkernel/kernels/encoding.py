@@ -1,0 +1,60 @@
+"""Values of a file as JSON: numbers, words, lists and tables of them, and kernels by names from a closed table."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bigkernel.errors import ConfigError, ModelRejected
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import STORED
+
+_SCALARS = (bool, int, float, str, type(None))
+_DEEPEST = 32  # kernels inside one another
+
+
+def encode(value: Any, where: str) -> Any:
+    """A parameter or a fitted value as JSON; `ConfigError` where it cannot be."""
+    if isinstance(value, Kernel):
+        params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
+        return {"kernel": value.name, "params": params}
+    if isinstance(value, dict):
+        return {
+            "keys": [encode(key, where) for key in value],
+            "values": [encode(item, where) for item in value.values()],
+        }
+    if isinstance(value, np.ndarray | list | tuple | range) and np.ndim(value) == 1:
+        return [encode(item, where) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value)):
+        return value
+    raise ConfigError(f"save_model: {where} = {value!r} cannot be stored")
+
+
+def decode(value: Any, depth: int = 0) -> Any:
+    """The value of `encode`; `ModelRejected` where it is none. `depth`: kernels that it is inside of."""
+    if isinstance(value, dict) and set(value) == {"keys", "values"}:
+        if not all(isinstance(part, list) for part in value.values()):
+            raise ModelRejected("unexpected value: a table of something else than lists")
+        keys, items = decode(value["keys"]), decode(value["values"])
+        if not len(keys) == len(items) == len(set(keys)):
+            raise ModelRejected("unexpected value: a table whose keys and values do not belong together")
+        return dict(zip(keys, items, strict=True))
+    if isinstance(value, dict):
+        if depth > _DEEPEST:
+            raise ModelRejected(f"a kernel of kernels more than {_DEEPEST} deep")
+        if value.get("kernel") not in STORED or not isinstance(value.get("params"), dict):
+            raise ModelRejected(f"unknown kernel {value.get('kernel')!r}")
+        params = {str(key): decode(item, depth + 1) for key, item in value["params"].items()}
+        lengths = {key: np.array([float(one) for one in item]) for key, item in params.items() if type(item) is tuple}
+        return STORED[value["kernel"]](**params | lengths)
+    if isinstance(value, list):
+        if any(isinstance(item, list | dict) for item in value):
+            raise ModelRejected("unexpected value: a list of more than numbers and words")
+        return tuple(decode(item) for item in value)
+    if not isinstance(value, _SCALARS):
+        raise ModelRejected(f"unexpected value of type {type(value).__name__}")
+    return value

@@ -1,0 +1,184 @@
+"""Predictions of rows in memory: what they share is prepared once a fit, and what needs no check takes none."""
+
+import copy
+import gc
+import pickle
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from bigkernel import DICA, Gaussian, KernelRidge, KernelRidgeClassifier, Nystroem, Ridge, UnitNormalizer
+from bigkernel.estimators import inputs, prediction, transforms
+from bigkernel.kernels.algebra import Kernel
+
+rng = np.random.default_rng(19)
+X = rng.normal(size=(120, 4))
+y = np.sin(X[:, 0]) + X[:, 1]
+LABELS = np.array(["a", "b", "c"])[rng.integers(0, 3, len(X))]
+DRAWN = {"n_landmarks": 15, "random_state": 0, "alpha": 0.1}
+MODELS = {
+    "regression": lambda: KernelRidge(Gaussian(1.5), **DRAWN).fit(X, y),
+    "several targets": lambda: KernelRidge(Gaussian(1.5), **DRAWN).fit(X, np.c_[y, -y]),
+    "classes": lambda: KernelRidgeClassifier(Gaussian(1.5), dtype="float32", **DRAWN).fit(X, LABELS),
+    "linear": lambda: Ridge().fit(X, y),
+    "names": lambda: KernelRidge(Gaussian(1.5), **DRAWN).fit(pd.DataFrame(X, columns=list("abcd")), y),
+    "unit norm": lambda: UnitNormalizer().fit(X),
+    "components": lambda: DICA(Gaussian(1.5), n_components=2, n_landmarks=15, random_state=0).fit(
+        X, LABELS, sample_domain=np.arange(len(X)) % 2
+    ),
+}
+every_model = pytest.mark.parametrize("model", [make() for make in MODELS.values()], ids=MODELS)
+
+
+def use(model, rows=X):
+    return model.predict(rows) if hasattr(model, "predict") else model.transform(rows)
+
+
+# ---------------------------------------------------------------- prepared once
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """The landmarks that were prepared, slowly."""
+    found, bind = [], Kernel.bind
+
+    def slow(self, Z, *args, **kwargs):
+        found.append(Z)
+        time.sleep(0.02)
+        return bind(self, Z, *args, **kwargs)
+
+    monkeypatch.setattr(Kernel, "bind", slow)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["regression", "classes", "components"])
+def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepared):
+    model = MODELS[kind]()
+    wanted = [use(copy.deepcopy(model), X[:count]) for count in (1, 7, 120)]
+    start = threading.Barrier(8)
+    prepared.clear()
+
+    def ask(number):
+        start.wait()
+        return [use(model, X[: (1, 7, 120)[(number + step) % 3]]) for step in range(30)]
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+    assert len(prepared) == 1
+    for number, found in enumerate(answers):
+        for step, values in enumerate(found):
+            assert_array_equal(values, wanted[(number + step) % 3])
+
+
+def test_what_is_prepared_is_in_no_pickle_and_goes_with_its_fit():
+    model = MODELS["classes"]()
+    before, kept = pickle.dumps(model), len(prediction._KEPT)
+    expected = model.decision_function(X)
+    assert len(prediction._KEPT) == kept + 1
+    assert pickle.dumps(model) == before
+    assert_array_equal(pickle.loads(before).decision_function(X), expected)
+    del model
+    gc.collect()
+    assert len(prediction._KEPT) == kept
+
+
+CHANGES = {
+    "another fit": lambda model: model.fit(X[:60], y[:60]),
+    "more rows": lambda model: model.partial_fit(X + 1, y),
+    "fewer landmarks": lambda model: model.with_landmarks(5),
+    "another penalty": lambda model: model.set_params(alpha=3.0).refit(),
+    "another kernel": lambda model: model.set_params(kernel=Gaussian(0.5)).fit(X, y),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_fit_is_predicted_from_its_own_landmarks(change):
+    model = MODELS["regression"]()
+    before, std = model.predict(X), model.predict(X, return_std=True)[1]
+    changed = change(model)
+    found, new_std = changed.predict(X), changed.predict(X, return_std=True)[1]
+    fresh = pickle.loads(pickle.dumps(changed))
+    assert_array_equal(found, fresh.predict(X))
+    assert_array_equal(new_std, fresh.predict(X, return_std=True)[1])
+    assert np.abs(found - before).max() > 1e-3
+    assert np.abs(new_std - std).max() > 1e-6
+
+
+def test_parameters_that_are_set_change_no_prediction_before_a_fit():
+    model = MODELS["regression"]()
+    before = model.predict(X)
+    assert_array_equal(model.set_params(kernel=Gaussian(0.5), alpha=9.0).predict(X), before)
+
+
+# ---------------------------------------------------------------- the same as with all checks
+
+ROWS = {
+    "float64": X,
+    "float32": X.astype(np.float32),
+    "bytes": np.arange(24, dtype=np.uint8).reshape(6, 4),
+    "integers": np.arange(24).reshape(6, 4),
+    "columns first": np.asfortranarray(X),
+    "every other": X[::2],
+    "another byte order": X.astype(">f8"),
+    "one row": X[:1],
+    "a list": X[:2].tolist(),
+    "a frame": pd.DataFrame(X, columns=list("abcd")),
+    "other names": pd.DataFrame(X, columns=list("abce")),
+    "a matrix": np.ma.masked_array(X),
+    "no row": X[:0],
+    "one dimension": X[0],
+    "three dimensions": X[None],
+    "too wide": np.c_[X, X],
+    "NaN": np.where(np.arange(4) == 2, np.nan, X),
+    "infinities": np.where(np.arange(4) < 2, [np.inf, -np.inf, 0, 0], X),
+    "large": np.full((2, 4), 1e200),
+    "text": np.full((2, 4), "a"),
+    "numbers as objects": X.astype(object),
+    "complex": X + 1j,
+    "nothing": None,
+}
+
+
+def outcome(model, rows):
+    """The values, or the error, and the warnings."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            values = use(copy.deepcopy(model), rows)
+        except Exception as error:
+            return type(error), str(error), [str(one.message) for one in said]
+    return values.dtype, values.tobytes(), [str(one.message) for one in said]
+
+
+@every_model
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+def test_a_quick_look_changes_no_value_and_no_error(model, rows, monkeypatch):
+    quick = outcome(model, rows)
+    for module in (inputs, prediction, transforms):
+        monkeypatch.setattr(module, "is_sound", lambda *_: False)
+    assert quick == outcome(model, rows)
+
+
+def test_plain_rows_skip_the_checks_and_others_do_not(monkeypatch):
+    model, frame = MODELS["classes"](), MODELS["names"]()
+    asked = []
+    monkeypatch.setattr(prediction, "input_rows", lambda *args, **_: asked.append(args) or 1 / 0)
+    model.predict(X)
+    model.predict(X[:1].astype(np.float32))
+    for one, rows in ((model, X.tolist()), (model, np.full((1, 4), np.nan)), (frame, X)):
+        with pytest.raises(ZeroDivisionError):
+            one.predict(rows)
+    assert len(asked) == 3
+
+
+def test_whitened_features_are_prepared_once(prepared):
+    model = Nystroem(Gaussian(1.5), n_components=10, random_state=0).fit(X)
+    prepared.clear()
+    assert_array_equal(model.transform(X), model.transform(X))
+    assert len(prepared) == 1
