@@ -48,6 +48,7 @@ from .notebooks.plots import plot_learning_curve as plot_learning_curve
 from .notebooks.plots import plot_search as plot_search
 from .notebooks.write_corpus import write_corpus as write_corpus
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
+from .serving.predictor import Predictor as Predictor
 from .storage.corpus import Corpus as Corpus
 from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan

@@ -32,6 +32,7 @@ THIRD_PARTY = {
     "monitor": "bokeh distributed jinja2 markupsafe numpy prometheus_client rich tornado",
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
     "images": "numpy scipy",
+    "serving": "numpy",
 }
 # these know no file, no clock and no random state but one that they are given
 NUMERICS = ("streaming", "kernels", "statistics", "solvers")

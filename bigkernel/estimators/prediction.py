@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +31,8 @@ from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_sound
+from bigkernel.serving.predictor import Predictor as ServedPredictor
+from bigkernel.serving.predictor import names_of
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.storage.atomic_write import publishing
 from bigkernel.storage.targets import claimed, require_target
@@ -84,6 +87,19 @@ class PredictingEstimator(StatefulEstimator):
         if isinstance(values, da.Array):
             return values.map_blocks(_labels, inputs.classes, dtype=inputs.classes.dtype, drop_axis=1)
         return _labels(values, inputs.classes)
+
+    def predictor(self) -> ServedPredictor:
+        """The fitted model as plain data that predicts with NumPy alone, and as one file: see `Predictor`.
+
+        Raises
+        ------
+        ConfigError
+            A kernel or features that need more than NumPy; names them.
+        """
+        check_is_fitted(self)
+        plain = replace(self._kept_predictor(), features=self._features())
+        flat, names = bool(self._require("predictor").inputs.flat), names_of(self)
+        return ServedPredictor(n_features=self.n_features_in_, expansion=plain, flat=flat, feature_names=names)
 
     def predict(self, X: Any) -> Any:
         """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X.

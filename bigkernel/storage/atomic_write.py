@@ -133,18 +133,26 @@ def publishing(
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is there whole or not at all, and for good: temporary file, fsync, rename, fsync."""
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    """Write a JSON file that is there whole or not at all."""
+    with replacing(path) as scratch:
+        scratch.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write that becomes `path`, whole or not at all, and for good: temporary file, fsync, rename, fsync."""
+    target = Path(os.path.abspath(path))
+    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
     try:
-        with writing(path), open(scratch, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
+        with writing(path):
+            yield scratch
+            with open(scratch, "rb") as file:
+                os.fsync(file.fileno())
+        os.replace(scratch, target)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    _sync_directory(target.parent)
 
 
 def clear_orphans(path: Path) -> None:
