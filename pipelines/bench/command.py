@@ -436,3 +436,24 @@ def sparse(out: Path, as_json: bool, **sizes: Any) -> None:
         click.echo(json.dumps(result))
     else:
         bench_sparse.show(result)
+
+
+@bench.command(short_help="One row and a thousand against plain NumPy.")
+@bench_options
+@click.option("--rows", default=10_000, show_default=True, help="Of the fit.")
+@click.option("--landmarks", default=1_000, show_default=True)
+@click.option("--rounds", default=30, show_default=True, help="Of all contenders, alternated.")
+def serve(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rounds: int) -> None:
+    """Predictions of rows in memory against plain NumPy with the same landmarks; and what loading takes.
+
+    A model's `predict` and its predictor's, for one row and 1,000, in float32 and float64.
+    """
+    from pipelines.bench import serve as bench_serve
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    with bar("rounds", enabled=not as_json) as update:
+        result = bench_serve.measure(corpus, landmarks, rounds=rounds, update=update)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        bench_serve.show(result)

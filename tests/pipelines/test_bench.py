@@ -2,14 +2,19 @@
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.testing import assert_array_equal
 
+from bigkernel import Gaussian, KernelRidgeClassifier
 from bigkernel.forecast.time_model import Forecast
 from pipelines.bench import monitor as bench_monitor
 from pipelines.bench import numbers as bench_numbers
 from pipelines.bench import plan as bench_plan
+from pipelines.bench import serve as bench_serve
 from pipelines.bench.command import bench
+from pipelines.shared.timed_sweeps import SIGMA
 
 
 def run(*arguments):
@@ -76,6 +81,21 @@ def test_a_silent_cell_ends_the_command(where, monkeypatch):
     assert "SILENT" in result.stdout
     assert "1 of 1 silently wrong" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_serving_compares_what_predicts_the_same(where, monkeypatch):
+    monkeypatch.setattr(bench_serve, "MANY", 7)
+    monkeypatch.setattr(bench_serve, "LOADS", 1)
+    result = json.loads(run("serve", *where, "--rows", 500, "--landmarks", 40, "--rounds", 2, "--json"))
+    assert [(case["dtype"], case["rows"]) for case in result["cases"]] == [
+        *(("float32", 1), ("float32", 7), ("float64", 1), ("float64", 7))
+    ]
+    assert all(case["ratios"]["numpy"] == 1 for case in result["cases"])
+    assert {*result["loading"]} == {"NumPy", "predictor", "model"}
+    X = np.random.default_rng(0).random((90, 784))
+    model = KernelRidgeClassifier(Gaussian(SIGMA), n_landmarks=40, random_state=0).fit(X, np.arange(90) % 3)
+    assert_array_equal(bench_serve.plain(model, "float64")(X), model.predict(X))
 
 
 def fit(landmarks, predicted, measured):
