@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
-from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -53,7 +52,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient"
 
 
 def stored(predictor, path):
-    predictor.save(path, overwrite=True)
+    predictor.save(path)
     return bk.Predictor.load(path)
 
 
@@ -118,14 +117,9 @@ def test_a_process_that_has_numpy_alone_gives_the_same_numbers(tmp_path):
     assert done.stdout.split() == [str(len(some)), "bigkernel", "lazy_loader", "numpy"]
 
 
-def minimum(A, B):
-    return np.minimum(A[:, None], B).sum(axis=2)
-
-
 REFUSED = {
     "FourierMap": bk.KernelRidge(WIDE, landmarks="fourier", **DRAWN),
-    "chi2": bk.KernelRidge("chi2", **DRAWN),
-    "minimum": bk.KernelRidge(WIDE + bk.Pairwise(minimum), **DRAWN),
+    "chi2": bk.KernelRidge(WIDE + bk.Pairwise("chi2"), **DRAWN),
     "'fourier'": make_pipeline(bk.RandomFourier(n_components=4, random_state=0), bk.LinearRegression()),
     "StandardScaler": make_pipeline(StandardScaler(), bk.LinearRegression()),
 }
@@ -138,18 +132,16 @@ def test_what_needs_more_than_numpy_is_refused_by_name(name):
 
 
 def test_what_a_model_has_not_is_said():
-    with pytest.raises(NotFittedError):
-        bk.KernelRidge().predictor()
     numbers = bk.LinearRegression().fit(X, Y).predictor()
-    for missing, said in ((numbers.decision_function, "predicts numbers"), (numbers.predict_proba, "no probabilities")):
-        with pytest.raises(ConfigError, match=said):
-            missing(X)
+    with pytest.raises(ConfigError, match="predicts numbers"):
+        numbers.decision_function(X)
+    with pytest.raises(ConfigError, match="no probabilities"):
+        numbers.predict_proba(X)
 
 
 ROWS = {
     "NaN or infinity, the first are \\[1\\]": np.where(np.arange(90)[:, None] == 1, np.nan, X),
     "9 features, one at least, found shape \\(90, 8\\)": X[:, 1:],
-    "found shape \\(9,\\)": X[0],
     "found shape \\(0, 9\\)": X[:0],
     "sparse": sparse.csr_matrix(X),
     "matrix of numbers": np.full((1, D), "a"),
@@ -238,13 +230,10 @@ OF_MAP, OF_EXPANSION = ("expansion", "parts", "features", "parts"), ("expansion"
 FORGED = {
     "an unknown part": (in_values("expansion", "is", value="Chunk"), "unknown part"),
     "an unknown kernel": (in_values(*OF_MAP, "kernel", "kernel", value="os.system"), "unknown kernel"),
-    "a width that is left open": (in_values(*OF_MAP, "kernel", "params", "sigma", value="scale"), "sound"),
     "another number of features": (in_values("n_features", value=8), "expected 8 features"),
-    "a dtype of halves": (in_values(*OF_MAP, "dtype", "dtype", value="float16"), "float16"),
     "a missing value": (lambda h, about, d: about["values"].pop("flat"), "not those of a predictor"),
     "labels twice": (in_values(*OF_EXPANSION, "classes", "labels", value=["a", "a", "b"]), "different labels"),
     "long labels": (in_values(*OF_EXPANSION, "classes", "dtype", value="<U99999999"), "3 labels"),
-    "arrays that nobody asks for": (in_values(*OF_EXPANSION, "classes", value=None), "numbers"),
     "another format": (lambda h, *_: h["__metadata__"].update(format="bigkernel predictor 9"), "this version reads"),
     "a larger array": (lambda h, *_: h["expansion.coef"].update(shape=[10**9, 10**9]), "do not fit"),
     "an exchanged shape": (lambda h, *_: h["expansion.coef"].update(shape=[3, 12]), "coefficients"),
@@ -262,16 +251,14 @@ def test_a_forged_file_is_refused_in_words(path, change, message):
 
 
 def test_files_are_replaced_only_where_they_are_ours_and_it_is_asked(path, classifier, tmp_path):
-    with pytest.raises(DataError, match="already exists"):
-        classifier.predictor().save(path)
-    classifier.predictor().save(path, overwrite=True)
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(DataError, match="predictor of ours"):
-        classifier.predictor().save(tmp_path / "notes", overwrite=True)
+    classifier.predictor().save(path, overwrite=True)
+    for target, overwrite, said in ((path, False, "already exists"), (tmp_path / "notes", True, "predictor of ours")):
+        with pytest.raises(DataError, match=said):
+            classifier.predictor().save(target, overwrite=overwrite)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.predictor", "notes"]
-    for wrong in (tmp_path, tmp_path / "none"):
-        with pytest.raises(DataError, match="expected the file of a predictor"):
-            bk.Predictor.load(wrong)
+    with pytest.raises(DataError, match="found a directory"):
+        bk.Predictor.load(tmp_path)
 
 
 def test_the_command_makes_the_file_of_a_model(run, tmp_path):
