@@ -110,10 +110,8 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         super()._check_landmarks()
         self._check_graph()
         if self.manifold > 0 and (self.exact or self.eigenfunctions == "landmarks"):
-            raise ConfigError(
-                f"manifold={self.manifold}: rows meet in their nearest landmarks; expected n_landmarks or an array of "
-                "landmarks, and eigenfunctions of all rows"
-            )
+            expected = "n_landmarks or an array of landmarks, and eigenfunctions of all rows"
+            raise ConfigError(f"manifold={self.manifold}: rows meet in their nearest landmarks; expected {expected}")
         if self._fourier and self.eigenfunctions == "landmarks":
             raise ConfigError(
                 f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
