@@ -94,7 +94,7 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded - set(sys.stdlib_module_names) == {"bigkernel", "lazy_loader"}
 
 
-@pytest.mark.parametrize("package", ["streaming", "kernels", "statistics", "storage", "engine", "images"])
+@pytest.mark.parametrize("package", ["streaming", "kernels", "statistics", "storage", "engine", "images", "serving"])
 def test_what_a_worker_unpickles_loads_no_heavy_library(package):
     lines = (
         "import importlib, pkgutil",
