@@ -120,7 +120,7 @@ def representer(
     python -m pipelines representer --points mine.csv --a 0.5
 
     In --out: report.html, fits.csv, curves.csv, fig1.png to fig5.png. The seven points are in the program; --data is
-    not read.
+    not read. Some seconds.
     """
     if not (a > 0 and g2 > 0 and gamma >= 0 and w2 >= 0):
         raise click.UsageError("expected --a and --g2 above 0, --gamma and --w2 of at least 0")

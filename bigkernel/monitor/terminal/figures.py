@@ -31,7 +31,7 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     for name, value in figures.items():
         table.add_row(Text(names[name]), Text(_lines(_pieces(name, value), room)))
     if title:  # not the table's, which would be broken at the width of the table
-        console.print(Text(visible(title), style="italic"), soft_wrap=True)
+        console.print(Text(visible(title), style="italic"))
     console.print(table)
 
 
