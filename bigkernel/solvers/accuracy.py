@@ -159,7 +159,7 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
 
     def of_matrix(a: Array) -> float:
         total = float(a.sum())
-        return moved(a) * float((a @ w**2).sum()) / total if total else 0.0
+        return moved(a) * (float((a @ w**2).sum()) / total) if total else 0.0  # a may be near the end of the range
 
     blocks = 0.0
     if known.blocks is not None:

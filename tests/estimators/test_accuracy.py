@@ -62,6 +62,19 @@ def test_float32_rows_are_right_with_intercept_and_weights(sigma, alpha):
     assert distance(model.predict(X), wanted) <= PROMISE
 
 
+@pytest.mark.parametrize("unit", [1e-100, 1e140, 1e150])
+def test_the_unit_of_weights_changes_no_verdict(unit):
+    X, y = TABLES[next(iter(TABLES))]
+    told, predicted = [], []
+    for scale in (1.0, unit):
+        model = KernelRidge(Gaussian(2.0), alpha=0.1 * scale, n_landmarks=M, random_state=0)
+        error, warned = judged(model, X, y, sample_weight=np.linspace(0.5, 1.5, len(X)) * scale)
+        told.append((warned, error < ENOUGH))
+        predicted.append(model.predict(X))
+    assert told == [(False, True)] * 2
+    assert np.linalg.norm(predicted[1] - predicted[0]) < PROMISE * np.linalg.norm(predicted[0])
+
+
 def test_shuffled_rows_and_other_chunks_give_the_same_predictions(make_corpus):
     X, y = TABLES[10]
     order = rng.permutation(N)
