@@ -146,7 +146,7 @@ def rounding_note(solved: Any) -> str:
     condition = certificates.figures.get("core_condition")
     return (
         f"{basis.kernel.name} kernel: in {basis.dtype} the {values} carry rounding of up to "
-        f"{certificates.rounding:.2g}, beyond alpha = {solved.solution.alpha:.3g}"
+        f"{certificates.rounding:.2g}, beyond alpha = {np.min(solved.solution.alpha):.3g}"
         + ("" if condition is None else f"; the core has the condition {condition:.1e}")
     )
 

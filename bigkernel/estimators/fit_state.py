@@ -86,12 +86,12 @@ class RowBasis:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
-    """f(x) = φ(x)ᵀW + b: `coef` W (p, c), `intercept` b (c,), the rank it was solved in and its penalty."""
+    """f(x) = φ(x)ᵀW + b: `coef` W (p, c), `intercept` b (c,), rank it was solved in, its penalty or penalties (c,)."""
 
     coef: Array
     intercept: Array
     rank: int
-    alpha: float
+    alpha: Any
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

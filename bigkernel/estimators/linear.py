@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.engine.rows import Rows, as_rows
@@ -20,12 +18,14 @@ from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, RidgeSolution, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.number_range import finite, require_row_squares, require_sums, solving
-from bigkernel.estimators.parameter_checks import require_some
+from bigkernel.estimators.parameter_checks import PENALTIES, penalty_of, require_some
+from bigkernel.estimators.penalty_schema import per_target
 from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.state_schema import (
     FEATURES,
     OF_NUMBERS,
     Coefficients,
+    Entry,
     Floats,
     Intercept,
     PenaltyNumber,
@@ -37,7 +37,8 @@ from bigkernel.solvers.gcv import best_alpha
 from bigkernel.solvers.linear import linear_ridge
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import identity, require_alpha
+from bigkernel.solvers.ridge import identity
+from bigkernel.solvers.target_penalties import Columns, by_penalty, require_alpha
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
 from bigkernel.streaming.plan import Plan
 
@@ -47,7 +48,7 @@ Array = NDArray[Any]
 class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
-    state_schema = (
+    state_schema: ClassVar[tuple[Entry, ...]] = (
         *FEATURES,
         Coefficients("coef_", "solution.coef", axes=("d",), transposed=True),
         Intercept("intercept_", "solution.intercept"),
@@ -97,7 +98,9 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         targets = Targets(1 if len(shape) == 1 else shape[1])
         return plan_sweep(rows, MomentStatistic(IdentityMap(np.zeros(rows.shape[1])), targets))
 
-    def _alpha(self) -> float | str:
+    alpha_per_target: bool = False
+
+    def _alpha(self) -> Any:
         return 0.0
 
     @property
@@ -111,7 +114,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
-        return Penalty(self._alpha(), self.fit_intercept)
+        return Penalty(self._alpha(), self.fit_intercept, per_target=self.alpha_per_target)
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the coordinates of the rows themselves."""
@@ -176,21 +179,26 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         require_sums(sums)
         shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
         moments = (problem if flag else problem.of_targets()).moments
-        if alpha == "gcv":
-            about = moments if flag else replace(moments, shift=shift)
-            with solving(self):
-                alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
         certificates = Certificates()
+
+        def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
+            part = moments
+            if not isinstance(columns, slice):
+                part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
+            return linear_ridge(part, shift, value, fit_intercept=flag, certificates=noted or Certificates())
+
         with solving(self):
-            coef, intercept, error = linear_ridge(
-                moments, shift, float(alpha), fit_intercept=flag, certificates=certificates
-            )
+            if isinstance(alpha, str):
+                about = moments if flag else replace(moments, shift=shift)
+                each = self.alpha_per_target
+                alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag, per_target=each)
+            coef, intercept, error = by_penalty(alpha, len(moments.t), certificates, solve)
         certificates.warn()
         solution = RidgeSolution(
             coef=coef,
             intercept=intercept + (problem.inputs.shift if flag else 0.0),
             rank=problem.basis.width,
-            alpha=float(alpha),
+            alpha=alpha,
             training_mse=error / moments.n,
             with_intercept=self.fit_intercept,
         )
@@ -257,9 +265,12 @@ class Ridge(_Linear):
 
     Parameters
     ----------
-    alpha : float ≥ 0 or "gcv", default 1
-        "gcv": chosen by generalised cross-validation from the statistics of the fit (`alpha_`).
+    alpha : float ≥ 0, array (c,) or "gcv", default 1
+        An array: one for each target. "gcv": chosen by generalised cross-validation from the statistics of the fit
+        (`alpha_`).
     fit_intercept : bool, default True
+    alpha_per_target : bool
+        Whether "gcv" chooses a penalty for each target, as in scikit-learn's RidgeCV.
 
     Attributes
     ----------
@@ -272,14 +283,16 @@ class Ridge(_Linear):
     array([0.666667])
     """
 
+    state_schema = per_target(_Linear.state_schema)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "alpha": [Real, StrOptions({"gcv"})],
+        **PENALTIES,
         "fit_intercept": ["boolean"],
     }
 
-    def __init__(self, alpha: float | str = 1.0, *, fit_intercept: bool = True) -> None:
+    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True, alpha_per_target: bool = False) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
+        self.alpha_per_target = alpha_per_target
 
-    def _alpha(self) -> float | str:
-        return self.alpha if isinstance(self.alpha, str) else float(self.alpha)
+    def _alpha(self) -> Any:
+        return penalty_of(self.alpha)

@@ -30,7 +30,8 @@ from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.state_schema import Floats, PenaltyNumber, Weights
 from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, require_alpha
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.target_penalties import require_alpha
 from bigkernel.statistics.moments import Moments, MomentStatistic, selected
 from bigkernel.streaming.plan import Plan
 
@@ -249,8 +250,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         return plan_sweep(rows, arithmetic.witnessed(statistic, (), len(rows)) if self.has_witness else statistic)
 
     def _check_settings(self) -> None:
-        if self.alpha != "gcv":
-            require_alpha(self.alpha)
+        require_alpha(0.0 if isinstance(self.alpha, str) else self.alpha)
         if self.dtype not in ("auto", "float32", "float64"):
             raise ConfigError(f"dtype: expected 'auto', 'float32' or 'float64', found {self.dtype!r}")
         self._check_landmarks()
@@ -324,7 +324,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _certify(self, solved: Solved) -> dict[str, float | int]:
         certificates = solved.certificates  # "gcv" asks for what serves with the moments as they are
-        if certificates.blind and certificates.errors is None and self.alpha != "gcv":
+        if certificates.blind and certificates.errors is None and not isinstance(self.alpha, str):
             narrow = solved.problem.basis.dtype == "float32"
             advice = "dtype='float64' or " if narrow else "fewer landmarks, centred and scaled rows, or "
             certificates.notes.append(f"{arithmetic.rounding_note(solved)}; take {advice}a larger alpha")

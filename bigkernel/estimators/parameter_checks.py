@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.engine.rows import Rows
@@ -56,3 +57,18 @@ def require_exact(name: str, n: int) -> None:
             f"{name} without n_landmarks is exact: its {n:,}×{n:,} kernel matrix would take "
             f"{8e-9 * n * n:,.0f} GB, more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
         )
+
+
+# of the regressors that take a penalty for each target
+PENALTIES: dict[str, list[Any]] = {
+    "alpha": [Real, StrOptions({"gcv"}), "array-like"],
+    "alpha_per_target": ["boolean"],
+}
+
+
+def penalty_of(alpha: Any) -> Any:
+    """A penalty as it was given: "gcv", a float, or an array (c,) of several."""
+    if isinstance(alpha, str):
+        return alpha
+    given = np.asarray(alpha, np.float64)
+    return float(given.item()) if given.size == 1 else given

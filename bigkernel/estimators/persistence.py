@@ -34,7 +34,7 @@ from bigkernel.storage.targets import claimed, require_target
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
 _LATER = (  # parameters that files of before are without
-    *("class_weight", "probability", "manifold", "n_neighbors"),
+    *("class_weight", "probability", "manifold", "n_neighbors", "alpha_per_target"),
     *("cells", "directions", "blur", "power"),
 )
 _CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__} | STEPS

@@ -29,7 +29,14 @@ from bigkernel.estimators.fit_state import (
     RidgeSolution,
 )
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics, require_exact
+from bigkernel.estimators.parameter_checks import (
+    KERNEL_CONSTRAINTS,
+    PENALTIES,
+    keeps_statistics,
+    penalty_of,
+    require_exact,
+)
+from bigkernel.estimators.penalty_schema import per_target
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
 from bigkernel.kernels.algebra import Kernel
@@ -41,6 +48,7 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, nystrom_ridge
+from bigkernel.solvers.target_penalties import Columns, by_penalty
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
@@ -92,6 +100,7 @@ class BaseKernelRidge(ChoosesSolver):
         Whole("n_iter_", "solution.iterations", optional=True),
     )
     _solution_type = RidgeSolution
+    alpha_per_target: bool = False
     training_mse_ = Fitted("solution.training_mse")
 
     @property
@@ -114,7 +123,7 @@ class BaseKernelRidge(ChoosesSolver):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
-        return Penalty(self.alpha, self.fit_intercept)
+        return Penalty(penalty_of(self.alpha), self.fit_intercept, per_target=self.alpha_per_target)
 
     def coordinates(
         self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
@@ -128,7 +137,9 @@ class BaseKernelRidge(ChoosesSolver):
         moments = problem.moments
         if not flag:
             moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
-        alpha = best_alpha(moments, whitening, fit_intercept=flag) if self.alpha == "gcv" else float(self.alpha)
+        alpha = penalty_of(self.alpha)
+        if isinstance(alpha, str):
+            alpha = best_alpha(moments, whitening, fit_intercept=flag, per_target=self.alpha_per_target)
         evidence = evidence_of(problem, whitening)
         coef, intercept, error = nystrom_ridge(
             moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
@@ -145,12 +156,15 @@ class BaseKernelRidge(ChoosesSolver):
     def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> RidgeSolution:
         K, weight, kernel, flag = problem.K, problem.weight, problem.basis.kernel, self.fit_intercept
         Y, _ = problem.wanted
-        if self.alpha == "gcv":
-            alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
-        else:
-            alpha = float(self.alpha)
-        solve = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
-        coef, intercept = solve(K, Y, alpha, fit_intercept=flag, weight=weight, certificates=certificates)
+        alpha = penalty_of(self.alpha)
+        if isinstance(alpha, str):
+            alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight, per_target=self.alpha_per_target)
+        krr = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
+
+        def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
+            return krr(K, Y[:, columns], value, fit_intercept=flag, weight=weight, certificates=noted)
+
+        coef, intercept = by_penalty(alpha, Y.shape[1], certificates, solve)
         # Y is without its shift here, as is the intercept
         error = np.average((K @ coef + intercept - Y) ** 2, axis=0, weights=weight)
         return RidgeSolution(
@@ -171,8 +185,9 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     kernel : Kernel or name, default "rbf"
         Gaussian(sigma=…), Laplacian, Matern, Linear, Polynomial, Sigmoid; or scikit-learn's names with `gamma`,
         `degree` and `coef0`. A bandwidth that is not given is taken from the data.
-    alpha : float ≥ 0 or "gcv", default 1
-        Ridge penalty; the loss is a sum over rows, as in scikit-learn. "gcv": chosen by generalised cross-validation
+    alpha : float ≥ 0, array (c,) or "gcv", default 1
+        Ridge penalty, one for each target where it is an array (not with "cg"); the loss is a sum over rows, as in
+        scikit-learn. "gcv": chosen by generalised cross-validation
         from the statistics of the fit (`alpha_`); with "cg" among 13 penalties, half a decade apart from 1e-8 to 1e-2
         times Σw·k(x, x) of the labelled rows, which are solved for side by side in the sweeps of one fit.
     n_landmarks : int or None
@@ -201,6 +216,8 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         Of "cg": most steps.
     random_state : int, RandomState or None
         Of the landmark draw.
+    alpha_per_target : bool
+        Whether "gcv" chooses a penalty for each target (not with "cg").
 
     Attributes
     ----------
@@ -218,7 +235,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     rank_ : int
         Numerical rank of the core.
     training_mse_ : (c,)
-    alpha_ : float
+    alpha_ : float or (c,)
         The penalty that the coefficients were solved with.
     n_iter_ : int
         Steps of "cg"; 1 of a direct solve.
@@ -247,8 +264,47 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     True
     """
 
-    state_schema = (*BaseKernelRidge.state_schema, *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseKernelRidge._parameter_constraints,
+        **PENALTIES,
+    }
+    state_schema = (*per_target(BaseKernelRidge.state_schema), *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
     _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
+
+    def __init__(
+        self,
+        kernel: Kernel | str = "rbf",
+        alpha: Any = 1.0,
+        *,
+        n_landmarks: int | None = None,
+        landmarks: Any = "uniform",
+        fit_intercept: bool = False,
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        dtype: str = "auto",
+        solver: str = "auto",
+        tol: float = 1e-3,
+        max_iter: int = 20,
+        random_state: Any = None,
+        alpha_per_target: bool = False,
+    ) -> None:
+        super().__init__(
+            kernel,
+            alpha,
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            fit_intercept=fit_intercept,
+            gamma=gamma,
+            degree=degree,
+            coef0=coef0,
+            dtype=dtype,
+            solver=solver,
+            tol=tol,
+            max_iter=max_iter,
+            random_state=random_state,
+        )
+        self.alpha_per_target = alpha_per_target
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own.
@@ -318,6 +374,8 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     if kernel.precomputed:
         raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
     flag = solution.with_intercept
+    if np.ndim(solution.alpha):
+        raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
     if isinstance(fit, MomentFit):

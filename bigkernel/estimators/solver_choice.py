@@ -62,6 +62,8 @@ class ChoosesSolver(LandmarkEstimator):
         """Why conjugate gradients cannot fit this, or nothing."""
         if self.exact:
             return "the exact form is solved directly; set n_landmarks"
+        if np.ndim(self.alpha) or getattr(self, "alpha_per_target", False):
+            return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
         if self.alpha == "gcv":
             wanted = self._factors * 8 * self._width**2
             if wanted > FACTOR_BYTES:
@@ -162,12 +164,12 @@ class ChoosesSolver(LandmarkEstimator):
 
     def _columns(self, targets: Targets) -> int:
         """Columns that descend side by side: the targets, or of a grid of penalties each the targets and probes."""
-        return len(GRID) * (targets.width + PROBES) if self.alpha == "gcv" else targets.width
+        return len(GRID) * (targets.width + PROBES) if isinstance(self.alpha, str) else targets.width
 
     @property
     def _factors(self) -> int:
         """Factors of m×m that the penalties need."""
-        return len(decades(np.array(GRID))[0]) if self.alpha == "gcv" else 1
+        return len(decades(np.array(GRID))[0]) if isinstance(self.alpha, str) else 1
 
     @property
     def _width(self) -> int:

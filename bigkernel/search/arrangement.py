@@ -232,7 +232,7 @@ def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, part
         last = candidate.last
         if not isinstance(last, ChoosesSolver):
             continue
-        if last.alpha != "gcv":
+        if not isinstance(last.alpha, str):
             given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
             key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
             groups.setdefault(key, []).append(candidate)

@@ -137,7 +137,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     if params.get("gamma") is not None:
         width = 1 / params["gamma"]
     alpha, components = candidate.penalty.alpha, float(candidate.penalty.n_components or 0)
-    return 0.0 if isinstance(alpha, str) else float(alpha), -components, float(np.mean(width))
+    return 0.0 if isinstance(alpha, str) else float(np.mean(alpha)), -components, float(np.mean(width))
 
 
 def warn_of_errors(

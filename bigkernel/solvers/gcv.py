@@ -73,10 +73,23 @@ def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float)
 
 def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
     """The spectral form of centred moments (whitened, for a landmark map) of so many rows."""
+    values, explained = _projected(small)
+    return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
+
+
+def _projected(small: Reduced) -> tuple[Array, Array]:
+    """Eigenvalues (r,) and squared projections of the targets on their directions, (r, c)."""
     values, vectors = linalg.eigh(small.G, driver="evd")
     # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
-    explained = ((vectors.T @ small.C) ** 2).sum(axis=1) / np.maximum(values, 1e-300)
-    return _spectral(values, explained, float(small.q.sum()), rows, float(fit_intercept))
+    return values, (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
+
+
+def _best(values: Array, explained: Array, q: Array, n: float, fixed: float, *, per_target: bool) -> Any:
+    """The α of least GCV, of all targets or, (c,), of each."""
+    if not per_target or len(q) == 1:
+        return _spectral(values, explained.sum(axis=1), float(q.sum()), n, fixed).best()
+    each = zip(explained.T, q, strict=True)
+    return np.array([_spectral(values, one.copy(), float(total), n, fixed).best() for one, total in each])
 
 
 def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
@@ -85,14 +98,21 @@ def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
     return of_moments(small, rows, fit_intercept=False).best()
 
 
-def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
-    """The α that GCV chooses for ridge on a whitened map."""
+def chosen(small: Reduced, rows: float, *, fit_intercept: bool, per_target: bool) -> Any:
+    """The α that GCV chooses from centred moments of so many rows: a float, or `per_target` one a target, (c,)."""
+    return _best(*_projected(small), small.q, rows, float(fit_intercept), per_target=per_target)
+
+
+def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool, per_target: bool = False) -> Any:
+    """The α that GCV chooses for ridge on a whitened map; see `chosen`."""
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
-    return of_moments(small, float(moments.rows), fit_intercept=fit_intercept).best()
+    return chosen(small, float(moments.rows), fit_intercept=fit_intercept, per_target=per_target)
 
 
-def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None) -> float:
-    """The α that GCV chooses for the exact form, from the kernel matrix (n, n) and targets (n, c)."""
+def best_alpha_exact(
+    K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None, per_target: bool = False
+) -> Any:
+    """The α that GCV chooses for the exact form, from the kernel matrix (n, n) and targets (n, c); as `best_alpha`."""
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
     if fit_intercept:  # without the direction of the constant
@@ -101,7 +121,5 @@ def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array |
         scaled = half - np.outer(half @ unit, unit)
         target = target - np.outer(unit, unit @ target)
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
-    explained = ((vectors.T @ target) ** 2).sum(axis=1)
-    return _spectral(
-        values, explained, float((target**2).sum()), float(np.count_nonzero(root)), float(fit_intercept)
-    ).best()
+    explained, count = (vectors.T @ target) ** 2, float(np.count_nonzero(root))
+    return _best(values, explained, (target**2).sum(axis=0), count, float(fit_intercept), per_target=per_target)

@@ -32,6 +32,7 @@ from bigkernel.solvers.ridge import (
     squared_error,
     top_eigen,
 )
+from bigkernel.solvers.target_penalties import Columns, by_penalty
 from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
@@ -81,15 +82,17 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 
 @dataclass(frozen=True)
 class Penalty:
-    """α (or "gcv"), the intercept, and s (None: all): the candidates that share all moments differ in no more.
+    """α, the intercept, and s (None: all): the candidates that share all moments differ in no more.
 
-    `weighting` tells how their classes are weighed, in which they may not differ.
+    α is a number, one for each target, or "gcv", which chooses one for each where it is `per_target`. `weighting` tells
+    how their classes are weighed, in which they may not differ.
     """
 
-    alpha: float | str
+    alpha: Any
     fit_intercept: bool = False
     n_components: int | None = None
     weighting: str = ""
+    per_target: bool = False
 
 
 def candidates(
@@ -114,18 +117,36 @@ def candidates(
         part = replace(moments, G=moments.G[:s, :s], C=moments.C[:s])
         alpha = penalty.alpha
         if isinstance(alpha, str):
-            alpha = gcv.of_moments(part, float(train.rows), fit_intercept=penalty.fit_intercept).best()
+            flag, each = penalty.fit_intercept, penalty.per_target
+            alpha = gcv.chosen(part, float(train.rows), fit_intercept=flag, per_target=each)
         if (penalty.fit_intercept, s) not in spectra:
             # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
             spectra[penalty.fit_intercept, s] = cache(partial(linalg.eigh, part.G))
-        spectrum = spectra[penalty.fit_intercept, s]
-        factor = factorize(part.G, alpha, n_rows=train.rows, condition=condition, spectrum=spectrum)
-        w = factor.solve(part.C)
-        weights[place, :s] = w
+        noted, spectrum = Certificates(), spectra[penalty.fit_intercept, s]
+        solve = partial(_solve, part, float(train.rows), condition, spectrum, known)
+        (w,) = by_penalty(alpha, c, noted, solve)
+        weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
-        if known is not None:
-            errors[place] = prediction_errors(known, part, (w, squared_error(part, w)), factor)
     return weights, intercepts, errors
+
+
+def _solve(
+    whole: Any,
+    rows: float,
+    condition: float,
+    spectrum: Callable[[], Any],
+    known: Variances | None,
+    alpha: float,
+    columns: Columns,
+    noted: Certificates | None,
+) -> tuple[Array]:
+    """Weights of some targets, with the errors of their predictions where something is known of them."""
+    part = replace(whole, C=whole.C[:, columns], q=whole.q[columns], target_mean=whole.target_mean[columns])
+    factor = factorize(part.G, alpha, n_rows=rows, condition=condition, spectrum=spectrum)
+    w = factor.solve(part.C)
+    if known is not None and noted is not None:
+        noted.errors = prediction_errors(known, part, (w, squared_error(part, w)), factor)
+    return (w,)
 
 
 def linear_candidates(
@@ -138,8 +159,14 @@ def linear_candidates(
     for place, penalty in enumerate(penalties):
         flag, alpha, certificates = penalty.fit_intercept, penalty.alpha, Certificates()
         if isinstance(alpha, str):
-            alpha = gcv.best_alpha(train if flag else replace(train, shift=origin), identity(r), fit_intercept=flag)
-        w, b, _ = linear_ridge(train, origin, alpha, fit_intercept=flag, certificates=certificates)
+            about, each = train if flag else replace(train, shift=origin), penalty.per_target
+            alpha = gcv.best_alpha(about, identity(r), fit_intercept=flag, per_target=each)
+
+        def solve(value: float, columns: Columns, noted: Certificates | None, flag: bool = flag) -> tuple[Array, ...]:
+            part = replace(train, C=train.C[:, columns], t=train.t[columns], q=train.q[columns])
+            return linear_ridge(part, origin, value, fit_intercept=flag, certificates=noted or Certificates())
+
+        w, b, _ = by_penalty(alpha, c, certificates, solve)
         weights[place], intercepts[place] = w, b + origin @ w
         errors.append(certificates.errors)
     return weights, intercepts, errors
@@ -156,6 +183,8 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
             small = replace(small, G=small.G[:s, :s], C=small.C[:s])
             spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
+        if np.ndim(alpha) or penalty.per_target:
+            raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")
         scores.append(spectra[key].gcv(alpha) / train.C.shape[1])
     return scores
 

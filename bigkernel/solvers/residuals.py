@@ -149,6 +149,15 @@ class Certificates:
         self.ratios["eigen"], self.ratios["orthogonality"] = eigen(G, plain, vectors)
         self.figures["effective_dof"] = float((np.maximum(plain, 0) / values).sum())
 
+    def take_worst(self, other: Certificates) -> None:
+        """Take what another solve of the same fit has met, where it is worse."""
+        for mine, theirs in ((self.ratios, other.ratios), (self.figures, other.figures)):
+            mine.update({name: max(value, mine.get(name, value)) for name, value in theirs.items()})
+        self.notes += [note for note in other.notes if note not in self.notes]
+        self.rounding, self.blind = max(self.rounding, other.rounding), self.blind or other.blind
+        if self.errors is None or (other.errors is not None and other.errors.total > self.errors.total):
+            self.errors = other.errors
+
     def meet(self, rounding: float, alpha: float) -> None:
         """Take the rounding of moments that were solved with a penalty."""
         self.rounding = max(self.rounding, rounding)

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from bigkernel.errors import ConfigError
 from bigkernel.kernels import panels, positive_definite
 from bigkernel.solvers import residuals
 from bigkernel.solvers.accuracy import Evidence, prediction_errors, variances
 from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.target_penalties import Columns, by_penalty, require_alpha
 from bigkernel.solvers.triangles import add_outer, clear_upper, congruence, regularised
 from bigkernel.statistics.moments import Moments
 
@@ -348,7 +348,7 @@ def squared_error(reduced: Reduced, w: Array) -> Array:
 def nystrom_ridge(
     moments: Moments,
     whitening: Whitening,
-    alpha: float,
+    alpha: float | Array,
     *,
     fit_intercept: bool = False,
     certificates: Certificates | None = None,
@@ -357,18 +357,24 @@ def nystrom_ridge(
     """Coefficients over the landmarks (p, c), intercept (c,) and training squared error (c,) of ridge on the map.
 
     For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000). From evidence of
-    the errors behind the moments, the certificates take those of predictions.
+    the errors behind the moments, the certificates take those of predictions. Penalties (c,) share the whitening.
     """
     rotated = reduced(moments, whitening)
     known = None if evidence is None else variances(evidence, moments, rotated, whitening)
     small = centre(rotated, fit_intercept=fit_intercept)
     del rotated
-    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
-    w = factor.certified(small.G, small.C, alpha, certificates)
-    intercept, error = small.target_mean - small.mean @ w, squared_error(small, w)
-    if certificates is not None and known is not None:
-        certificates.errors = prediction_errors(known, small, (w, error), factor)
-    return whitening.expand(w), intercept, error
+
+    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
+        part = replace(small, C=small.C[:, columns], q=small.q[columns], target_mean=small.target_mean[columns])
+        factor = factorize(part.G, value, n_rows=moments.rows, condition=whitening.condition)
+        w = factor.certified(part.G, part.C, value, noted)
+        error = squared_error(part, w)
+        if noted is not None and known is not None:
+            noted.errors = prediction_errors(known, part, (w, error), factor)
+        return w, error
+
+    w, error = by_penalty(alpha, small.C.shape[1], certificates, solve)
+    return whitening.expand(w), small.target_mean - small.mean @ w, error
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
@@ -388,12 +394,6 @@ def positive_part(values: Array, vectors: Array) -> tuple[Array, Array]:
     """Leave out eigenvalues that are rounding (below size·eps of the largest)."""
     keep = values > len(vectors) * np.finfo(np.float64).eps * max(float(np.abs(values).max(initial=0.0)), 1e-300)
     return values[keep], vectors[:, keep]
-
-
-def require_alpha(alpha: float) -> None:
-    """Raise `ConfigError` unless alpha is a finite number of at least 0."""
-    if not np.isfinite(alpha) or alpha < 0:
-        raise ConfigError(f"alpha: expected a finite number of at least 0, found {alpha!r}")
 
 
 def _solve_lower(factor: Array | None, right: Array) -> Array:

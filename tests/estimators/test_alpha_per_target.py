@@ -1,0 +1,120 @@
+"""A penalty for each target: scikit-learn's KernelRidge, and Ridge, and the fits of each target alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from peers import peer, split_scores
+from sklearn import kernel_ridge, linear_model
+from sklearn.model_selection import KFold
+
+from bigkernel import Gaussian, KernelRidge, Ridge, Sigmoid, SweepSearchCV, load_model, save_model
+from bigkernel.errors import ConfigError, DataError
+
+rng = np.random.default_rng(2013)
+N, C = 90, 3
+X = rng.normal(size=(N, 4))
+Z = X[:16] + 0.03
+Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] + 3, rng.normal(size=N)]) + 0.1 * rng.normal(size=(N, C))
+WEIGHT = rng.uniform(0.2, 3, N)
+ALPHAS = np.array([1e-3, 10.0, 0.3])
+MODELS = {
+    "exact": KernelRidge(Gaussian(1.2)),
+    "exact with intercept": KernelRidge(Gaussian(1.2), fit_intercept=True),
+    "indefinite": KernelRidge(Sigmoid(0.05, 0.2)),
+    "landmarks": KernelRidge(Gaussian(1.2), landmarks=Z),
+    "landmarks with intercept": KernelRidge(Gaussian(1.2), landmarks=Z, fit_intercept=True),
+    "linear": Ridge(),
+    "linear without intercept": Ridge(fit_intercept=False),
+}
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")  # of the sigmoid, which is indefinite
+
+
+@every_model
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
+def test_every_target_is_fitted_as_if_it_were_alone(model, weight, tmp_path):
+    found = model.__class__(**{**model.get_params(deep=False), "alpha": [*ALPHAS[:2], ALPHAS[0]]}).fit(X, Y, weight)
+    for k, alpha in enumerate([*ALPHAS[:2], ALPHAS[0]]):
+        alone = model.__class__(**{**model.get_params(deep=False), "alpha": alpha}).fit(X, Y[:, k], weight)
+        assert_allclose(found.predict(X)[:, k], alone.predict(X), rtol=0, atol=1e-11)
+        assert_allclose(np.broadcast_to(found.intercept_, C)[k], alone.intercept_, atol=1e-11)
+        if hasattr(found, "training_mse_"):
+            assert_allclose(found.training_mse_[k], alone.training_mse_[0], rtol=1e-8)
+    assert_array_equal(found.alpha_, [*ALPHAS[:2], ALPHAS[0]])
+    save_model(found, tmp_path / "m")
+    again = load_model(tmp_path / "m")
+    assert_array_equal(again.predict(X), found.predict(X))
+    assert_array_equal(again.alpha_, found.alpha_)
+
+
+def test_the_exact_forms_are_those_of_scikit_learn():
+    ours = KernelRidge(Gaussian(1.2), ALPHAS).fit(X, Y, WEIGHT).predict(X)
+    theirs = kernel_ridge.KernelRidge(kernel="rbf", gamma=1 / (2 * 1.2**2), alpha=ALPHAS).fit(X, Y, WEIGHT).predict(X)
+    assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+    for flag in (True, False):
+        dense = linear_model.Ridge(alpha=ALPHAS, fit_intercept=flag).fit(X, Y, WEIGHT)
+        found = Ridge(ALPHAS, fit_intercept=flag).fit(X, Y, WEIGHT)
+        assert_allclose(found.coef_, dense.coef_, rtol=0, atol=1e-11)
+        assert_allclose(found.intercept_, dense.intercept_, rtol=0, atol=1e-11)
+
+
+@every_model
+def test_gcv_chooses_a_penalty_for_each_target(model):
+    settings = {**model.get_params(deep=False), "alpha": "gcv"}
+    each = model.__class__(**{**settings, "alpha_per_target": True}).fit(X, Y)
+    alone = [model.__class__(**settings).fit(X, Y[:, k]) for k in range(C)]
+    assert_allclose(each.alpha_, [one.alpha_ for one in alone], rtol=1e-6)
+    assert each.alpha_.max() > 10 * each.alpha_.min()
+    assert_allclose(each.predict(X), np.column_stack([one.predict(X) for one in alone]), rtol=0, atol=1e-6)
+
+
+def test_more_rows_another_penalty_and_a_resolve_need_no_sweep():
+    model = KernelRidge(Gaussian(1.2), ALPHAS, landmarks=Z).partial_fit(X[:50], Y[:50]).partial_fit(X[50:], Y[50:])
+    whole = KernelRidge(Gaussian(1.2), ALPHAS, landmarks=Z).fit(X, Y)
+    assert_allclose(model.predict(X), whole.predict(X), rtol=0, atol=1e-10)
+    other = KernelRidge(Gaussian(1.2), ALPHAS[::-1], landmarks=Z).fit(X, Y)
+    assert_allclose(whole.set_params(alpha=ALPHAS[::-1]).refit().predict(X), other.predict(X), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scoring", ["r2", "neg_mean_absolute_error"])
+def test_a_search_compares_lists_of_penalties(scoring):
+    grid = {"alpha": [1.0, list(ALPHAS), ALPHAS[::-1]]}
+    cv = KFold(3, shuffle=True, random_state=0)
+    for model in (MODELS["landmarks with intercept"], MODELS["linear"], MODELS["exact"]):
+        ours = SweepSearchCV(model, grid, cv=cv, scoring=scoring).fit(X, Y)
+        theirs = peer(model, grid, X, Y, cv=cv, scoring=scoring)
+        assert_allclose(split_scores(ours), split_scores(theirs), rtol=0, atol=1e-9)
+        assert_allclose(ours.predict(X), theirs.predict(X), rtol=0, atol=1e-9)
+    each = KernelRidge(Gaussian(1.2), "gcv", landmarks=Z, alpha_per_target=True)
+    found = SweepSearchCV(each, {"kernel__sigma": [1.0, 1.5]}, cv=cv).fit(X, Y)
+    theirs = peer(each, {"kernel__sigma": [1.0, 1.5]}, X, Y, cv=cv)
+    assert_allclose(split_scores(found), split_scores(theirs), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "settings, error, said",
+    [
+        ({"alpha": ALPHAS[:2]}, DataError, "alpha: expected a number, or one for each of 3 targets, found 2"),
+        ({"alpha": [1.0, -1.0, 1.0]}, ConfigError, "alpha: expected a finite number of at least 0"),
+        ({"alpha": [1.0, np.nan, 1.0]}, ValueError, "alpha|NaN"),
+        ({"alpha": np.ones((3, 2))}, ConfigError, "alpha: expected a number, or one for each target"),
+        ({"alpha": []}, ConfigError, "alpha: expected a number, or one for each target"),
+        ({"alpha": ["a", "b", "c"]}, ConfigError, "alpha: expected a number, or one for each target"),
+        ({"alpha": ALPHAS, "solver": "cg", "n_landmarks": 9}, ConfigError, "all targets share a penalty there"),
+        (
+            {"alpha": "gcv", "alpha_per_target": True, "solver": "cg", "n_landmarks": 9},
+            ConfigError,
+            "all targets share",
+        ),
+    ],
+)
+def test_penalties_that_are_none(settings, error, said):
+    with pytest.raises(error, match=said):
+        KernelRidge(Gaussian(1.2), **settings).fit(X, Y)
+
+
+def test_deviations_are_of_one_penalty():
+    with pytest.raises(ConfigError, match=r"return_std: .*one penalty"):
+        KernelRidge(Gaussian(1.2), ALPHAS, landmarks=Z).fit(X, Y).predict(X, return_std=True)
