@@ -21,7 +21,8 @@ from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, PlanTooLarge
 from bigkernel.estimators.arithmetic import whitened, witnessed
 from bigkernel.estimators.descents import Goal
-from bigkernel.estimators.kernel_basis import FOURIER, LandmarkBasis
+from bigkernel.estimators.fit_state import RowBasis
+from bigkernel.estimators.kernel_basis import FOURIER, FourierBasis, LandmarkBasis
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
@@ -83,8 +84,10 @@ class Sweep:
     def features(self) -> Any:
         """The feature map: one block a kernel."""
         basis = self.lead.basis
-        if not isinstance(basis, LandmarkBasis):
+        if isinstance(basis, RowBasis):
             return basis.centred()
+        if isinstance(basis, FourierBasis):
+            return basis.features()
         kernels = tuple(one[0].basis.kernel for one in self.members)
         return LandmarkFamily(kernels, basis.landmarks, np.dtype(basis.dtype))
 
@@ -96,6 +99,9 @@ class Sweep:
         if isinstance(features, LandmarkFamily):
             shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
             features = replace(features, shifts=np.stack(shifts))
+        if isinstance(self.lead.basis, FourierBasis):
+            features = self.lead.basis.centred()
+        if not isinstance(self.lead.basis, RowBasis):
             sums = self.lead.basis.sum_dtype
         statistic = MomentStatistic(features, targets, self.lead.last.unlabelled, partition.folds, sums=sums)
         return witnessed(statistic, whitenings, rows) if self.lead.last.has_witness else statistic
@@ -270,9 +276,9 @@ def _share_landmarks(members: list[Candidate], rows: Rows, drawn: dict[Any, Any]
             groups.setdefault("rows", []).append(candidate)
             continue
         given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        if given in FOURIER:
-            raise ConfigError(f"landmarks={last.landmarks!r}: random features share no sweep; search with 'uniform'")
         kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
+        if given in FOURIER:  # functions of the kernel, which share nothing with those of another
+            kernel = _columns_of(last)
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
     for name, group in groups.items():
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others

@@ -9,12 +9,13 @@ from typing import Any
 from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel.engine.rows import as_rows
+from bigkernel.engine.class_weights import ClassWeightSource
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.search.arrangement import Candidate, arrange
-from bigkernel.search.scoring import Scoring
+from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import partitions
 
@@ -92,7 +93,9 @@ def prepare(
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
         key = repr([_described(step) for _, step in steps.steps]) if steps else ""
-        prefixes.setdefault(f"{type(candidate.last).__name__}{candidate.last.exact}{key}", []).append(candidate)
+        kind = f"{type(candidate.last).__name__}{candidate.last.exact}{candidate.penalty.weighting}"
+        prefixes.setdefault(kind + key, []).append(candidate)
+    several = _differ_in_weights(everyone, scoring)
     prepared: list[Prepared] = []
     drawn = {} if drawn is None else drawn
     for key, members in prefixes.items():
@@ -101,10 +104,11 @@ def prepare(
         if known is not None:
             work = known.work
             rows, targets, inputs, parts = work.rows, work.targets, work.inputs, work.partitions
+            judging = work.judging
             sweeps = (
                 [] if members[0].last.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
             )
-            prepared.append(replace(known, members=members, work=Work(rows, targets, inputs, parts, sweeps)))
+            prepared.append(replace(known, members=members, work=Work(rows, targets, inputs, judging, parts, sweeps)))
             continue
         model = members[0].model
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
@@ -120,6 +124,7 @@ def prepare(
             parts = prepared[0].work.partitions
         else:
             parts = partitions(cv, rows, labelled, classifier=classifier, seed=seed)
+        judging = _with_own_weights(rows) if several else rows
         _require_possible(members, inner, scoring)
         sweeps = [] if proto.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
         if scoring.gcv and any(member.choice for member in members):
@@ -127,8 +132,30 @@ def prepare(
                 "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
                 "or solver='direct'"
             )
-        prepared.append(Prepared(members, steps, Work(rows, targets, inputs, parts, sweeps), inner, given.y, key))
+        prepared.append(
+            Prepared(members, steps, Work(rows, targets, inputs, judging, parts, sweeps), inner, given.y, key)
+        )
     return prepared
+
+
+def _with_own_weights(rows: Rows) -> Rows:
+    """The rows without the factors of their classes."""
+    weight = rows.columns.get("weight")
+    if not isinstance(weight, ClassWeightSource):
+        return rows
+    columns = {name: column for name, column in rows.columns.items() if name != "weight"}
+    return replace(rows, columns=columns if weight.weight is None else {**columns, "weight": weight.weight})
+
+
+def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
+    """Whether candidates weigh classes in several ways; scores of sums, which hold these weights, are refused then."""
+    kinds = {candidate.penalty.weighting for candidate in everyone}
+    if len(kinds) > 1 and (found := [name for name in scoring.names.values() if name in OF_SUMS]):
+        raise ConfigError(
+            f"class_weight: {found[0]} is read from the sums of a fit, whose rows have the weights of its classes, and "
+            f"candidates have {len(kinds)} such weighings; take accuracy, balanced_accuracy or neg_log_loss"
+        )
+    return len(kinds) > 1
 
 
 def _require_possible(members: list[Candidate], X: Any, scoring: Scoring) -> None:

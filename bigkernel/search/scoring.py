@@ -136,6 +136,7 @@ SCORES: dict[str, Callable[[Tested], float]] = {
     "neg_log_loss": _loss,
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
+OF_SUMS = tuple(name for name in SCORES if name not in OF_CLASSES)
 Failures = dict[tuple[int, int], Exception]  # by numbers of candidate and split, where no score could be had
 FAILURES = (
     ValueError,

@@ -23,7 +23,8 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing
 from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Problem
-from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.kernels.families import LandmarkFamily
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, within_memory
@@ -142,8 +143,8 @@ class Work(Training):
         for place, members in enumerate(one.members):
             emit(Step("solve", place, len(one.members)))
             of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
-            basis = members[0].basis  # moments of the rows themselves stay about their point
-            shift = statistic.features.about(place) if isinstance(basis, LandmarkBasis) else None
+            basis = members[0].basis
+            shift = _about(statistic, place)
             problem = Problem.of_sums(self.inputs, basis, of_kernel, shift)
             self._keep(members, problem, partition, statistic)
             pool = ThreadPoolExecutor(processors())
@@ -203,7 +204,7 @@ class Work(Training):
         }
         weights, intercepts = coefficients(one, partition, self, found, places)
         judge = one.judge(self.targets, partition, weights, intercepts, scoring=scoring)
-        return sweep(partition.attach(self.rows), judge, what="scores").total
+        return sweep(partition.attach(self.judging), judge, what="scores").total
 
     def _solve(
         self,
@@ -313,6 +314,14 @@ def _fit_fold(
     ]
     flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
     return Solved(tested, errors, coordinates.expand(flat) if scoring.coefficients else flat[:0], intercepts.ravel())
+
+
+def _about(statistic: MomentStatistic, place: int) -> Array | None:
+    """What the moments of a kernel are about, (p,); None: those of rows themselves, which stay about their point."""
+    features: Any = statistic.features
+    if isinstance(features, IdentityMap):
+        return None
+    return features.about(place) if isinstance(features, LandmarkFamily) else features.shift
 
 
 def _tested(moments: Moments, squares: Array) -> list[Tested]:

@@ -39,7 +39,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         Or a Pipeline that ends with one; its transforms are fitted once, on all rows.
     param_grid : dict or list of dicts
         As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` cost no sweep; kernels of one kind share one,
-        bandwidths included, as far as memory allows; other landmarks, dtypes or transforms take their own.
+        bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class weights, and every
+        kernel of random features, take their own.
         With solver="cg" (or where "auto" takes it) the penalties and folds of a kernel descend side by side in the
         sweeps of one fit, and kernels one after the other.
     cv : int, float, "domains", array (n,) of folds, splitter, or iterable of (train, test)
@@ -57,7 +58,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several where memory
         does not hold the values of all candidates (`PlanTooLarge` where it does not hold those of one). A function is
         shown a model that knows the tested rows alone, and X only where rows are in memory. A dict gives scores names.
-        Scores are weighted where rows are, those of functions if they take `sample_weight`.
+        Scores are weighted where rows are, those of functions if they take `sample_weight`; where candidates differ in
+        class_weight, by the weights of the rows without those of the classes ("balanced" is of all labelled rows).
     refit : bool or str
         Whether `best_estimator_` is made (no sweep, where its moments were kept; by "cg" from where its folds have
         ended), and by which of several scores.

@@ -28,11 +28,12 @@ Scores = dict[tuple[int, int], tuple[dict[str, float], dict[str, float]]]  # by 
 
 @dataclass(eq=False)
 class Training:
-    """Rows, and what they are fitted to, as an estimator's own fit has them."""
+    """Rows, and what they are fitted to, as a fit of its own has them; `judging`: with the weights that scores have."""
 
     rows: Rows
     targets: Targets
     inputs: Inputs
+    judging: Rows
 
 
 def batches(one: Sweep, partition: Partition, work: Training, scoring: Scoring) -> list[tuple[Sweep, Plan]]:
@@ -72,9 +73,9 @@ def value_scores(
     for some, _ in batches(Sweep(one.members), partition, work, scoring):
         weights, intercepts = coefficients(some, partition, work, found, where)
         statistic = _statistic(some, partition, work, scoring, weights, intercepts)
-        total = sweep(partition.attach(work.rows), statistic, what="values").total
+        total = sweep(partition.attach(work.judging), statistic, what="values").total
         order = np.argsort(total["row"], kind="stable")
-        rows = TestedRows.of(work.rows, work.targets, work.inputs, total["row"][order].astype(np.int64))
+        rows = TestedRows.of(work.judging, work.targets, work.inputs, total["row"][order].astype(np.int64))
         fold, c = total["fold"][order].astype(np.int64), work.targets.width
         for (place, number), candidate in _places(some):
             values = total["values"][order][:, :, place, number * c : (number + 1) * c]

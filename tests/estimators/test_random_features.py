@@ -7,6 +7,7 @@ import reference_fourier as oracle
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import kernel_approximation
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import (
@@ -228,8 +229,6 @@ def test_what_has_no_meaning_with_random_features_is_refused_with_the_reason():
     model = KernelRidge(KERNEL, n_landmarks=P, landmarks="fourier", random_state=0).fit(X, Y)
     with pytest.raises(ConfigError, match=r"with_landmarks.*random features.*n_landmarks"):
         model.with_landmarks(4)
-    with pytest.raises(ConfigError, match="share no sweep"):
-        SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=2).fit(X, Y[:, 0])
     with pytest.raises(ConfigError, match=r"linear kernel.*x − z"):
         KernelRidge("linear", n_landmarks=P, landmarks="fourier").fit(X, Y)
     with pytest.raises(ConfigError, match=r"laplacian.*orthogonal"):
@@ -245,6 +244,36 @@ def test_the_report_names_the_features_and_needs_no_landmarks():
     model.set_params(landmarks="uniform").fit(X, labels)
     assert not hasattr(model, "fourier_seed_")
     assert model.landmarks_.shape == (P, D)
+
+
+@either
+@pytest.mark.parametrize("solver", ["direct", "cg"])
+def test_a_search_takes_a_sweep_of_each_kernel_and_scores_as_its_fits_do(choice, solver):
+    model = KernelRidge(KERNEL, n_landmarks=P, landmarks=choice, random_state=3, solver=solver, tol=1e-9, max_iter=80)
+    grid = {"kernel": [KERNEL, Gaussian(3.0)], "alpha": [0.1, 1.0], "fit_intercept": [True, False]}
+    folds = np.arange(N) % 3
+    found = SweepSearchCV(model, grid, cv=folds, scoring=["r2", "neg_max_error"], refit="r2").fit(X, Y[:, 0])
+    assert solver == "cg" or len(found.plan_.sweeps) == 4  # moments and values of each
+    for i, params in enumerate(found.cv_results_["params"]):
+        seed = clone(model).set_params(**params).fit(X, Y[:, 0])
+        for j in range(3):
+            basis = seed._fitted.basis
+            phi = basis.features().of(X)
+            coef, b = ridge_of(phi[folds != j], Y[folds != j, 0], params["alpha"], params["fit_intercept"])
+            left = Y[folds == j, 0] - phi[folds == j] @ coef - b
+            spread = ((Y[folds == j, 0] - Y[folds == j, 0].mean()) ** 2).sum()
+            wanted = 1 - (left**2).sum() / spread, -np.abs(left).max()
+            scores = [found.cv_results_[f"split{j}_test_{name}"][i] for name in ("r2", "neg_max_error")]
+            assert_allclose(scores, wanted, rtol=0, atol=1e-4 if solver == "cg" else 1e-8)
+    alone = clone(model).set_params(**found.best_params_).fit(X, Y[:, 0])
+    assert_allclose(found.predict(NEW), alone.predict(NEW), rtol=0, atol=1e-4 if solver == "cg" else 1e-9)
+
+
+def ridge_of(phi, y, alpha, fit_intercept):
+    mean, middle = (phi.mean(axis=0), y.mean()) if fit_intercept else (0, 0)
+    stacked = np.vstack([phi - mean, np.sqrt(alpha) * np.eye(phi.shape[1])])
+    coef = np.linalg.lstsq(stacked, np.concatenate([y - middle, np.zeros(phi.shape[1])]), rcond=None)[0]
+    return coef, middle - mean @ coef if fit_intercept else 0.0
 
 
 def test_searches_draw_landmarks_by_the_kernel_for_every_kernel():
