@@ -132,8 +132,9 @@ def tune(
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
-        emit(Figures("tune", _outcome(search, label, records)))
-    figures = _write_results(search, label, records, target, time.perf_counter() - start, job)
+        drawn = _draw(search, label, target, Path(run or str(own)))
+        emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
+    figures = _write_results(search, label, records, target, time.perf_counter() - start, job, drawn)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
@@ -153,13 +154,14 @@ def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> Swe
 
 
 def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the report shows: the best candidates, and the ends of the grid where the best lies."""
+    """What the report shows: the best candidates with the chosen one, and the ends of the grid where the best lies."""
+    marked = [{**record, "chosen": number == search.best_index_} for number, record in enumerate(records)]
     return {
         "score": label,
         "candidates": len(records),
         "folds": search.n_splits_,
         "edges": [str(edge) for edge in search.edges_],
-        "records": sorted(records, key=lambda record: record["rank"])[:_TOLD],
+        "records": sorted(marked, key=lambda record: (not record["chosen"], record["rank"]))[:_TOLD],
     }
 
 
@@ -238,16 +240,21 @@ def _tell_finished(target: Path, job: str, corpus: str, *, as_json: bool) -> boo
 
 
 def _write_results(
-    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float, job: str
+    search: SweepSearchCV,
+    label: str,
+    records: list[dict[str, Any]],
+    target: Path,
+    seconds: float,
+    job: str,
+    drawn: str | None,
 ) -> dict[str, Any]:
-    """Write the best model, the picture, the table and the record; the figures that are shown."""
+    """Write the best model, the table and the record; the figures that are shown."""
     from bigkernel.estimators.persistence import save_model
     from bigkernel.monitor.transport.messages import plain
     from bigkernel.storage.atomic_write import clear_orphans, write_json
 
     clear_orphans(target / "best.model")
     save_model(search.best_estimator_, target / "best.model", overwrite=True)
-    drawn = _draw(search, label, target)
     _write_csv(target / "results.csv", records)
     best = records[search.best_index_]
     figures = {
@@ -317,15 +324,19 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     Console().print(table)
 
 
-def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
-    """score.png: the score over widths and penalties, where both have several values; its path."""
+def _draw(search: SweepSearchCV, label: str, target: Path, run: Path) -> str | None:
+    """score.png: the score over widths and penalties, where both have several values; its path.
+
+    And the same for the report of the run, for light and dark screens.
+    """
     import numpy as np
 
     from bigkernel.kernels.algebra import Kernel
+    from bigkernel.monitor.report.outcome import PICTURES
     from bigkernel.search.results import doubtful
 
     try:
-        from bigkernel.search.score_map import INEXACT, score_map
+        from bigkernel.search.score_map import DARK, INEXACT, score_map
     except ImportError:
         return None
     cells: dict[tuple[float, float], tuple[float, float, bool]] = {}
@@ -346,7 +357,8 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
     mean, error, inexact = table.transpose(2, 0, 1)
     first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
     chosen = places[search.best_index_]
-    picture = score_map(
+    draw = partial(
+        score_map,
         mean,
         error,
         widths,
@@ -359,5 +371,8 @@ def _draw(search: SweepSearchCV, label: str, target: Path) -> str | None:
         edges=[str(edge) for edge in search.edges_],
     )
     path = target / "score.png"
+    picture = draw()
     path.write_bytes(picture)
+    for name, data in zip(PICTURES, (picture, draw(colours=DARK)), strict=True):
+        run.joinpath(name).write_bytes(data)
     return os.fspath(path)

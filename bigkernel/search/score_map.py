@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 INEXACT = "right only to more than a thousandth of the predictions"
-INK, SOFT, MARK = "#1c2430", "#5a6573", "#d55e00"
+INK, MARK = "#1c2430", "#d55e00"
+DARK = ("#14191f", "#e4e9f0")  # paper and ink of dark screens
 _MOST_WRITTEN = 14  # columns of cells that have room for a number
 _MOST_LABELS = 10
 

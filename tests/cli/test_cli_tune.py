@@ -1,5 +1,6 @@
 """`bigkernel tune`: the plan, the results, what is there already, going on after an interruption, `--alpha gcv`."""
 
+import base64
 import csv
 import json
 
@@ -53,6 +54,9 @@ def test_the_results_are_those_of_the_search_and_are_not_written_over(run, work)
     assert shown["accuracy"] == pytest.approx(search.best_score_)
     told = [str(edge).removeprefix("kernelridgeclassifier__") for edge in search.edges_]
     assert shown["edges"] == told != []
+    page = (work / "t" / "report.html").read_text()
+    assert "<h1>Search on digits.corpus</h1>" in page
+    assert base64.b64encode((work / "t" / "score.png").read_bytes()).decode() in page
     assert told[0] in (work / "t" / "report.html").read_text()
     best = load_model(work / "t" / "best.model")
     assert best[-1].alpha == search.best_params_["kernelridgeclassifier__alpha"]

@@ -2,15 +2,19 @@
 
 Both are read from the figures that the job left in the journal: "score" (see `estimators.evaluation`), "fit" (an
 estimator's `fit_report`) and "tune" (`records`: a mapping for each of the best candidates, with `score`, `rank` and
-`standard_error`; `score`: its name; `candidates`, `folds`: how many there were). They may be of any version, so that
-every value is looked at before it is shown.
+`standard_error`; `score`: its name; `candidates`, `folds`: how many there were; `name`: of the job; `edges`: what its
+grid lacks). They may be of any version, so that every value is looked at before it is shown. The pictures of a
+search, for light and dark screens, lie in its run (`PICTURES`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,8 @@ from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.monitor.report.pixels import unpack
 from bigkernel.solvers import residuals
 
+PICTURES = ("search.png", "search-dark.png")
+_MOST_PICTURE_BYTES = 2**22
 _MOST_CONFUSED = 12
 _MOST_CANDIDATES = 20
 _JUDGED = {
@@ -124,25 +130,49 @@ def _candidates(facts: Facts) -> list[Mapping[str, Any]]:
 
 
 def _value(name: str, record: Mapping[str, Any]) -> str:
-    return plainly(record.get(name))
+    value = record.get(name)
+    return f"{value:.4g}" if isinstance(value, float) else plainly(value)
+
+
+def name_of(facts: Facts) -> str:
+    """What the job is called: the search by what was searched, else the run by its directory."""
+    name = facts.outcome.get("tune", {}).get("name")
+    return name if isinstance(name, str) and name else os.path.basename(os.path.abspath(facts.run))
+
+
+def _pictures(facts: Facts) -> list[bytes]:
+    """The pictures of a search that its run holds."""
+    found = []
+    for path in (Path(facts.run, name) for name in PICTURES):
+        with suppress(OSError):
+            if path.stat().st_size <= _MOST_PICTURE_BYTES and (data := path.read_bytes()).startswith(
+                b"\x89PNG\r\n\x1a\n"
+            ):
+                found.append(data)
+    return found if len(found) == len(PICTURES) else []
 
 
 def _search(page: Page, facts: Facts) -> None:
     shown, search = _candidates(facts), facts.outcome["tune"]
-    names = [name for name in shown[0] if name not in ("score", "standard_error", "rank")]
+    names = [name for name in shown[0] if name not in ("score", "standard_error", "rank", "chosen")]
     columns = [Column(name, name.replace("_", " "), partial(_value, name)) for name in names]
     columns += [
         Column("score", str(search.get("score", "score")), lambda r: f"{r['score']:.5f}"),
         Column("standard_error", "±", partial(_value, "standard_error")),
     ]
+    if any(record.get("chosen") for record in shown):
+        columns.append(Column("chosen", "", lambda r: "chosen" if r.get("chosen") else "", left=True))
     count, folds = _number(search, "candidates"), _number(search, "folds")
     told = f" of {count:,.0f} candidates" if count is not None else ""
     told += f", means over {folds:,.0f} folds, ± their standard error" if folds is not None else ""
     caption = f"The best {len(shown)}{told}." if len(shown) > 1 else f"The best{told}."
-    page.heading("What came out").table(Table(columns, shown), caption=caption)
     found = search.get("edges")
+    page.heading("What came out")
     for edge in found if isinstance(found, list) else []:
-        page.state("open", f"The best lies at an end of the grid. {edge}")
+        page.state("open", f"The best lies at an end of the grid. {plainly(edge)}")
+    if pictures := _pictures(facts):
+        page.figure(*pictures, caption="Scores over bandwidth and penalty.", alt="heat map of the scores of the search")
+    page.table(Table(columns, shown), caption=caption)
 
 
 def _matrix(values: Any, width: int) -> NDArray[np.float64] | None:

@@ -28,7 +28,7 @@ _INCIDENTS = {
 
 def page_of(facts: Facts) -> Page:
     """The whole page. A section that cannot be made says so and is left out, with one logged warning."""
-    page = Page(os.path.basename(os.path.abspath(facts.run)), _subtitle(facts))
+    page = Page(outcome.name_of(facts), _subtitle(facts))
     sections: tuple[tuple[str, Callable[[Page, Facts], None]], ...] = (
         ("state", _state),
         ("main figures", _tiles),
