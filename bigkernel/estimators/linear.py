@@ -144,7 +144,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         return FitReport(
             estimator=type(self).__name__,
             features=self.n_features_in_,
-            alpha=fit.solution.alpha,
+            alpha=np.asarray(fit.solution.alpha).tolist(),
             certificates=dict(fit.certificates),
             skipped_rows=fit.skipped_rows,
             rows=int(fit.statistics["rows"].sum()),

@@ -387,7 +387,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             rank=int(fit.solution.rank),
             dtype=fit.basis.dtype,
             sums=fit.basis.sums or fit.basis.dtype,
-            alpha=fit.solution.alpha,
+            alpha=np.asarray(fit.solution.alpha).tolist(),
             certificates=dict(fit.certificates),  # none of a model that was read from a file
             skipped_rows=fit.skipped_rows,
         )

@@ -100,5 +100,5 @@ class Judged:
             f"{len(self.failed)} of {total} fits failed, and their scores are {self.error_score}: "
             + "; ".join(sorted(kinds)),
             FitFailedWarning,
-            stacklevel=6,
+            stacklevel=5,
         )

@@ -143,7 +143,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     def plan(
         self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None, sample_domain: Any = None
     ) -> SearchPlan:
-        """Return the plan of `fit`, without running it (landmarks are drawn)."""
+        """Return the plan of `fit`, with `refine` of its first round, without running it (landmarks are drawn)."""
         given = Given(X, y, groups, sample_weight, sample_domain)
         return self._plan(self._prepare(candidates_of(self.estimator, self._grid()), given))
 
@@ -166,8 +166,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     def _drawn(self) -> set[str]:
         """The parameters that are given by distributions."""
-        grids = [self.param_grid] if isinstance(self.param_grid, Mapping) else list(self.param_grid)
-        return {name for grid in grids for name, values in grid.items() if hasattr(values, "rvs")}
+        grids = self.param_grid if isinstance(self.param_grid, list | tuple) else [self.param_grid]
+        each = [grid for grid in grids if isinstance(grid, Mapping)]
+        return {name for grid in each for name, values in grid.items() if hasattr(values, "rvs")}
 
     def _prepare(self, everyone: list[Candidate], given: Given, **known: Any) -> list[Prepared]:
         classifier = is_classifier(everyone[0].last)

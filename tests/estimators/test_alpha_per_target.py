@@ -43,6 +43,7 @@ def test_every_target_is_fitted_as_if_it_were_alone(model, weight, tmp_path):
         if hasattr(found, "training_mse_"):
             assert_allclose(found.training_mse_[k], alone.training_mse_[0], rtol=1e-8)
     assert_array_equal(found.alpha_, [*ALPHAS[:2], ALPHAS[0]])
+    assert found.fit_report()["alpha"] == [*ALPHAS[:2], ALPHAS[0]]
     save_model(found, tmp_path / "m")
     again = load_model(tmp_path / "m")
     assert_array_equal(again.predict(X), found.predict(X))
