@@ -262,10 +262,13 @@ def _centres(rows: Rows, members: Members | None, count: int, rng: np.random.Ran
 
 def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
     """Centres (m, d), and to how many rows each is the nearest (m,), by scikit-learn."""
+    unit, largest = 1.0, float(np.abs(X).max(initial=0.0))
+    if largest and not 1e-100 < largest < 1e100:  # whose squares would leave float64
+        unit = float(2.0 ** np.floor(np.log2(largest)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
-        model = KMeans(count, n_init=1, random_state=rng).fit(X)
-    return model.cluster_centers_, np.bincount(model.labels_, minlength=count)
+        model = KMeans(count, n_init=1, random_state=rng).fit(X if unit == 1 else X / unit)
+    return model.cluster_centers_ * unit, np.bincount(model.labels_, minlength=count)
 
 
 def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:

@@ -197,6 +197,12 @@ def many(monkeypatch):
     return np.concatenate([centre + rng.normal(size=(120, 3)) for centre in centres])
 
 
+@pytest.mark.parametrize("unit", [2.0**700, 2.0**-700])
+def test_centres_are_those_of_the_rows_whatever_their_unit(unit):
+    found, wanted = (chosen("k-means", as_rows(X * scale)).landmarks for scale in (unit, 1.0))
+    assert_allclose(found / unit, wanted, rtol=1e-10)
+
+
 def test_centres_of_many_rows_are_nearly_as_good_as_those_of_scikit_learn(many):
     found = chosen("k-means", as_rows(many), 15).landmarks
     wanted = KMeans(15, n_init=3, random_state=0).fit(many).cluster_centers_
