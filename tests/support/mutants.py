@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(
         "rows: infinity passes",
         "streaming/chunk.py",
-        "wrong: Array = np.isinf(values) if missing else ~np.isfinite(values)",
-        "wrong: Array = np.isinf(values) if missing else np.isnan(values)",
+        "    wrong = np.isinf(values) if missing else ~np.isfinite(values)",
+        "    wrong = np.isinf(values) if missing else np.isnan(values)",
         "streaming/test_chunk.py",
     ),
     Mutant(
@@ -144,7 +144,7 @@ MUTANTS = [
     ),
     Mutant(
         "float32: distances that it cannot resolve pass",
-        "kernels/functions.py",
+        "kernels/algebra.py",
         "if not blur < 0.01:",
         "if not blur < 10:",
         "kernels/test_functions.py",
@@ -166,9 +166,30 @@ MUTANTS = [
     Mutant(
         "rpcholesky: what is drawn stays in the urn",
         "kernels/landmark_sampling.py",
-        'left -= np.einsum("ij,ij->i", G, G)',
-        'left -= 0 * np.einsum("ij,ij->i", G, G)',
+        'left[rows] -= np.einsum("ij,ij->i", G, G)',
+        'left[rows] -= 0 * np.einsum("ij,ij->i", G, G)',
         "kernels/test_landmark_sampling.py",
+    ),
+    Mutant(
+        "wide Cholesky: a panel forgets those before it",
+        "kernels/panels.py",
+        "panel = L[i:, i:j] - L[i:, :i] @ L[i:j, :i].T",
+        "panel = L[i:, i:j] + 0 * (L[i:, :i] @ L[i:j, :i].T)",
+        "kernels/test_panels.py",
+    ),
+    Mutant(
+        "linear: a direction that rounding hides counts as null",
+        "solvers/linear.py",
+        "lost = left if _misses(scaled, factor, blur) else",
+        "lost = 0 if _misses(scaled, factor, blur) else",
+        "estimators/test_linear.py",
+    ),
+    Mutant(
+        "graph: anchors weigh nothing",
+        "solvers/anchor_graph.py",
+        "    L: Array = G - half.T @ half",
+        "    L: Array = G - 0 * half.T @ half",
+        "estimators/test_sssl.py",
     ),
     # ------------------------------------------------ statistics
     Mutant(
@@ -549,8 +570,8 @@ MUTANTS = [
     Mutant(
         "ingest: a row may be NaN",
         "ingest/convert.py",
-        "        if bad.size:",
-        "        if bad.size > 1:",
+        "    if bad is not None:",
+        "    if bad is not None and bad.sum() > 1:",
         "ingest/test_several.py::test_errors_count_the_rows_of_their_own_file",
     ),
     Mutant(
