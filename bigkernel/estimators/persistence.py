@@ -38,7 +38,6 @@ _LATER = (  # parameters that files of before are without
     *("cells", "directions", "blur", "power"),
 )
 _CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__} | STEPS
-_NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -180,7 +179,7 @@ def _read_parts(parts: Any, prefix: str, stored: Mapping[str, NDArray[Any]]) -> 
 
 def _require_known(step: Any) -> str:
     """The name of the class of a step in model files; `ConfigError` where it has none."""
-    name = _NAMES.get(type(step))
+    name = next((name for name, kind in _CLASSES.items() if kind is type(step)), None)
     if name is None:
         raise ConfigError(
             f"save_model: {type(step).__name__} is neither an estimator of bigkernel nor a step that it stores; those "
