@@ -43,7 +43,9 @@ from bigkernel.streaming.row_maps import MapCost
 Array = NDArray[Any]
 _RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length
 _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
-SPARSE_SHARE = 1 / 32  # of values that are not 0: sparse products take 0.6 to 0.7 of dense ones' time there, 1.3 at 1/16
+SPARSE_SHARE = (
+    1 / 32
+)  # of values that are not 0: sparse products take 0.6 to 0.7 of dense ones' time there, 1.3 at 1/16
 
 
 @dataclass(frozen=True)

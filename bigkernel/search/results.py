@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from bigkernel.errors import DataError, Inaccurate
+from bigkernel.errors import ConfigError, DataError, Inaccurate
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import Scoring, Tested
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
@@ -127,6 +127,22 @@ def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate]
     ended = results.get("converged", np.ones(len(mean), bool))
     near = np.flatnonzero((mean >= mean[best] - slack) & (ended if ended[best] else True))
     return int(max(near, key=lambda i: (*_simplicity(everyone[int(i)]), mean[i]), default=best))
+
+
+def index_by(refit: Callable[[dict[str, Any]], int], results: dict[str, Any]) -> int:
+    """The number of the candidate that a function chooses.
+
+    Raises
+    ------
+    ConfigError
+        It returns no integer, or that of no candidate.
+    """
+    found, count = refit(results), len(results["params"])
+    if isinstance(found, bool) or not isinstance(found, int | np.integer):
+        raise ConfigError(f"refit: the function returned {found!r}; expected the index of a candidate, an integer")
+    if not 0 <= found < count:
+        raise ConfigError(f"refit: the function returned {found}; expected an index from 0 to {count - 1}")
+    return int(found)
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, float, float]:

@@ -179,17 +179,24 @@ def _column(rows: Rows, fold: Array) -> Partition:
 def _pair(number: int, pair: Any, n: int) -> tuple[Array, Array]:
     """Row ids of a given split: to train on, to test on."""
     try:
-        train, test = (np.asarray(ids) for ids in pair)
+        train, test = (_ids(number, np.asarray(ids), n) for ids in pair)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"cv: split {number} is not a pair of row ids to train on and to test on") from error
     for ids in (train, test):
-        if ids.dtype == bool:
-            raise ConfigError(f"cv: split {number}: expected row ids, found a mask; np.flatnonzero makes ids of it")
         if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n)):
             raise DataError(f"cv: split {number}: expected row ids from 0 to {n - 1}")
         if len(np.unique(ids)) < len(ids):
             raise DataError(f"cv: split {number} names a row twice; weights count rows more than once")
     return train, test
+
+
+def _ids(number: int, ids: Array, n: int) -> Array:
+    """Row ids of a mask of the rows too."""
+    if ids.dtype != bool:
+        return ids
+    if ids.shape != (n,):
+        raise DataError(f"cv: split {number}: expected a mask of {n} rows, found shape {ids.shape}")
+    return np.flatnonzero(ids)
 
 
 def _drawn(cv: Any, rows: Rows, labelled: Array | None, *, classifier: bool) -> list[Partition]:

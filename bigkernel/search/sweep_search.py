@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from bigkernel.search.best_model import BestModel
 from bigkernel.search.judging import Judged
 from bigkernel.search.planning import SearchPlan, planned
 from bigkernel.search.preparation import Given, Prepared, candidates_of, prepare
-from bigkernel.search.results import choose, warn_of_errors
+from bigkernel.search.results import choose, index_by, warn_of_errors
 from bigkernel.search.scoring import chosen
 
 
@@ -60,9 +60,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         shown a model that knows the tested rows alone, and X only where rows are in memory. A dict gives scores names.
         Scores are weighted where rows are, those of functions if they take `sample_weight`; where candidates differ in
         class_weight, by the weights of the rows without those of the classes ("balanced" is of all labelled rows).
-    refit : bool or str
+    refit : bool, str or function
         Whether `best_estimator_` is made (no sweep, where its moments were kept; by "cg" from where its folds have
-        ended), and by which of several scores.
+        ended), and by which of several scores. A function is given `cv_results_` and returns the index of the best.
     one_standard_error : bool
         Take the simplest candidate within one standard error of the best: of largest α, then of fewest components,
         then of widest kernel. Without it, the same holds for candidates whose scores are equal.
@@ -116,7 +116,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         *,
         cv: Any = 5,
         scoring: Any = None,
-        refit: bool | str = True,
+        refit: bool | str | Callable[[dict[str, Any]], int] = True,
         one_standard_error: bool = False,
         random_state: int = 0,
         return_train_score: bool = False,
@@ -181,8 +181,10 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         """Refuse settings that are none, and note the scores."""
         if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
             raise ConfigError(f"random_state: expected an integer, the seed of the folds, found {self.random_state!r}")
-        if not isinstance(self.refit, bool | str):
-            raise ConfigError(f"refit: expected True, False or the name of a score, found {self.refit!r}")
+        if not (isinstance(self.refit, bool | str) or callable(self.refit)):
+            raise ConfigError(f"refit: expected True, False, the name of a score or a function, found {self.refit!r}")
+        if callable(self.refit) and (self.refine or self.one_standard_error):
+            raise ConfigError("refit: a function chooses by itself; leave out refine and one_standard_error")
         if self.error_score != "raise" and (isinstance(self.error_score, str) or not np.isscalar(self.error_score)):
             raise ConfigError(f"error_score: expected 'raise' or a number, found {self.error_score!r}")
         trained, raises = bool(self.return_train_score), self.error_score == "raise"
@@ -191,7 +193,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         if self.refine and several and not isinstance(self.refit, str):
             raise ConfigError("refine: with several scores refit must name the one around whose best to go on")
         named, names = self.refit if isinstance(self.refit, str) else None, self._scoring.names
-        if self.refit and "score" not in names and named not in names:
+        if self.refit and not callable(self.refit) and "score" not in names and named not in names:
             raise ConfigError(
                 f"refit: with several scores it must name one of {', '.join(names)}, found {self.refit!r}"
             )
@@ -281,7 +283,10 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.n_features_in_ = X.shape[1] if hasattr(X, "shape") else inputs.n_features
         if inputs.classes is not None:
             self.classes_ = inputs.classes
-        if self.refit or not self.multimetric_:
+        if callable(self.refit):
+            self.best_index_ = index_by(self.refit, self.cv_results_)
+            self.best_params_ = everyone[self.best_index_].params
+        elif self.refit or not self.multimetric_:
             label = self._label()
             best = choose(self.cv_results_, label, everyone, one_standard_error=self.one_standard_error)
             self.best_index_, self.best_params_ = best, everyone[best].params

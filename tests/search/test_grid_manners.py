@@ -50,6 +50,22 @@ def test_scores_of_training_rows_are_those_of_the_peer(model, grid, y, scoring, 
         assert_allclose(ours[name], theirs[name], rtol=0, atol=atol, err_msg=name)
 
 
+def test_a_function_chooses_and_masks_are_splits_too():
+    def least_fit(results):
+        return int(np.argmin(results["mean_test_r2"]))
+
+    masks = [(np.isin(np.arange(N), train), np.isin(np.arange(N), test)) for train, test in SPLITS]
+    given = {"scoring": NUMBERS, "refit": least_fit, "cv": masks}
+    model = KernelRidge(Gaussian(1.0), landmarks=Z)
+    search = SweepSearchCV(model, GRID, **given).fit(X, Y)
+    assert search.best_index_ == least_fit(search.cv_results_)
+    assert search.best_params_ == search.cv_results_["params"][search.best_index_]
+    assert not hasattr(search, "best_score_")  # as in GridSearchCV
+    named = SweepSearchCV(model, GRID, scoring=NUMBERS, refit=False, cv=SPLITS).fit(X, Y)
+    assert_array_equal(search.cv_results_["mean_test_r2"], named.cv_results_["mean_test_r2"])
+    assert_allclose(search.predict(X), model.set_params(**search.best_params_).fit(X, Y).predict(X), atol=1e-9)
+
+
 def test_overlapping_splits_train_on_what_they_name():
     pairs = [(np.arange(50), np.arange(50, 90)), (np.arange(30, 100), np.arange(20))]
     model = KernelRidgeClassifier(Gaussian(1.0), landmarks=Z)

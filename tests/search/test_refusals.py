@@ -166,7 +166,10 @@ def test_several_scores_without_the_one_that_chooses(refit):
 
 
 def test_a_function_that_chooses():
-    assert refuse(ConfigError, "refit: expected True, False or the name of a score", refit=lambda results: 0)
+    assert refuse(ConfigError, "refit: expected True, False, the name of a score or a function", refit=0.5)
+    assert refuse(ConfigError, "refit: a function chooses by itself", refit=lambda results: 0, refine=1)
+    assert refuse(ConfigError, "returned 0.5; expected the index", refit=lambda results: 0.5, swept=True)
+    assert refuse(ConfigError, "returned 99; expected an index from 0 to", refit=lambda results: 99, swept=True)
 
 
 def test_gcv_of_the_exact_form():
