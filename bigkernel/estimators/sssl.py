@@ -110,8 +110,7 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         super()._check_landmarks()
         self._check_graph()
         if self.manifold > 0 and (self.exact or self.eigenfunctions == "landmarks"):
-            expected = "n_landmarks or an array of landmarks, and eigenfunctions of all rows"
-            raise ConfigError(f"manifold={self.manifold}: rows meet in their nearest landmarks; expected {expected}")
+            raise ConfigError("manifold: rows meet in landmarks; expected n_landmarks and eigenfunctions of all rows")
         if self._fourier and self.eigenfunctions == "landmarks":
             raise ConfigError(
                 f"landmarks={self.landmarks!r}: random features have no landmarks to take eigenfunctions of; expected "
@@ -279,9 +278,8 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
         Weight of these differences; 0 is "all".
     manifold : float ≥ 0, default 0
         μ, of eigenfunctions that keep to the shape of the rows: those of ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w, with the Laplacian L
-        of a graph in which rows meet in their nearest landmarks (`solvers.anchor_graph`). They are nearly constant
-        where rows lie densely and change where few lie, so that few labels tell them apart. 1 is much where there are
-        many rows; needs `n_landmarks`.
+        of a graph in which rows meet in their nearest landmarks (`solvers.anchor_graph`). They change where few rows
+        lie, so that few labels tell classes apart. λ falls as μ grows, and so should α; needs `n_landmarks`.
     n_neighbors : int, default 3
         Landmarks that a row meets others in.
     n_rounds : int ≥ 0, default 0

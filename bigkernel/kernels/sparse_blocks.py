@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from bigkernel.kernels.blocks import Bound, JoinedBound, strips
 from bigkernel.streaming.row_maps import UnitNorm
@@ -56,7 +55,7 @@ class SparsePoints:
     @classmethod
     def of(cls, matrix: Any) -> SparsePoints:
         """A dense or sparse matrix (m, d) as points."""
-        csr = sparse.csr_array(matrix, dtype=np.float64)
+        csr = _csr(matrix, dtype=np.float64)
         csr.sum_duplicates()
         return cls(csr.data, csr.indices, csr.indptr, csr.shape[1])
 
@@ -95,7 +94,7 @@ class SparsePoints:
     @property
     def csr(self) -> Any:
         """As SciPy's csr_array, which shares the arrays."""
-        return sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+        return _csr((self.data, self.indices, self.indptr), shape=self.shape)
 
     @cached_property
     def by_column(self) -> Any:
@@ -128,8 +127,8 @@ class SparsePoints:
         before = np.concatenate([[0], np.cumsum(of_common)]).astype(x.indptr.dtype)[x.indptr]
         head = (x.data[of_common], places[x.indices[of_common]], before)
         tail = (x.data[~of_common], x.indices[~of_common], x.indptr - before)
-        (sparse.csr_array(tail, shape=x.shape) @ rest).toarray(out=values)
-        values += sparse.csr_array(head, shape=(x.shape[0], len(dense))) @ dense
+        (_csr(tail, shape=x.shape) @ rest).toarray(out=values)
+        values += _csr(head, shape=(x.shape[0], len(dense))) @ dense
         return values
 
     def columns(self, chosen: Array) -> SparsePoints:
@@ -221,7 +220,7 @@ class SparseBound(Bound):
 
     def rows_of(self, x: Any) -> Any:
         """Rows, dense or sparse, that `place` may change."""
-        return sparse.csr_array(x, dtype=np.float64, copy=True)
+        return _csr(x, dtype=np.float64, copy=True)
 
     def place(self, rows: Any) -> None:
         """Stretch rows as the landmarks are, in place."""
@@ -311,7 +310,7 @@ class SparseJoinedBound(JoinedBound):
 
     def rows_of(self, x: Any) -> Any:
         """The rows: each part takes what it changes."""
-        return sparse.csr_array(x)
+        return _csr(x)
 
     @property
     def row_bytes(self) -> int:
@@ -367,3 +366,10 @@ def _within(counts: Array, indptr: Array, width: int) -> Iterator[tuple[int, int
         stop = min(max(stop, start + 1), start + most, n)
         yield start, stop
         start = stop
+
+
+def _csr(*given: Any, **options: Any) -> Any:
+    """A csr_array; what predicts dense rows alone does without SciPy."""
+    from scipy import sparse
+
+    return sparse.csr_array(*given, **options)

@@ -168,7 +168,7 @@ def test_neither_a_corpus_nor_a_calibration_is_wrong_usage(arguments):
 
 def test_a_corpus_that_cannot_be_planned_is_told_before_anything_is_measured(corpus, monkeypatch):
     monkeypatch.setattr(measuring, "calibrate", lambda **_: pytest.fail("measured first"))
-    assert "n_landmarks=9999" in run(corpus, "--landmarks", 9999, "--calibrate", code=3).stderr
+    assert "nothing to adapt to" in run(corpus, "--method", "artl", "--calibrate", code=3).stderr
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])

@@ -337,7 +337,7 @@ def test_signed_images_share_a_scale_in_their_column_and_are_paper_at_zero() -> 
     across, down = [int(width * x) for x in (0.3, 0.77)], [int(height * y) for y in (0.3, 0.77)]
     colours = [[255 * picture[y, x] for x in across] for y in down]
     positive, negative = (
-        np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) for colour in (pictures.WRONG, pictures.STAGES[0])
+        np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) for colour in (pictures.WRONG, pictures.SERIES[0])
     )
     np.testing.assert_allclose(colours[0], [positive, negative], atol=0.6)
     np.testing.assert_allclose(colours[1], [(positive + 255) / 2, [255, 255, 255]], atol=2)

@@ -253,7 +253,7 @@ class Bulky(Sums):
     tail: int = 100_000
 
     def zero(self) -> Accumulator:
-        return {**super().zero(), "tail": np.zeros(self.tail)}
+        return {**super().zero(), "tail": np.random.default_rng(0).random(self.tail)}
 
 
 def local_cluster(n_workers: int, *, processes: bool = True) -> LocalCluster:
