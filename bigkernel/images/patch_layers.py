@@ -99,8 +99,14 @@ class PatchGrid:
             # the last axis in two: a view
             channels = patches.reshape(*patches.shape[:-1], self.patch**2, self.channels)
             sums = np.matmul(patches, np.tile(np.eye(self.channels, dtype=patches.dtype), (self.patch**2, 1)))
-            np.subtract(channels, (sums / self.patch**2)[..., None, :], out=channels)
+            means = sums / self.patch**2
+            np.subtract(channels, means[..., None, :], out=channels)
         norms: Array = np.sqrt(np.einsum("...i,...i->...", patches, patches))
+        if self.centred:
+            # a mean of p² values may be off by p² eps: what is left of a patch of one colour is rounding
+            blur = self.patch**3 * np.finfo(patches.dtype).eps * np.sqrt(np.einsum("...i,...i->...", means, means))
+            norms[norms <= blur] = 0
+            patches[norms == 0] = 0
         np.divide(patches, np.where(norms == 0, 1, norms)[..., None], out=patches)
         return norms
 

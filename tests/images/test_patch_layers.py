@@ -18,6 +18,7 @@ from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 
 N, SHAPE = 120, (9, 11)
 COLOURED = (*SHAPE, 3)
+N_PIXELS = 9 * 11
 
 
 def pictures(n: int, *shape: int) -> np.ndarray:
@@ -54,6 +55,17 @@ def test_features_of_patches_are_what_the_oracle_says(rng, shape, first, count, 
     wanted = np.stack([patch_features(one.astype(dtype).astype(float).reshape(shape), said) for one in x])
     assert_allclose(found[:2], wanted[:2], atol=atol)
     assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("patch", [2, 3, 5, 7])
+def test_an_image_of_one_colour_has_no_features(dtype, patch):
+    row_map = ConvolutionalNystroem(COLOURED, patch_size=patch, n_landmarks=5, random_state=0).fit(X)._row_map()
+    colours = np.random.default_rng(1).uniform(-1, 1, size=(60, 3))  # their means over a patch are rounded
+    assert not row_map.apply(np.tile(colours, N_PIXELS).astype(dtype)).any()
+    faint = np.full((1, X.shape[1]), 0.7)
+    faint[0, X.shape[1] // 2] += 1 / 255
+    assert_allclose(np.linalg.norm(row_map.apply(faint.astype(dtype))), 1, rtol=1e-5)
 
 
 def test_bits_do_not_depend_on_the_threads_of_blas():
