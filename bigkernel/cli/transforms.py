@@ -90,8 +90,10 @@ def _named(text: str) -> Named:
         key, equals, value = part.partition("=")
         if not (key and equals and value):
             raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {part!r}")
+        if (key := key.replace("-", "_")) in parameters:
+            raise ConfigError(f"{text!r}: expected every parameter once, found a second {part!r}")
         values = tuple(_value(one) for one in value.split("/"))
-        parameters[key.replace("-", "_")] = values if len(values) > 1 else values[0]
+        parameters[key] = values if len(values) > 1 else values[0]
     return Named(name, parameters, float(weight))
 
 
@@ -114,7 +116,7 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
     Raises
     ------
     ConfigError
-        A transform that is given twice, or a parameter that it does not have.
+        A transform that is given twice, a parameter that it does not have, or one that has no such value.
     """
     from bigkernel.estimators import RowUnion
 
@@ -131,6 +133,8 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
 
 
 def _transformer(named: Named, corpus: Corpus, seed: int) -> Any:
+    from sklearn.utils._param_validation import InvalidParameterError
+
     from bigkernel import estimators
 
     made = getattr(estimators, TRANSFORMS[named.name])()
@@ -145,4 +149,9 @@ def _transformer(named: Named, corpus: Corpus, seed: int) -> Any:
         settled["random_state"] = seed
     if named.name == "scale":
         settled["factor"] = 1 / corpus.info.scale
-    return made.set_params(**settled | named.parameters)
+    made.set_params(**settled | named.parameters)
+    try:
+        made._validate_params()
+    except InvalidParameterError as error:
+        raise ConfigError(f"--transform {named.name}: {error}") from error
+    return made
