@@ -93,7 +93,16 @@ class Judged:
         return table(everyone, self.tested, self.seconds, self.scoring, self.splits, filled)
 
     def warn_of_failures(self, total: int) -> None:
-        """Say which of so many fits failed."""
+        """Say which of so many fits failed, and which scores could not be had of the others."""
+        for label, name in self.scoring.names.items():
+            values = [self.scoring.of(label, one) for one in self.tested.values() if one.n]
+            if count := int((~np.isfinite(values)).sum()):
+                warnings.warn(
+                    f"{count} of {total} scores by {name} could not be had or are not finite, and are "
+                    f"{self.error_score}; error_score='raise' tells why",
+                    FitFailedWarning,
+                    stacklevel=5,
+                )
         if not self.failed:
             return
         kinds = {f"{type(error).__name__}: {error}" for error in self.failed.values()}

@@ -305,6 +305,8 @@ def _fit_fold(
     if coordinates.origin is not None and not penalties[0].fit_intercept:
         train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
     scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
+    if scoring.trained and scoring.gcv:  # it is a score of training rows
+        trained = [replace(of_training, gcv=score) for of_training, score in zip(trained, scores, strict=True)]
     told = [float("nan") if error is None else error.total for error in errors]
     tested = [
         replace(of_test, gcv=score, error=error, allowed=ENOUGH, trained=of_training)

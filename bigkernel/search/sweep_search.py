@@ -295,8 +295,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
             self._find_edges(first)
 
     def _find_edges(self, best: int) -> None:
-        """Note the ends of the grid at which the best score lies, with a warning."""
-        self.edges_ = edges(self.cv_results_["params"], best, self._drawn())
+        """Note the ends of the grid at which the best score lies, if there is one, with a warning."""
+        known = np.isfinite(self.cv_results_[f"mean_test_{self._label()}"][best])
+        self.edges_ = edges(self.cv_results_["params"], best, self._drawn()) if known else []
         if self.edges_:
             told = "; ".join(map(str, self.edges_))
             warnings.warn(f"the best candidate lies at an end of the grid: {told}", BestAtEdge, stacklevel=5)

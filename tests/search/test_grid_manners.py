@@ -102,6 +102,32 @@ def test_where_all_fits_fail_the_reason_is_told_and_settings_that_are_none_are_r
             SweepSearchCV(Ridge(), {}, error_score=wrong).fit(X, Y)
 
 
+@pytest.mark.parametrize("finite", [0, 1])
+def test_scores_that_cannot_be_had_are_told(finite):
+    called = []
+
+    def partly(estimator, X, y):
+        called.append(len(y))
+        if not finite:
+            raise ArithmeticError("no such score")
+        return 1.0 if len(called) > 1 else np.nan
+
+    model, grid = KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0, 10.0]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = SweepSearchCV(model, grid, cv=SPLITS, scoring=partly, error_score=np.nan, refit=False).fit(X, Y)
+    (told,) = [one for one in caught if one.category is FitFailedWarning]
+    assert f"{1 if finite else 9} of 9 scores by partly could not be had or are not finite" in str(told.message)
+    assert bool(found.edges_) == bool(finite)  # there is a best score at an end, or none at all
+
+
+def test_gcv_is_a_score_of_training_rows():
+    options = {"cv": SPLITS, "scoring": ["neg_gcv", "r2"], "refit": False, "return_train_score": True}
+    results = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), GRID, **options).fit(X, Y).cv_results_
+    assert np.isfinite(results["mean_train_neg_gcv"]).all()
+    assert_array_equal(results["mean_train_neg_gcv"], results["mean_test_neg_gcv"])
+
+
 def test_what_is_done_is_printed(capsys):
     counts = []
     for verbose in (0, 1, 2, 3):
