@@ -27,14 +27,24 @@ from bigkernel.statistics.calibration import log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import Chunk, is_plain
-from bigkernel.streaming.row_maps import RowMap, Scale, Standardize, UnitNorm, float_of, mapped_rows
+from bigkernel.streaming.row_maps import (
+    LinearMap,
+    RowMap,
+    Scale,
+    SideBySide,
+    Standardize,
+    UnitNorm,
+    float_of,
+    mapped_rows,
+)
 
 Array = NDArray[Any]
 LIMIT_BYTES = 2**36  # of all arrays of a file together
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
-_MAPS = (Scale, UnitNorm, Standardize, Projection)
-_IMAGE_MAPS = ("MomentNormalise", "Orientations")  # loaded where they are asked for
+_MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
+# with their parts; loaded where they are asked for
+_IMAGE_MAPS = ("MomentNormalise", "Orientations", "PatchFeatures", "PatchLayer", "PatchGrid")
 _PARTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FEATURES, *_MAPS)}
 
 
@@ -70,7 +80,7 @@ class Predictor:
     feature_names: Array | None = None
 
     def __post_init__(self) -> None:
-        for row_map in self.row_maps:
+        for row_map in _each(self.row_maps):
             if _kind(type(row_map).__name__) is not type(row_map):
                 raise _needs_more(f"the row map {row_map.name!r}")
         for expansion in _expansions(self):
@@ -232,10 +242,19 @@ def names_of(estimator: Any) -> Array | None:
     return None if names is None else np.asarray(names, str)
 
 
+def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
+    """The row maps, and those that stand side by side in one."""
+    for row_map in row_maps:
+        yield row_map
+        if isinstance(row_map, SideBySide):
+            for chain in row_map.chains:
+                yield from _each(chain)
+
+
 def _expansions(predictor: Predictor) -> Iterator[Expansion]:
     """Its own, and those of the projections before it."""
     yield predictor.expansion
-    yield from (row_map.predictor for row_map in predictor.row_maps if isinstance(row_map, Projection))
+    yield from (row_map.predictor for row_map in _each(predictor.row_maps) if isinstance(row_map, Projection))
 
 
 def _prepared_bytes(features: Any) -> int:
@@ -266,19 +285,32 @@ def _require_whole(predictor: Predictor) -> None:
     names = predictor.feature_names
     if names is not None and not (names.dtype.kind == "U" and names.shape == (d,)):
         raise ModelRejected(f"expected {d} names of features")
-    for row_map in predictor.row_maps:
+    _require_fitting(predictor.expansion, _width_after(predictor.row_maps, d))
+    if predictor.flat and predictor.expansion.width != 1:
+        raise ModelRejected("numbers of one column with coefficients of several")
+
+
+def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
+    """Features of rows of d after the maps; raise where one does not fit the rows that it is given."""
+    for row_map in row_maps:
         if isinstance(row_map, Scale):
             float(row_map.factor)
         if isinstance(row_map, Standardize) and not (
             row_map.mean.shape == row_map.std.shape == (d,) and (row_map.std > 0).all()
         ):
             raise ModelRejected(f"expected means and deviations of {d} features")
+        if isinstance(row_map, LinearMap) and (row_map.centre.shape != (d,) or row_map.weights.shape[:-1] != (d,)):
+            raise ModelRejected(f"expected directions of {d} features")
+        if isinstance(row_map, SideBySide):
+            if not row_map.chains or len(row_map.scales) != len(row_map.chains):
+                raise ModelRejected("expected a number for each of the maps side by side")
+            np.asarray(row_map.scales, np.float64)
+            for chain in row_map.chains:
+                _width_after(chain, d)
         if isinstance(row_map, Projection):
             _require_fitting(row_map.predictor, d)
         d = row_map.width(d)
-    _require_fitting(predictor.expansion, d)
-    if predictor.flat and predictor.expansion.width != 1:
-        raise ModelRejected("numbers of one column with coefficients of several")
+    return d
 
 
 def _require_fitting(expansion: Expansion, d: int) -> None:

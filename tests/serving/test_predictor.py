@@ -46,6 +46,20 @@ MODELS = {
         Y[:, 1],
     ),
     "whitened": (make_pipeline("passthrough", bk.Nystroem(WIDE, n_components=9), bk.LinearRegression()), Y),
+    "learnt features": (
+        make_pipeline(
+            bk.RowUnion(
+                [
+                    ("patches", bk.ConvolutionalNystroem(patch_size=(2, 1), n_landmarks=(5, 4), subsampling=1)),
+                    ("axes", make_pipeline(bk.Standardizer(), bk.Projector(4, whiten=True))),
+                ],
+                transformer_weights={"axes": 0.5},
+            ),
+            bk.Projector(n_components=6),
+            bk.KernelRidge(WIDE, **DRAWN),
+        ),
+        Y,
+    ),
     "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**DRAWN)), LABELS),
 }
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
@@ -248,6 +262,28 @@ def test_a_forged_file_is_refused_in_words(path, change, message):
     forge(path, change)
     with pytest.raises(ModelRejected, match=message):
         bk.Predictor.load(path)
+
+
+PARTS = ("row_maps", 0, "parts")
+FORGED_MAPS = {
+    "directions of others": (in_values("row_maps", 1, "parts", "centre", "array", value=None), "not a sound predictor"),
+    "a number too few": (in_values(*PARTS, "scales", value=[1.0]), "a number for each"),
+    "words for numbers": (in_values(*PARTS, "scales", value=["a", "b"]), "not a sound predictor"),
+    "another image": (
+        in_values(*PARTS, "chains", 0, 0, "parts", "layers", 0, "parts", "grid", "parts", "height", value=4),
+        "expected rows of 4×3|each takes the cells",
+    ),
+    "a chain that is none": (in_values(*PARTS, "chains", 1, value=7), "unknown array"),
+}
+
+
+@pytest.mark.parametrize("change, message", FORGED_MAPS.values(), ids=FORGED_MAPS)
+def test_forged_transforms_are_refused_in_words(tmp_path, change, message):
+    model, target = MODELS["learnt features"]
+    bk.Predictor.of(model.fit(X, target)).save(tmp_path / "p")
+    forge(tmp_path / "p", change)
+    with pytest.raises(ModelRejected, match=message):
+        bk.Predictor.load(tmp_path / "p")
 
 
 def test_files_are_replaced_only_where_they_are_ours_and_it_is_asked(path, classifier, tmp_path):
