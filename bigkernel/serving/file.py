@@ -31,7 +31,7 @@ _ABOUT_BYTES = 2**26
 _LENGTH_BYTES = 8
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_LABELS = "biufU"  # kinds of labels and names
+_LABELS = "biuf"  # kinds of labels that are no text
 
 
 def write(path: str | os.PathLike[str], values: Mapping[str, Any], kinds: Kinds, *, overwrite: bool) -> None:
@@ -197,10 +197,7 @@ def _rebuilt(said: Any, kinds: Kinds, arrays: dict[str, Array]) -> Any:
     if set(said) == {"array"}:
         return arrays.pop(said["array"])
     if set(said) == {"labels", "dtype"}:
-        dtype, count = np.dtype(said["dtype"]), len(said["labels"])
-        if dtype.kind not in _LABELS or dtype.itemsize * count > _ABOUT_BYTES:
-            raise ModelRejected(f"{count} labels of {dtype}")
-        return np.array(said["labels"], dtype)
+        return _labels(said["labels"], np.dtype(said["dtype"]))
     if set(said) == {"dtype"}:
         return np.dtype(said["dtype"])
     if set(said) == {"is", "parts"}:
@@ -209,3 +206,15 @@ def _rebuilt(said: Any, kinds: Kinds, arrays: dict[str, Array]) -> Any:
             raise ModelRejected(f"unknown part {said['is']!r}")
         return kind(**{key: _rebuilt(item, kinds, arrays) for key, item in said["parts"].items()})
     return decode(said)
+
+
+def _labels(values: list[Any], dtype: np.dtype[Any]) -> Array:
+    """Labels or names, (c,); each text takes as much as the longest of them, whatever the file asks for."""
+    kinds, largest = {type(value) for value in values}, dtype.itemsize
+    if dtype.kind == "U" and kinds <= {str}:
+        dtype = np.dtype(f"U{max(map(len, values), default=1) or 1}")
+    elif dtype.kind not in _LABELS or not kinds <= {bool, int, float}:
+        raise ModelRejected(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    if max(largest, dtype.itemsize) * len(values) > _ABOUT_BYTES:
+        raise ModelRejected(f"{len(values)} labels of {dtype}")
+    return np.array(values, dtype)

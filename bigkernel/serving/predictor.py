@@ -196,7 +196,7 @@ class Predictor:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it to one file, which appears whole or not at all: an .npz of arrays, with a description in JSON.
+        """Write it to one file, which appears whole or not at all: safetensors, with a description in JSON.
 
         Raises
         ------
