@@ -27,6 +27,7 @@ from bigkernel.statistics.moments import Moments, add, uncentred, unshifted
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
+GRAPH_SUMS = ("anchors", "degrees")
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +192,12 @@ class Problem:
         return self.statistics if self.centre is None else uncentred(self.statistics, self.centre)
 
     def joined(self, more: Problem) -> Self:
-        """With the rows of `more`, which has the same columns."""
+        """With the rows of `more`, which has the same columns; without a graph where `more` has none."""
         total, zero = more.statistics, np.zeros(self.basis.width)
+        before = {name: sums for name, sums in self.statistics.items() if name in total or name not in GRAPH_SUMS}
         # the same point, unless an older file or another processor has made this one
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
-        return replace(self, statistics=add(self.statistics, uncentred(total, further) if further.any() else total))
+        return replace(self, statistics=add(before, uncentred(total, further) if further.any() else total))
 
     def of_targets(self) -> Self:
         """The same of targets that nothing was taken off."""

@@ -41,7 +41,7 @@ class Graph:
         """The statistic with the anchors of all its rows, where there is a graph."""
         if not self.manifold > 0:
             return statistic
-        return anchored(statistic, min(self.n_neighbors, statistic.features.width))
+        return anchored(statistic, min(int(self.n_neighbors), statistic.features.width))
 
     def _graph(self, problem: Problem, whitening: Whitening) -> Array | None:
         """ΦᵀLΦ (r, r) in whitened coordinates, or None."""

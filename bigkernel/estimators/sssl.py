@@ -124,7 +124,11 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
 
     # -- the solve -----------------------------------------------------------------------------------------------------
 
-    def _solve(self, problem: Problem, whitening: Whitening, certificates: Certificates) -> SpectralSolution:
+    def _reduce(self, problem: Problem, whitening: Whitening) -> tuple[Whitening, Array | None]:
+        return whitening, self._graph(problem, whitening)  # of all rows, whatever fold is held out
+
+    def _solve(self, problem: Problem, reduced: Any, certificates: Certificates) -> SpectralSolution:
+        whitening, graph = reduced
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
         alpha = _Penalty(self.alpha, labelled.q, float(labelled.rows))
         if self.eigenfunctions == "landmarks":
@@ -132,14 +136,9 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
             _note_negative(core, problem.basis.kernel, certificates)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
         else:
+            count, P = self.n_components, self._penalty_matrix(problem, whitening, graph)
             coef, values = sssl_all(
-                problem.moments,
-                labelled,
-                whitening,
-                self.n_components,
-                alpha,
-                penalty=self._penalty_matrix(problem, whitening),
-                certificates=certificates,
+                problem.moments, labelled, whitening, count, alpha, penalty=P, certificates=certificates
             )
         return SpectralSolution(
             coef=coef,
@@ -152,10 +151,9 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
     def _statistic(self, basis: Any, targets: Any) -> Any:
         return self._anchored(super()._statistic(basis, targets))
 
-    def _penalty_matrix(self, problem: Problem, whitening: Whitening) -> Array | None:
+    def _penalty_matrix(self, problem: Problem, whitening: Whitening, graph: Array | None) -> Array | None:
         """P = I + what eigenfunctions shall avoid, (r, r), in whitened coordinates; None: I."""
         P = self._distance(problem, whitening) if self.eigenfunctions == "aligned" else None
-        graph = self._graph(problem, whitening)
         return P if graph is None else rough(graph, float(self.manifold), P)
 
     def _distance(self, problem: Problem, whitening: Whitening) -> Array:

@@ -48,6 +48,7 @@ MODELS = {
     "krr exact": (KernelRidgeClassifier(Gaussian(1.5)), Y),
     "sssl": (SSSLClassifier(n_components=10, **GIVEN), PARTLY),
     "sssl aligned": (SSSLClassifier(n_components=10, eigenfunctions="aligned", **GIVEN), PARTLY),
+    "sssl with a graph": (SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
     "sssl exact": (SSSLClassifier(Gaussian(1.5), n_components=10), PARTLY),
     "xnv": (XNVClassifier(**GIVEN), PARTLY),
     "artl": (ARTLClassifier(n_rounds=0, manifold=0, **GIVEN), PARTLY),
@@ -56,7 +57,7 @@ MODELS = {
 
 def without(name, y, held):
     """Rows, labels and weights of a fit that holds some out: as rows without a label, where such shape the model."""
-    if name in ("sssl", "sssl exact", "xnv"):
+    if name in ("sssl", "sssl with a graph", "sssl exact", "xnv"):
         return {"X": X, "y": np.where(held, -1, y), "sample_weight": WEIGHT}
     return {"X": X[~held], "y": y[~held], "sample_weight": WEIGHT[~held]}
 

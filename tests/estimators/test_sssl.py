@@ -430,3 +430,12 @@ def test_a_graph_without_landmarks_to_meet_in_is_refused(settings, words):
     model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY)
     with pytest.raises(ConfigError, match="graph of all landmarks"):
         model.with_landmarks(9)
+
+
+def test_rows_without_a_graph_end_that_of_the_rows_before():
+    model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).partial_fit(X[:50], PARTLY[:50])
+    model.set_params(manifold=0.0).partial_fit(X[50:], PARTLY[50:])
+    plain = SSSL(**GIVEN, landmarks=Z).fit(X, PARTLY)
+    assert_allclose(model.predict(X), plain.predict(X), rtol=1e-9)
+    with pytest.raises(ConfigError, match="without a graph"):
+        model.set_params(manifold=1.0).refit()
