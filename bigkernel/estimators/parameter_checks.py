@@ -13,6 +13,7 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import PAIRWISE, Precomputed
+from bigkernel.solvers.target_penalties import require_alpha
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
 KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
@@ -70,5 +71,6 @@ def penalty_of(alpha: Any) -> Any:
     """A penalty as it was given: "gcv", a float, or an array (c,) of several."""
     if isinstance(alpha, str):
         return alpha
+    require_alpha(alpha)
     given = np.asarray(alpha, np.float64)
     return float(given.item()) if given.size == 1 else given

@@ -52,7 +52,11 @@ def by_penalty(alpha: float | Array, count: int, certificates: Certificates | No
 
 def require_alpha(alpha: Any) -> None:
     """Raise `ConfigError` unless alpha is a finite number of at least 0, or a list of such."""
-    if np.ndim(alpha) > 1 or not np.size(alpha) or np.asarray(alpha).dtype.kind not in "iuf":
+    try:
+        given = np.asarray(alpha)
+    except ValueError:  # rows of different lengths
+        given = np.asarray(None)
+    if given.ndim > 1 or not given.size or given.dtype.kind not in "iuf":
         raise ConfigError(f"alpha: expected a number, or one for each target, found {alpha!r}")
-    if not np.isfinite(alpha).all() or np.min(alpha) < 0:
+    if not np.isfinite(given).all() or given.min() < 0:
         raise ConfigError(f"alpha: expected a finite number of at least 0, found {alpha!r}")

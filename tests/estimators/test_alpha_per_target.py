@@ -116,6 +116,15 @@ def test_penalties_that_are_none(settings, error, said):
         KernelRidge(Gaussian(1.2), **settings).fit(X, Y)
 
 
+@pytest.mark.parametrize("model", [KernelRidge(Gaussian(1.2)), Ridge()], ids=["kernel", "linear"])
+@pytest.mark.parametrize(
+    "alpha", [True, [[1], [1, 2]], ["gcv"] * 3, [1j, 1, 1], [10**400, 1, 1], [1, None, 2]], ids=str
+)
+def test_what_no_penalty_is_made_of(model, alpha):
+    with pytest.raises(ConfigError, match="alpha: expected a number, or one for each target"):
+        model.set_params(alpha=alpha).fit(X, Y)
+
+
 def test_deviations_are_of_one_penalty():
     with pytest.raises(ConfigError, match=r"return_std: .*one penalty"):
         KernelRidge(Gaussian(1.2), ALPHAS, landmarks=Z).fit(X, Y).predict(X, return_std=True)
