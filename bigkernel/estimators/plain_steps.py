@@ -6,7 +6,6 @@ quantiles). What is not in it has no place in a model file: its state would be c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +26,10 @@ class Counts(Entry):
         """See `Entry`."""
         value = content.values.pop(self.name, None)
         given = value if isinstance(value, list) else [value]
-        sound = [type(one) in (int, float) and 0 <= one < math.inf for one in given]
+        sound = [type(one) in (int, float) and 0 <= one < 2**63 for one in given]
         if not all(sound) or (isinstance(value, list) and len(value) != content.sizes["d"]):
             raise content.refuse(f"{self.name} must be a number of at least 0, or one of every feature")
-        return np.array(value) if isinstance(value, list) else value
+        return np.array(value)[()]  # a NumPy number, of which `partial_fit` asks the shape
 
 
 @dataclass(frozen=True)
