@@ -279,7 +279,7 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
         of a graph in which rows meet in their nearest landmarks (`solvers.anchor_graph`). They change where few rows
         lie, so that few labels tell classes apart. λ falls as μ grows, and so should α; needs `n_landmarks`.
     n_neighbors : int, default 3
-        Landmarks that a row meets others in.
+        Landmarks that a row meets others in: the same at every `partial_fit`; `refit` keeps the graph of the fit.
     n_rounds : int ≥ 0, default 0
         Of `SSSLClassifier` with aligned eigenfunctions: most rounds in which the unlabelled rows are swept for their
         predicted classes, whose means then come together too (e_c). This is transductive: no label of theirs is seen.

@@ -180,6 +180,8 @@ class Predictor:
             raise DataError("X: a predictor takes no sparse rows; give X.toarray()")
         try:
             x = np.asarray(X)
+            if x.dtype.kind == "c":
+                raise TypeError("they are complex")
             x = x if is_plain(x, self.n_features) else x.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DataError(f"X: expected a matrix of numbers: {error}") from error

@@ -159,6 +159,7 @@ ROWS = {
     "found shape \\(0, 9\\)": X[:0],
     "sparse": sparse.csr_matrix(X),
     "matrix of numbers": np.full((1, D), "a"),
+    "they are complex": X + 1j,
 }
 
 
