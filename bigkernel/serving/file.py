@@ -44,7 +44,12 @@ def write(path: str | os.PathLike[str], values: Mapping[str, Any], kinds: Kinds,
     PlanTooLarge
         There is too little room for it.
     """
-    from bigkernel.storage.atomic_write import replacing, require_free  # who reads needs no store
+    from bigkernel.storage.atomic_write import (  # who reads needs no store
+        make_directories,
+        replacing,
+        require_free,
+        writing,
+    )
     from bigkernel.storage.targets import require_target
 
     require_target(path, "the predictor")
@@ -58,6 +63,8 @@ def write(path: str | os.PathLike[str], values: Mapping[str, Any], kinds: Kinds,
     header = _with_sum(_header(said, arrays))
     if len(header) > _ABOUT_BYTES:
         raise ConfigError(f"predictor: labels and parameters take {len(header):,} bytes, more than {_ABOUT_BYTES:,}")
+    with writing(path, passing=False):
+        make_directories(os.path.dirname(os.path.abspath(path)))
     with replacing(path) as scratch, open(scratch, "wb") as file:
         file.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
         for array in arrays.values():

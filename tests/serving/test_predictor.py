@@ -296,7 +296,11 @@ def test_files_are_replaced_only_where_they_are_ours_and_it_is_asked(path, class
     for target, overwrite, said in ((path, False, "already exists"), (tmp_path / "notes", True, "predictor of ours")):
         with pytest.raises(DataError, match=said):
             classifier.predictor().save(target, overwrite=overwrite)
+    with pytest.raises(DataError, match="notes"):
+        classifier.predictor().save(tmp_path / "notes" / "b.predictor")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.predictor", "notes"]
+    classifier.predictor().save(tmp_path / "new" / "folder" / "b.predictor")
+    assert bk.Predictor.load(tmp_path / "new" / "folder" / "b.predictor").predict(X).shape == (90,)
     with pytest.raises(DataError, match="found a directory"):
         bk.Predictor.load(tmp_path)
 
