@@ -16,6 +16,7 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "representer": ("representer", "The representer theorem: seven points, polynomials, a kernel and its band."),
     "mercer": ("mercer", "Which kernels are positive definite on digits."),
     "landmarks": ("landmark_choice", "Choices of landmarks: trace error, accuracy and seconds."),
+    "labels": ("labels.command", "Few labels and many rows without one: five ways to learn, errors against labels."),
     "tune": ("tune.command", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
     "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
     "chaos": ("chaos.command", "Faults: workers and drivers killed and frozen at random; the model identical."),

@@ -1,0 +1,94 @@
+"""Digits as features: rows of which few have a label, and others that are read at the end.
+
+All go through the same row maps, which look at one image alone: a common pose, oriented strokes, unit norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import MomentNormalizer, OrientationFeatures, UnitNormalizer
+from bigkernel.errors import ConfigError
+from bigkernel.ingest.readers import open_source
+from bigkernel.kernels.bandwidths import median_width
+from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
+from pipelines.shared.experiments import data_file
+
+Array = NDArray[Any]
+SHARE = 0.5  # σ in median distances between rows: no label chooses it
+LOOKED_AT = 2000  # rows, for that median
+SETS = ("bundled", "mnist", "usps")
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Features of n rows and t test digits, and their classes.
+
+    Attributes
+    ----------
+    title : what they are
+    X : (n + t, d) float32, the rows first, in a random order
+    y : (n + t,)
+    rows : n
+    sigma : of the Gaussian kernel, from the distances between rows
+    """
+
+    title: str
+    X: Array
+    y: Array
+    rows: int
+    sigma: float
+
+    def drawn(self, per_class: int, among: int, rng: np.random.RandomState) -> Array:
+        """Ids of `per_class` rows of each class among the first `among` rows, drawn at random.
+
+        Raises
+        ------
+        ConfigError
+            A class has not so many.
+        """
+        found = []
+        for label in np.unique(self.y):
+            ids = np.flatnonzero(self.y[:among] == label)
+            if len(ids) < per_class:
+                raise ConfigError(
+                    f"--labels {per_class}: class {label} has {len(ids)} of {among:,} rows; expected fewer labels"
+                )
+            found.append(rng.permutation(ids)[:per_class])
+        return np.concatenate(found)
+
+
+def read(name: str, data: Path, seed: int) -> Digits:
+    """The digits of one of `SETS`; those of files are in the directory `data`."""
+    if name == "bundled":
+        images, labels, others, truth = bundled_originals(seed)
+        parts, title = [(images.reshape(-1, 64), labels), (others.reshape(-1, 64), truth)], "scikit-learn's digits, 8×8"
+    elif name == "mnist":
+        parts, title = [_read(data_file(data, file)) for file in MNIST_FILES], "MNIST, 28×28"
+    else:
+        parts, title = [_read(data_file(data, file)) for file in ("zip.train.gz", "zip.test.gz")], "USPS, 16×16"
+    order = np.random.RandomState(seed).permutation(len(parts[0][0]))
+    pixels = np.concatenate([parts[0][0][order], parts[1][0]])
+    y = np.concatenate([parts[0][1][order], parts[1][1]]).astype(np.int64)
+    X = features(pixels)
+    return Digits(title, X, y, len(order), median_width(X[: min(LOOKED_AT, len(order))], share=SHARE))
+
+
+def features(pixels: Array) -> Array:
+    """Images (n, h·h), ink above 0, as rows of features (n, 512) float32 of unit norm."""
+    maps = make_pipeline(MomentNormalizer(), OrientationFeatures(), UnitNormalizer())
+    return np.asarray(maps.fit_transform(pixels.astype(np.float32)), np.float32)
+
+
+def _read(path: Path) -> tuple[Array, Array]:
+    blocks: Iterable[Any] = open_source(path).blocks()
+    pairs = [(np.asarray(block[0]), np.asarray(block[1])) for block in blocks]
+    pixels, labels = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    return pixels - pixels.min(), labels  # USPS has −1 where there is no ink

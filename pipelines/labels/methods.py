@@ -1,0 +1,219 @@
+"""Methods that learn from few labels, and how their settings are chosen by these labels alone.
+
+A method has all features, of rows and test digits, and is told the labels of some rows: it sees no other. Shapes: n
+rows, t test digits, l labelled rows, m landmarks, s eigenfunctions, c classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedKFold
+from sklearn.neighbors import NearestNeighbors
+from sklearn.semi_supervised import LabelSpreading
+
+from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier
+from bigkernel.solvers.anchor_graph import laplacian
+from bigkernel.solvers.eigenfunctions import leading, rough
+from bigkernel.solvers.ridge import ridge, whiten
+from pipelines.labels.data import Digits
+
+Array = NDArray[Any]
+Setting = Mapping[str, float]
+FOLDS = 5
+ROUNDS = (20, 200)  # rows of each predicted class that self-training takes, round by round
+NEIGHBOURS, STEPS = 7, 100  # of LabelSpreading: scikit-learn's default, and more than its 30 steps
+LEAST_ALPHA = 1e-3  # of the fit whose sums are shared: with it, the fit sees to it that they are accurate
+
+
+class Method(ABC):
+    """A way to learn. `settings` are candidates, larger penalties first; `default` serves one label a class."""
+
+    name: str
+    settings: Sequence[Setting]
+    default: Setting
+
+    @abstractmethod
+    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """The classes of the digits `wanted`, from the labels of the rows `ids`."""
+
+    def trial(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """The same, to judge a setting by."""
+        return self.predict(ids, labels, wanted, setting)
+
+
+def choose(method: Method, ids: Array, labels: Array, seed: int) -> Setting:
+    """The setting of fewest errors on labelled rows held out in turns, of equal ones the larger penalty.
+
+    Folds are of labelled rows: one held out is then a row without a label like all others. One label a class cannot be
+    held out, and `default` is taken.
+    """
+    fewest = int(np.unique(labels, return_counts=True)[1].min())
+    if fewest < 2 or len(method.settings) == 1:
+        return method.default
+    wrong = np.zeros(len(method.settings), np.int64)
+    for kept, held in StratifiedKFold(min(FOLDS, fewest), shuffle=True, random_state=seed).split(ids, labels):
+        for number, setting in enumerate(method.settings):
+            guess = method.trial(ids[kept], labels[kept], ids[held], setting)
+            wrong[number] += np.count_nonzero(guess != labels[held])
+    return method.settings[int(wrong.argmin())]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsAlone(Method):
+    """Kernel ridge on the labelled rows, exact: the other rows are not looked at."""
+
+    X: Array
+    sigma: float
+    name: str = "kernel ridge"
+    settings: Sequence[Setting] = tuple({"alpha": alpha} for alpha in (1.0, 0.1, 0.01))
+    default: Setting = field(default_factory=lambda: {"alpha": 0.1})
+
+    def fitted(self, ids: Array, labels: Array, setting: Setting) -> KernelRidgeClassifier:
+        """The model of these rows."""
+        return KernelRidgeClassifier(Gaussian(self.sigma), setting["alpha"]).fit(self.X[ids], labels)
+
+    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """See `Method`."""
+        return np.asarray(self.fitted(ids, labels, setting).predict(self.X[wanted]))
+
+
+@dataclass(frozen=True, eq=False)
+class SelfTraining(LabelsAlone):
+    """Kernel ridge that takes its own surest predictions for labels, of each class as many, in two rounds.
+
+    Attributes
+    ----------
+    pool : ids of the rows that may get a label
+    """
+
+    pool: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    name: str = "self-training"
+
+    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """See `Method`."""
+        model, others = self.fitted(ids, labels, setting), np.setdiff1d(self.pool, ids)
+        for count in ROUNDS:
+            values = np.asarray(model.decision_function(self.X[others]))
+            guess = model.classes_[values.argmax(axis=1)]
+            two = np.partition(values, -2, axis=1)[:, -2:]
+            surest = np.argsort(two[:, 0] - two[:, 1], kind="stable")
+            taken = np.concatenate([surest[guess[surest] == label][:count] for label in model.classes_])
+            more, told = np.concatenate([ids, others[taken]]), np.concatenate([labels, guess[taken]])
+            model = self.fitted(more, told, setting)
+        return np.asarray(model.predict(self.X[wanted]))
+
+    def trial(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """Of the first round: kernel ridge on the labels, whose penalty the others take."""
+        return LabelsAlone.predict(self, ids, labels, wanted, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenfunctions(Method):
+    """SSSL: ridge on eigenfunctions of all rows, which every draw of labels shares, for no label shapes them.
+
+    Attributes
+    ----------
+    values : manifold -> the eigenfunctions (n + t, s) at all digits, leading first, scaled as `SSSL` scales them
+    """
+
+    name: str
+    values: Mapping[float, Array]
+    settings: Sequence[Setting]
+    default: Setting
+
+    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """See `Method`; what `SSSLClassifier` fitted to all rows with these labels predicts."""
+        Z, classes = self.values[setting["manifold"]][:, : int(setting["n_components"])], np.unique(labels)
+        few = Z[ids]
+        beta = ridge(few.T @ few, few.T @ (labels[:, None] == classes), setting["alpha"], n_rows=len(ids))
+        return np.asarray(classes[(Z[wanted] @ beta).argmax(axis=1)])
+
+
+@dataclass(frozen=True, eq=False)
+class Spreading(Method):
+    """scikit-learn's `LabelSpreading` over nearest neighbours; test digits ask their neighbours.
+
+    Attributes
+    ----------
+    graph : (r + t, r) CSR, 1 at the nearest of the first r rows, which labels spread over; last the test digits
+    rows : n, the number of the first test digit
+    """
+
+    graph: sparse.csr_array
+    rows: int
+    name: str = "LabelSpreading"
+    settings: Sequence[Setting] = tuple({"alpha": alpha} for alpha in (0.2, 0.8, 0.95))
+    default: Setting = field(default_factory=lambda: {"alpha": 0.2})
+
+    def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
+        """See `Method`."""
+        spread_over = self.graph.shape[1]
+        y = np.full(spread_over, -1)
+        y[ids] = labels
+        # the kernel of rows is their graph, made once: rows are given by their numbers
+        model = LabelSpreading(kernel=lambda a, b: self.graph[b.ravel()], **setting, max_iter=STEPS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)  # rows that no label reaches
+            model.fit(np.arange(spread_over)[:, None], y)
+        shares = np.nan_to_num(model.label_distributions_)
+        mine = wanted < spread_over
+        votes = np.empty((len(wanted), shares.shape[1]))
+        votes[mine] = shares[wanted[mine]]
+        votes[~mine] = self.graph[wanted[~mine] - self.rows + spread_over] @ shares
+        return np.asarray(model.classes_[votes.argmax(axis=1)])
+
+
+def neighbours(X: Array, among: int) -> sparse.csr_array:
+    """1 at the `NEIGHBOURS` nearest of the first `among` rows, of every row (n, among); none is its own."""
+    found = NearestNeighbors(n_neighbors=NEIGHBOURS, algorithm="brute").fit(X[:among])
+    parts = [found.kneighbors_graph()] + [found.kneighbors_graph(X[among:])] * (len(X) > among)
+    return sparse.csr_array(sparse.vstack(parts, format="csr"))
+
+
+def eigenfunctions(
+    digits: Digits, ids: Array, counts: Mapping[float, int], *, landmarks: int, seed: int, after: Callable[[], None]
+) -> dict[float, Array]:
+    """Eigenfunctions of all rows at all digits, manifold -> (n + t, s), from the sums of one fit.
+
+    Parameters
+    ----------
+    ids : of labelled rows, which a fit needs; its sums of all rows do not depend on them
+    counts : manifold -> s; the largest manifold is above 0
+    after : is called after each
+    """
+    y = np.full(digits.rows, -1)
+    y[ids] = digits.y[ids]
+    largest, rows = max(counts), digits.X[: digits.rows]
+    model = SSSLClassifier(
+        Gaussian(digits.sigma),
+        counts[largest],
+        LEAST_ALPHA,
+        n_landmarks=landmarks,
+        manifold=largest,
+        random_state=seed,
+    ).fit(rows, y)
+    after()
+    sums, kernel, Z = model.statistics_, model.kernel_, model.landmarks_
+    whitening, G = whiten(np.asarray(kernel(Z), np.float64)), sums["G"].sum(axis=0)
+    L = whitening.rotate(laplacian(G, sums["anchors"], sums["degrees"]))
+    G, found = whitening.rotate(G), {}
+    for manifold, count in counts.items():
+        values, W = leading(G, count, penalty=rough(L, manifold) if manifold else None)
+        found[manifold] = _at(digits.X, kernel, Z, whitening.expand(W * np.sqrt(values)))
+        after()
+    return found
+
+
+def _at(X: Array, kernel: Any, Z: Array, coef: Array) -> Array:
+    blocks = np.array_split(X, len(X) // 4096 + 1)
+    return np.concatenate([np.asarray(kernel(block, Z), np.float64) @ coef for block in blocks])
