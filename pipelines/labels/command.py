@@ -129,7 +129,7 @@ def _text(setting: Setting) -> str:
     help="Of SSSL. [default: a quarter of the rows, at most 2,000]",
 )
 @click.option(
-    "--pool", type=click.IntRange(100), default=20_000, show_default=True, help="Most rows that labels are drawn from."
+    "--pool", type=click.IntRange(100), default=10_000, show_default=True, help="Most rows that labels are drawn from."
 )
 @options("labels", repeats=5, repeats_help="Draws of the labels.")
 def labels(
@@ -158,7 +158,8 @@ def labels(
     python -m pipelines labels --set mnist --repeats 10
 
     LabelSpreading and self-training see --pool rows, SSSL all. In --out: report.html, results.csv, draws.csv,
-    chosen.csv, labels.png, results.json. A quarter of a minute with scikit-learn's digits, half an hour with MNIST's.
+    chosen.csv, labels.png, results.json. A quarter of a minute with scikit-learn's digits, seven minutes with
+    MNIST's and ten draws.
     """
     digits = read(which, data, seed)
     pool = min(pool, digits.rows)

@@ -152,7 +152,7 @@ class Spreading(Method):
     rows: int
     name: str = "LabelSpreading"
     settings: Sequence[Setting] = tuple({"alpha": alpha} for alpha in (0.2, 0.8, 0.95))
-    default: Setting = field(default_factory=lambda: {"alpha": 0.2})
+    default: Setting = field(default_factory=lambda: {"alpha": 0.95})
 
     def predict(self, ids: Array, labels: Array, wanted: Array, setting: Setting) -> Array:
         """See `Method`."""
