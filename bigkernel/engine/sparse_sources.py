@@ -2,7 +2,7 @@
 
 Where few of the values are other than 0, rows stay sparse up to the block, and landmarks become sparse too where that
 costs less (`kernels.sparse_blocks`). Where many are, a piece of the rows becomes dense when it is read. Which it is
-follows from all rows, never from those of a chunk, so that no cut of the rows changes a bit.
+follows from all rows, never from those of a chunk, so that no cut of the rows changes a kernel value.
 """
 
 from __future__ import annotations
