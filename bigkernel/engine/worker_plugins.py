@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import scipy.linalg
+import scipy.spatial.distance  # kernels load it where they need it; a worker before its memory is looked at
 from distributed import Worker, WorkerPlugin
 from threadpoolctl import threadpool_limits
 

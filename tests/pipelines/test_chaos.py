@@ -48,8 +48,9 @@ def test_a_fit_whose_processes_are_killed_and_frozen_gives_the_same_model(tmp_pa
     assert record["identical"]
     assert record["kills"]
     assert record["freezes"]
-    assert (undisturbed["segments"], undisturbed["again"]) == (12, 0)
-    assert record["segments"] == 12
+    assert undisturbed["segments"] in (12, 24)  # twice where a processor's float32 sums round beyond the bound
+    assert undisturbed["again"] == 0
+    assert record["segments"] == undisturbed["segments"]
     assert sorted(how for *_, how in record["drivers"]) == ["SIGKILL"] * 3 + ["SIGTERM", "finished"]
     # a segment is begun again for a worker that was struck, or because its driver died meanwhile
     assert max(record["in_flight"]) <= 2
