@@ -133,9 +133,8 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
 
 
 def _transformer(named: Named, corpus: Corpus, seed: int) -> Any:
-    from sklearn.utils._param_validation import InvalidParameterError
-
     from bigkernel import estimators
+    from bigkernel.estimators.parameter_checks import require_valid
 
     made = getattr(estimators, TRANSFORMS[named.name])()
     known = set(made.get_params()) - {"image_shape", "random_state"}
@@ -150,8 +149,5 @@ def _transformer(named: Named, corpus: Corpus, seed: int) -> Any:
     if named.name == "scale":
         settled["factor"] = 1 / corpus.info.scale
     made.set_params(**settled | named.parameters)
-    try:
-        made._validate_params()
-    except InvalidParameterError as error:
-        raise ConfigError(f"--transform {named.name}: {error}") from error
+    require_valid(made, f"--transform {named.name}")
     return made

@@ -6,10 +6,10 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import PAIRWISE, Precomputed
@@ -74,3 +74,11 @@ def penalty_of(alpha: Any) -> Any:
     require_alpha(alpha)
     given = np.asarray(alpha, np.float64)
     return float(given.item()) if given.size == 1 else given
+
+
+def require_valid(estimator: Any, what: str) -> None:
+    """Raise `ConfigError`, which says `what` asked for it, where a parameter is none that the estimator takes."""
+    try:
+        estimator._validate_params()
+    except InvalidParameterError as error:
+        raise ConfigError(f"{what}: {error}") from error
