@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.io
+from support.peaks import reading_peaks
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.convert import ingest
@@ -213,19 +213,10 @@ def test_a_target_that_cannot_be_written_is_refused(rows, tmp_path, monkeypatch)
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    def peak(n_rows):
-        path = tmp_path / f"{n_rows}.csv"
-        path.write_text("0.25,0.5,0.75,1\n" * n_rows)
-        source = open_source(path)
-        tracemalloc.start()
-        try:
-            done = sum(len(x) for x, _ in source.blocks()) + sum(len(y) for y in source.targets())
-            assert done == 2 * n_rows
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    peak(1000)
-    assert peak(90_000) < 1.1 * peak(36_000)
+    paths = [tmp_path / f"{n}.csv" for n in (36_000, 90_000)]
+    for path in paths:
+        path.write_text("0.25,0.5,0.75,1\n" * int(path.stem))
+    (rows, least), (more_rows, most) = reading_peaks(*paths, read_bytes=2**18)
+    assert (rows, more_rows) == (72_000, 180_000)
+    assert most < 1.1 * least

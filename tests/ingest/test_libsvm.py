@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
+from support.peaks import reading_peaks
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.ingest.convert import ingest
@@ -127,24 +127,11 @@ def test_files_without_a_row_or_a_pair_are_refused(lines, refused):
         open_source(lines("1 1:1\n"), features=0)
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("bigkernel.ingest.readers.lines._READ_BYTES", 2**15)
-
-    def peak(n_rows):
-        path = tmp_path / f"{n_rows}.svm"
-        path.write_text("1 1:0.25 50:0.5 100:0.75\n" * n_rows)
-        tracemalloc.start()
-        try:
-            source = open_source(path)
-            assert sum(x.shape[0] for x, _ in source.blocks()) == n_rows
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    peak(1000)
-    few = peak(5_000)
-    # the least of three: what other tests leave for the collector of garbage is not of the file
-    assert min(peak(12_000) for _ in range(3)) < 1.1 * few
+def test_memory_does_not_grow_with_the_file(lines):
+    few, many = (lines("1 1:0.25 50:0.5 100:0.75\n" * n, name=f"{n}.svm") for n in (5_000, 24_000))
+    (rows, least), (more_rows, most) = reading_peaks(few, many, read_bytes=2**15)
+    assert (rows, more_rows) == (10_000, 48_000)
+    assert most < 1.1 * least
 
 
 def test_a_wide_row_is_made_dense_a_few_rows_at_a_time(lines):

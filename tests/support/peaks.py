@@ -1,0 +1,41 @@
+"""The most memory that reading a file takes, in a process where nothing else allocates."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_READ = """
+import json, sys, tracemalloc
+from bigkernel.ingest.readers import lines, open_source
+
+lines._READ_BYTES = int(sys.argv[1])
+
+def read(path):
+    source = open_source(path)
+    return sum(x.shape[0] for x, _ in source.blocks()) + sum(len(y) for y in source.targets())
+
+def peak(path):
+    tracemalloc.start()
+    rows = read(path)
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return rows, found
+
+read(sys.argv[2])  # what the first rows load is no file's
+print(json.dumps([peak(path) for path in sys.argv[2:]]))
+"""
+
+
+def reading_peaks(*paths: Path, read_bytes: int) -> list[tuple[int, int]]:
+    """(rows of blocks and of targets together, most bytes held) of each text file, read `read_bytes` at once."""
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(read_bytes), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return [(rows, peak) for rows, peak in json.loads(done.stdout)]
