@@ -6,6 +6,7 @@ targets, k rows of the sub-sample.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.estimators.parameter_checks import require_labelled
 from bigkernel.kernels import uniform_landmarks as draws
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import emit
 from bigkernel.solvers.descent_cost import CORE_BYTES, decades, preconditioner_itemsize
 from bigkernel.solvers.preconditioners import Preconditioner, falkon, sub_sample
 from bigkernel.statistics.moments import MomentStatistic, Targets
@@ -28,6 +31,8 @@ Array = NDArray[Any]
 CORE_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
 _CHANCES = 5  # rounds in which the rows that are certain to be drawn are found
 _LABELS = 2**20  # rows whose labels are read at a time
+_MATRIX = "rows of the normal matrix"
+_TELL_SECONDS = 0.5
 _DRAW = 0  # the sub-sample is the same in every process
 _DRAW_OF_FOLDS = 7_919  # folds that are drawn by a seed of few digits share no permutation with it
 
@@ -166,8 +171,24 @@ def _chunk(rows: Rows, targets: Targets, count: int, folds: Folds | None = None)
 def _moments(chunk: Chunk, targets: Targets, basis: Any) -> Accumulator:
     statistic = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
     total = statistic.zero()
+    chunk.work.passed = _Told(len(chunk))
     statistic.update(total, chunk)
+    emit(Step(_MATRIX, len(chunk), len(chunk)))
     return total
+
+
+class _Told:
+    """Tells whoever watches how many of the rows are in the normal matrix, at most twice a second."""
+
+    def __init__(self, rows: int) -> None:
+        self._done, self._rows, self._last = 0, rows, time.monotonic()
+        emit(Step(_MATRIX, 0, rows))
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        if time.monotonic() - self._last > _TELL_SECONDS and self._done < self._rows:
+            self._last = time.monotonic()
+            emit(Step(_MATRIX, self._done, self._rows))
 
 
 def _factored(
@@ -184,10 +205,12 @@ def _factored(
     centres, which = decades(alphas)
     parts: list[Preconditioner] = []
     for place, alpha in enumerate(centres):
+        emit(Step("factors of the normal matrix", place, len(centres)))
         own = A if place == len(centres) - 1 else A.copy()
         for part, of_core in core.strips():
             own[part] += alpha * of_core
         parts.append(sub_sample(own.T, rows))
+    emit(Step("factors of the normal matrix", len(centres), len(centres)))
     return ByPenalty(parts, which)
 
 

@@ -22,6 +22,8 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Inaccurate, ModelRejected, ResumeMismatch
 from bigkernel.estimators import solver_choice
+from bigkernel.monitor.events import Step
+from bigkernel.monitor.scope import observe
 from bigkernel.solvers.descent_cost import PreconditionerChoice
 from bigkernel.solvers.gcv import of_moments
 from bigkernel.solvers.ridge import centre, reduced
@@ -82,6 +84,21 @@ def test_the_preconditioner_is_told_and_the_tolerance_is_kept(landmarks):
     assert objective(wanted) * (1 - 1e-9) <= objective(found) <= objective(wanted) * (1 + 3e-3)
     # the bound of the error of predictions holds on the rows of the fit
     assert distance(found.predict(X), wanted.predict(X)) <= 3 * found.certificates_["prediction_error"]
+
+
+def test_how_far_the_normal_matrix_is_is_told(monkeypatch):
+    monkeypatch.setattr("bigkernel.estimators.sub_samples._TELL_SECONDS", -1.0)
+    seen = []
+    with observe(lambda event: seen.append((event.what, event.done, event.total)) if isinstance(event, Step) else None):
+        found = model(tol=1e-3).fit(X, Y)
+    rows = seen[0][2]
+    assert f"{rows:,} rows" in found.sweep_["preconditioner"]
+    matrix, factors = "rows of the normal matrix", "factors of the normal matrix"
+    told = [done for what, done, total in seen if (what, total) == (matrix, rows)]
+    assert (told[0], told[-1]) == (0, rows)
+    assert len(told) > 1
+    assert told == sorted(set(told))
+    assert [step for step in seen if step[0] == factors] == [(factors, 0, 1), (factors, 1, 1)]
 
 
 def test_a_few_rows_of_great_weight_cost_no_steps():
