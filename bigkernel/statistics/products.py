@@ -24,9 +24,7 @@ from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
-_STRIP_NUMBERS = 2**18  # of the float64 copy of some rows of a block
-_LEAST_ROWS = 32  # of such a copy: every one of them reads and writes the sums
-_FOLD_ROWS = 256  # the same, where the sums have many columns
+_TILE = (128, 512)  # rows and columns of a block that are float64 at a time: they stay in cache
 
 
 def signs(rows: Array, count: int) -> Array:
@@ -75,13 +73,13 @@ class ProductStatistic:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p, c = self.vectors.shape
-        strip = max(_LEAST_ROWS * p, _STRIP_NUMBERS)
+        rows, columns = _TILE
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * (c + self.residual),
             partial_bytes=8 * (p * (c + 1) + 3 * c + 2),
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + 8 * (3 * c + 2))
-            + 8 * (strip + 3 * p * (c + 1)),
+            + 8 * (rows * (columns + 4 * c) + 2 * columns * c + 2 * p * (c + 1)),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -114,14 +112,12 @@ class ProductStatistic:
             y[:, start : start + width] = y[:, :width]
         return y
 
-    def _strips(self, chunk: Chunk, phi: Array, least: int = _LEAST_ROWS) -> Iterator[tuple[slice, Array]]:
-        """Some rows of a block (b, p) at a time, in float64."""
-        rows = max(least, _STRIP_NUMBERS // max(1, phi.shape[1]))
-        for start in range(0, len(phi), rows):
-            strip = slice(start, start + rows)
-            wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
-            np.copyto(wide, phi[strip])
-            yield strip, wide
+    def _products(self, chunk: Chunk, phi: Array) -> Array:
+        """Φv of some rows (b, p), (b, c), summed in float64."""
+        values = np.zeros((len(phi), self.vectors.shape[1]))
+        for columns, wide in _tiles(chunk, phi):
+            values += wide @ self.vectors[columns]
+        return values
 
     def _add(
         self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
@@ -129,8 +125,8 @@ class ProductStatistic:
         """Add a block (b, p) with its weights (b,) and targets (b, c), a strip of rows at a time."""
         if y is not None:
             total["rows"] += len(phi) if w is None else np.count_nonzero(w)
-        for strip, wide in self._strips(chunk, phi):
-            values = wide @ self.vectors
+        for strip in _strips(phi):
+            values = self._products(chunk, phi[strip])
             weight = np.ones(len(values)) if w is None else w[strip]
             if y is not None:
                 total["squares"] += weight @ values**2
@@ -138,8 +134,11 @@ class ProductStatistic:
                 total["n"] += weight.sum()
                 total["e"] += weight @ values
                 total["sse"] += weight @ values**2
-                total["s"] += weight @ wide
-            total["U"] += wide.T @ (values if w is None else weight[:, None] * values)
+            weighted = values if w is None else weight[:, None] * values
+            for columns, wide in _tiles(chunk, phi[strip]):
+                total["U"][columns] += wide.T @ weighted
+                if y is not None:
+                    total["s"][columns] += weight @ wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +169,13 @@ class FoldProducts(ProductStatistic):
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
-        rows = max(_FOLD_ROWS, _STRIP_NUMBERS // max(1, p))
+        rows, tile = _TILE
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
             partial_bytes=8 * (p * (columns + g) + 5 * columns + 2 * g * (c + 1)),
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + 8 * (c + 4))
-            + 8 * (rows * (p + 4 * columns + g) + 3 * p * (columns + g)),
+            + 8 * (rows * (tile + 4 * columns + g) + 2 * tile * (columns + g) + 2 * p * (columns + g)),
         )
 
     def _used(self, chunk: Chunk) -> Array:
@@ -192,34 +191,55 @@ class FoldProducts(ProductStatistic):
         self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
     ) -> None:
         count, fold = self.folds.count, self.folds.of(chunk)[block]
-        for strip, wide in self._strips(chunk, phi, _FOLD_ROWS):
-            weight = np.ones(len(wide)) if w is None else w[strip]
+        for strip in _strips(phi):
+            part = phi[strip]
+            weight = np.ones(len(part)) if w is None else w[strip]
             held = np.flatnonzero(fold[strip] >= 0)
             own = fold[strip][held]
-            values: Array = (wide @ self.vectors).reshape(len(wide), count, -1)
+            values: Array = self._products(chunk, part).reshape(len(part), count, -1)
+            apart = np.zeros((len(part), count + 1))  # weights by group
             if y is not None:
-                apart = np.zeros((len(wide), count + 1))  # weights by group
-                apart[np.arange(len(wide)), np.where(fold[strip] < 0, count, fold[strip])] = weight
-                self._add_groups(total, wide, y[strip], apart)
+                apart[np.arange(len(part)), np.where(fold[strip] < 0, count, fold[strip])] = weight
+                _add_groups(total, y[strip], apart)
                 squares = values**2
                 squares[held, own] = 0
-                total["squares"] += weight @ squares.reshape(len(wide), -1)
+                total["squares"] += weight @ squares.reshape(len(part), -1)
                 # y is the same for every group of c columns
                 values = np.tile(y[strip], values.shape[2] // self.targets.width)[:, None] - values
                 left = values[held, own]
                 total["held_e"] += (apart[held, :count].T @ left).ravel()
                 total["held_sse"] += (apart[held, :count].T @ left**2).ravel()
             values[held, own] = 0
-            values = values.reshape(len(wide), -1)
+            values = values.reshape(len(part), -1)
             if y is not None:
                 total["e"] += weight @ values
                 total["sse"] += weight @ values**2
-            total["U"] += wide.T @ (values if w is None else weight[:, None] * values)
+            weighted = values if w is None else weight[:, None] * values
+            for columns, wide in _tiles(chunk, part):
+                total["U"][columns] += wide.T @ weighted
+                if y is not None:
+                    total["s"][:, columns] += apart.T @ wide
 
-    def _add_groups(self, total: Accumulator, wide: Array, y: Array, apart: Array) -> None:
-        """Add what is summed by group of rows: blocks (b, p), targets (b, c), weights by group (b, g)."""
-        total["rows"] += np.count_nonzero(apart, axis=0)
-        total["n"] += apart.sum(axis=0)
-        total["s"] += apart.T @ wide
-        total["t"] += apart.T @ y
-        total["q"] += apart.T @ y**2
+
+def _add_groups(total: Accumulator, y: Array, apart: Array) -> None:
+    """Add what is summed by group of rows: targets (b, c), weights by group (b, g)."""
+    total["rows"] += np.count_nonzero(apart, axis=0)
+    total["n"] += apart.sum(axis=0)
+    total["t"] += apart.T @ y
+    total["q"] += apart.T @ y**2
+
+
+def _strips(phi: Array) -> Iterator[slice]:
+    """Some rows of a block at a time."""
+    for start in range(0, len(phi), _TILE[0]):
+        yield slice(start, min(start + _TILE[0], len(phi)))
+
+
+def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[slice, Array]]:
+    """Some columns of some rows (b, p) at a time, in float64; one buffer serves them all."""
+    for start in range(0, phi.shape[1], _TILE[1]):
+        columns = slice(start, min(start + _TILE[1], phi.shape[1]))
+        wide = chunk.work.buffer("wide", (_TILE[0] * _TILE[1],), np.float64)[: phi[:, columns].size]
+        tile = wide.reshape(len(phi), -1)
+        np.copyto(tile, phi[:, columns])
+        yield columns, tile
