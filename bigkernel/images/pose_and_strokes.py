@@ -4,7 +4,8 @@ Both look at one image alone, so that they need neither labels nor images of the
 they take away (position, slant, size, thickness of the pen) is what differs between sources of digits. n images of h×w
 pixels are rows of h·w; pixels are ink, 0 is the ground, and what is below 0 counts as none.
 
-All is elementwise, or summed in an order that no other row changes: a row has the same bits in any block.
+All is elementwise, or summed in an order that no other row changes, or a product of one shape: a row has the same bits
+in any block.
 
 Liu, Nakashima, Sako & Fujisawa, Handwritten digit recognition: investigation of normalization and feature extraction
 techniques, Pattern Recognition 37 (2004): moment normalisation, directions of the gradient by the parallelogram rule,
@@ -30,6 +31,8 @@ DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
 _OPPOSITES = ((0, 1), (2, 3), (4, 7), (5, 6))
 _MOST_CELLS = 64
 _STRIP_PIXELS = 2**16  # of the images that are worked on at a time: buffers stay in the cache of a core
+_LANES = 32  # images of a tile of orientations: a multiple of the vectors of any processor
+_LANE_PIXELS = 2**12  # of an image that shares its tile with others
 _SCALES = (0.25, 4.0)  # of a normalised image, against the original
 _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
 _PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
@@ -230,90 +233,104 @@ class Orientations(_ImageMap):
     def cost(self, d: int, itemsize: int) -> MapCost:
         """See `RowMap`."""
         framed = (self.height + 2) * (self.columns + 2)
-        pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * self.cells * (self.columns + self.cells)
-        taps = [sum(len(taps) for taps in self.pooling(side)) for side in (self.height, self.columns)]
-        pooling = 2 * (taps[0] * self.columns + taps[1] * self.cells)
-        return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._strip_rows * pixels * itemsize)
+        pixels = (9 + DIRECTIONS) * framed + 2 * DIRECTIONS * self.cells * (self.columns + 2 * self.cells)
+        pooling = 2.0 * self.cells * (self.height * self.columns + self.columns * self.cells)
+        return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._lanes * pixels * itemsize)
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
-        strip_rows = min(self._strip_rows, max(1, len(x)))
-        work = _Gradients(self, strip_rows, x.dtype)
-        for first in range(0, len(x), strip_rows):
-            strip = x[first : first + strip_rows]
+        lanes = self._lanes
+        work = _Gradients(self, lanes, x.dtype)
+        for first in range(0, len(x), lanes):
+            strip = x[first : first + lanes]
             with np.errstate(invalid="ignore"):  # a row that is not finite gives NaN
                 out[first : first + len(strip)] = work(strip).T
         return out if self.power == 0.5 else UnitNorm().apply(out)
 
-    def pooling(self, side: int) -> tuple[tuple[tuple[int, float], ...], ...]:
-        """For each of the cells along a side: the pixels that count, and their weights, which fall from its centre."""
+    @property
+    def _lanes(self) -> int:
+        """Images of a tile; it follows from their size alone, and large ones are worked on one by one."""
+        return _LANES if self.height * self.columns <= _LANE_PIXELS else 1
+
+    def pooling(self, side: int) -> Array:
+        """Weights (cells, side) of the pixels along a side in each cell, float64: they fall from its centre."""
         reach = self.blur * max(1.0, side / self.cells)
-        cells = []
-        for cell in range(self.cells):
+        shares = np.zeros((self.cells, side))
+        for cell, weights in enumerate(shares):
             centre = (cell + 0.5) * side / self.cells - 0.5
-            weights = [max(0.0, 1 - abs(pixel - centre) / reach) for pixel in range(side)]
-            if not any(weights):  # blur so little that no pixel is near enough: the nearest one
+            weights[:] = np.maximum(0.0, 1 - np.abs(np.arange(side) - centre) / reach)
+            if not weights.any():  # blur so little that no pixel is near enough: the nearest one
                 weights[min(side - 1, round(max(centre, 0.0)))] = 1.0
-            total = sum(weights)
-            cells.append(tuple((pixel, weight / total) for pixel, weight in enumerate(weights) if weight))
-        return tuple(cells)
+            weights /= weights.sum()
+        return shares
 
 
 class _Gradients:
-    """Orientation features of a few images at a time, with the buffers: images are the last axis of all arrays."""
+    """Orientation features of a tile of images, with the buffers: images are the last axis of all arrays.
 
-    def __init__(self, wanted: Orientations, images: int, dtype: Any) -> None:
+    A tile is always as wide, empty lanes included: products then have one shape, and a row the same bits in any block.
+    """
+
+    def __init__(self, wanted: Orientations, lanes: int, dtype: Any) -> None:
         height, columns, cells = wanted.height, wanted.columns, wanted.cells
         self._wanted = wanted
-        self._framed = np.zeros((height + 2, columns + 2, images), dtype)
-        self._slopes = np.empty((4, height, columns, images), dtype)
-        self._planes = np.empty((DIRECTIONS, height, columns, images), dtype)
-        self._pooled = np.empty((2, DIRECTIONS, cells, columns, images), dtype)
-        self._features = np.empty((2, DIRECTIONS, cells, cells, images), dtype)
-        self._down, self._across = wanted.pooling(height), wanted.pooling(columns)
+        self._framed = np.zeros((height + 2, columns + 2, lanes), dtype)
+        # of the two slopes: as they are, above 0, below 0, and the length of the second
+        self._slopes = np.empty((7, height, columns, lanes), dtype)
+        self._planes = np.empty((DIRECTIONS, height, columns, lanes), dtype)
+        self._pooled = np.empty((DIRECTIONS, cells, columns, lanes), dtype)
+        self._features = np.empty((2, DIRECTIONS, cells, cells, lanes), dtype)
+        self._down, self._across = (wanted.pooling(side).astype(dtype) for side in (height, columns))
 
     def __call__(self, x: Array) -> Array:
         """Features (p, b) of x (b, h·w), in a buffer that the next call overwrites."""
         b, (h, w) = len(x), self._slopes.shape[1:3]
-        framed, planes = self._framed[..., :b], self._planes[..., :b]
         # in units of the largest pixel: no difference and no sum leaves the range of the dtype
-        peak = np.abs(x).max(axis=1)
+        peak = np.maximum(x.max(axis=1), -x.min(axis=1))
         peak[peak == 0] = 1
-        np.divide(x.T.reshape(h, w, b), peak, out=framed[1:-1, 1:-1])
-        right, down, flat, steep = self._slopes[..., :b]
-        np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=right)
-        np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=down)
-        np.abs(right, out=flat)
-        np.abs(down, out=steep)
-        # along the axes: the longer of the two slopes less the shorter one
-        np.subtract(right, steep, out=planes[0])
-        np.add(right, steep, out=planes[1])
-        np.negative(planes[1], out=planes[1])
-        np.subtract(down, flat, out=planes[2])
-        np.add(down, flat, out=planes[3])
-        np.negative(planes[3], out=planes[3])
-        # along the diagonals: √2 times the shorter one
-        np.multiply(self._slopes[:2, ..., :b], math.sqrt(2), out=self._slopes[:2, ..., :b])
-        np.negative(self._slopes[:2, ..., :b], out=self._slopes[2:, ..., :b])
-        for place, (across, along) in enumerate(((right, down), (flat, down), (right, steep), (flat, steep)), start=4):
-            np.minimum(across, along, out=planes[place])
-        np.maximum(planes, 0, out=planes)
-        pooled, scratch = self._pooled[..., :b]
-        features, more = self._features[..., :b]
-        for cell, taps in enumerate(self._down):
-            _weighted(planes.swapaxes(0, 1), taps, pooled[:, cell], scratch[:, 0])
-        for cell, taps in enumerate(self._across):
-            _weighted(np.moveaxis(pooled, 2, 0), taps, features[:, :, cell], more[:, :, 0])
+        np.divide(x.T.reshape(h, w, b), peak, out=self._framed[1:-1, 1:-1, :b])
+        self._framed[1:-1, 1:-1, b:] = 0
+        self._split()
+        lines = self._planes.reshape(DIRECTIONS, h, -1)
+        np.matmul(self._down, lines, out=self._pooled.reshape(DIRECTIONS, len(self._down), -1))
+        np.matmul(self._across, self._pooled, out=self._features[0])
+        features = self._features[0]
+        features[4:] *= math.sqrt(2)
         if self._wanted.directions < DIRECTIONS:
             features = np.stack([features[one] + features[other] for one, other in _OPPOSITES])
-        return self._rooted(features)
+        return self._rooted(features.reshape(-1, features.shape[-1])[:, :b])
 
-    def _rooted(self, features: Array) -> Array:
-        """(f/Σf)ᵖ, (p, b); the sum is by halves, the same for any b."""
-        values = features.reshape(-1, features.shape[-1])
+    def _split(self) -> None:
+        """Planes of the 8 directions ← the gradients of the framed images; those of the diagonals without their √2."""
+        framed, planes = self._framed, self._planes
+        slope, steep, right, left, down, up, shorter = self._slopes
+        np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=slope)
+        np.abs(slope, out=steep)
+        np.maximum(slope, 0, out=down)
+        np.subtract(down, slope, out=up)
+        np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=slope)
+        np.maximum(slope, 0, out=right)
+        np.subtract(right, slope, out=left)
+        # along the axes: the longer of the two slopes less the shorter one
+        for place, across in enumerate((right, left)):
+            np.minimum(across, steep, out=shorter)
+            np.subtract(across, shorter, out=planes[place])
+        flat = np.add(right, left, out=steep)
+        for place, along in enumerate((down, up), start=2):
+            np.minimum(along, flat, out=shorter)
+            np.subtract(along, shorter, out=planes[place])
+        # along the diagonals: √2 times the shorter one
+        for place, (across, along) in enumerate(((right, down), (left, down), (right, up), (left, up)), start=4):
+            np.minimum(across, along, out=planes[place])
+
+    def _rooted(self, values: Array) -> Array:
+        """(f/Σf)ᵖ of values (p, b), in place; the sum is by halves, the same for any b."""
         total = self._features[1].reshape(-1, self._features.shape[-1])[: len(values), : values.shape[1]]
-        np.copyto(total, values)
+        half = -(-len(values) // 2)
+        total = total[:half]
+        np.copyto(total, values[:half])
+        np.add(total[: len(values) - half], values[half:], out=total[: len(values) - half])
         while len(total) > 1:
             half = -(-len(total) // 2)
             np.add(total[: len(total) - half], total[half:], out=total[: len(total) - half])
@@ -321,12 +338,3 @@ class _Gradients:
         sums = np.where(total[0] == 0, 1, total[0])
         np.divide(values, sums, out=values)
         return np.sqrt(values, out=values) if self._wanted.power == 0.5 else values**self._wanted.power
-
-
-def _weighted(lines: Array, taps: tuple[tuple[int, float], ...], out: Array, scratch: Array) -> None:
-    """out = Σ weight·lines[position], in the order of the taps."""
-    (position, weight), *rest = taps
-    np.multiply(lines[position], weight, out=out)
-    for position, weight in rest:
-        np.multiply(lines[position], weight, out=scratch)
-        np.add(out, scratch, out=out)
