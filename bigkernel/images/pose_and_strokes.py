@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.checks import require_image
-from bigkernel.images.resample import Resampler
+from bigkernel.images.resample import LineResampler
 from bigkernel.streaming.row_maps import MapCost, UnitNorm
 
 Array = NDArray[Any]
@@ -129,12 +129,12 @@ class MomentNormalise(_ImageMap):
     def cost(self, d: int, itemsize: int) -> MapCost:
         """See `RowMap`."""
         pixels = self._strip_rows * (self.height + 3) * (self.columns + 3)
-        return MapCost(30.0 * d, 0, pixels * (8 + Resampler.pixel_bytes(itemsize)))
+        return MapCost(30.0 * d, 0, pixels * (8 + LineResampler.pixel_bytes(itemsize)))
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         images = x.reshape(len(x), self.height, self.columns)
-        resampler = Resampler(self.height, self.columns, min(self._strip_rows, max(1, len(x))), x.dtype)
+        resampler = LineResampler(self.height, self.columns, min(self._strip_rows, max(1, len(x))), x.dtype)
         for first in range(0, len(x), self._strip_rows):
             strip = images[first : first + self._strip_rows]
             with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite stays as it is
@@ -145,22 +145,16 @@ class MomentNormalise(_ImageMap):
     def _affine(self, images: Array) -> tuple[Array, Array]:
         """Return maps (b, 2, 3) from pixels of the result to places in images (b, h, w), and which have ink, (b,)."""
         h, w = images.shape[1:]
-        peak = images.max(axis=(1, 2)).astype(np.float64)
+        peak = images.reshape(len(images), -1).max(axis=1).astype(np.float64)
         inked = (peak > 0) & np.isfinite(peak)
-        peak[~inked] = 1.0
         ink = np.maximum(images, 0, dtype=np.float64)
-        np.divide(ink, peak[:, None, None], out=ink)  # so that no sum leaves the range of the dtype
+        if images.dtype == np.float64:  # so that no sum leaves the range of the dtype
+            np.divide(ink, np.where(inked, peak, 1.0)[:, None, None], out=ink)
         rows, columns = np.arange(h) - (h - 1) / 2, np.arange(w) - (w - 1) / 2
-        lines = ink.sum(axis=2)
-        mass = np.where(inked, lines.sum(axis=1), 1.0)
-        y = (lines * rows).sum(axis=1) / mass
-        y2 = (lines * rows**2).sum(axis=1) / mass
-        np.multiply(ink, columns, out=ink)
-        lines = ink.sum(axis=2)
-        x = lines.sum(axis=1) / mass
-        xy = (lines * rows).sum(axis=1) / mass
-        np.multiply(ink, columns, out=ink)
-        x2 = ink.sum(axis=2).sum(axis=1) / mass
+        # Σ rᵃcᵏ·ink for a, k of 0, 1, 2: products of one image each
+        sums = np.matmul(_powers(rows).T, np.matmul(ink, _powers(columns)))
+        mass = np.where(inked, sums[:, 0, 0], 1.0)
+        (_, x, x2), (y, xy, _), (y2, *_) = (sums / mass[:, None, None]).transpose(1, 2, 0)
         var_y = y2 - y**2 + _PIXEL_VARIANCE
         slant = np.clip((xy - x * y) / var_y, -_STEEPEST, _STEEPEST)
         # of the ink without its slant
@@ -176,6 +170,11 @@ class MomentNormalise(_ImageMap):
         affine[:, 1, 2] = x + (w - 1) / 2 + columns[0] / across + slant * rows[0] / down
         affine[~inked] = 0
         return affine, inked
+
+
+def _powers(places: Array) -> Array:
+    """(k, 3): 1, u and u² of each place."""
+    return np.stack([np.ones_like(places), places, places**2], axis=1)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,76 @@ class Resampler:
         _between(left, right, part)
 
 
+@dataclass
+class LineResampler:
+    """`Resampler` for maps that leave lines level: between two lines first, then along them, beyond whose ends is 0.
+
+    Attributes
+    ----------
+    height, width, rows, dtype : see `Resampler`
+    """
+
+    height: int
+    width: int
+    rows: int
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        h, w, b = self.height, self.width, self.rows
+        self._framed = np.zeros((b, h + 3, w + 3), self.dtype)
+        self._lines = [np.empty((b, h, w + 3), self.dtype) for _ in range(2)]
+        self._places, self._index = np.empty((b, h, w), np.int64), np.empty((b, h, w), np.intp)
+        self._parts = [np.empty((b, h, w), self.dtype) for _ in range(3)]
+
+    @staticmethod
+    def pixel_bytes(itemsize: int) -> int:
+        """See `Resampler`."""
+        return 8 + 8 + 6 * itemsize
+
+    def __call__(self, images: Array, affine: Array) -> Array:
+        """Images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel; affine[:, 0, 1] is 0.
+
+        Returns
+        -------
+        (b, h, w), a buffer that the next call overwrites
+        """
+        b, h, w = len(images), self.height, self.width
+        one = 1 << FRACTION_BITS
+        fixed = np.rint(affine * one).astype(np.int64)
+        self._framed[:b, 1 : h + 1, 1 : w + 1] = images
+        lines, slope = self._between_lines(fixed[:, 0, :1] * np.arange(h) + fixed[:, 0, 2:])
+        places, index = self._places[:b], self._index[:b]
+        starts = fixed[:, 1, :1] * np.arange(h) + fixed[:, 1, 2:] + one
+        np.add(starts[:, :, None], (fixed[:, 1, 1:2] * np.arange(w))[:, None, :], out=places)
+        # beyond the frame there is nothing but ground
+        np.clip(places, 0, (w + 1) * one, out=places)
+        np.add(places, (np.arange(b * h) * ((w + 3) * one)).reshape(b, h, 1), out=places)
+        np.right_shift(places, FRACTION_BITS, out=index)
+        np.bitwise_and(places, one - 1, out=places)
+        part, left, right = (values[:b] for values in self._parts)
+        np.copyto(part, places, casting="unsafe")
+        np.take(lines, index, out=left, mode="clip")
+        np.take(slope, index, out=right, mode="clip")
+        np.multiply(right, part, out=right)
+        np.add(left, right, out=left)
+        return left
+
+    def _between_lines(self, places: Array) -> tuple[Array, Array]:
+        """Lines at places (b, h) of the framed images, and 2⁻¹⁶ of what each of their pixels is to the next, flat."""
+        (b, h), one, flat = places.shape, 1 << FRACTION_BITS, self._framed.reshape(-1, self.width + 3)
+        inside = np.clip(places, -one, h * one) + one
+        index = (inside >> FRACTION_BITS) + (np.arange(b) * (h + 3))[:, None]
+        top, bottom = (line[:b] for line in self._lines)
+        np.take(flat, index, axis=0, out=top, mode="clip")
+        np.take(flat, index + 1, axis=0, out=bottom, mode="clip")
+        _between(top, bottom, ((inside & (one - 1)) / one).astype(self.dtype)[:, :, None])
+        lines, slope = top.reshape(-1), bottom.reshape(-1)
+        np.subtract(lines[1:], lines[:-1], out=slope[:-1])
+        np.multiply(slope[:-1], 1 / one, out=slope[:-1])
+        slope[-1] = 0
+        return lines, slope
+
+
 def _between(a: Array, b: Array, part: Array) -> Array:
     """a + part·(b − a), in a; b is overwritten."""
     np.subtract(b, a, out=b)
