@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
@@ -95,19 +95,24 @@ class PatchGrid:
 
         A patch without contrast becomes zeros.
         """
+        columns = patches.reshape(-1, self.width).T.copy()[None]
+        norms = self.unit_columns(columns)[0]
+        patches[...] = columns[0].T.reshape(patches.shape)
+        return norms.reshape(patches.shape[:-1])
+
+    def unit_columns(self, columns: Array) -> Array:
+        """`directions` of patches that are the columns of matrices (b, q, P): ‖x‖ (b, P)."""
+        b, _, places = columns.shape
         if self.centred:
-            # the last axis in two: a view
-            channels = patches.reshape(*patches.shape[:-1], self.patch**2, self.channels)
-            sums = np.matmul(patches, np.tile(np.eye(self.channels, dtype=patches.dtype), (self.patch**2, 1)))
-            means = sums / self.patch**2
-            np.subtract(channels, means[..., None, :], out=channels)
-        norms: Array = np.sqrt(np.einsum("...i,...i->...", patches, patches))
+            channels = columns.reshape(b, self.patch**2, self.channels, places)
+            means = channels.sum(axis=1) / self.patch**2
+            np.subtract(channels, means[:, None], out=channels)
+        norms: Array = np.sqrt(np.einsum("bqp,bqp->bp", columns, columns))
         if self.centred:
             # a mean of p² values may be off by p² eps: what is left of a patch of one colour is rounding
-            blur = self.patch**3 * np.finfo(patches.dtype).eps * np.sqrt(np.einsum("...i,...i->...", means, means))
+            blur = self.patch**3 * np.finfo(columns.dtype).eps * np.sqrt(np.einsum("bcp,bcp->bp", means, means))
             norms[norms <= blur] = 0
-            patches[norms == 0] = 0
-        np.divide(patches, np.where(norms == 0, 1, norms)[..., None], out=patches)
+        np.divide(columns, np.where(norms == 0, np.inf, norms)[:, None], out=columns)
         return norms
 
     def pooling(self) -> tuple[Array, Array]:
@@ -160,10 +165,9 @@ class PatchLayer:
         return self._prepare(np.dtype(np.float32))
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        # ⟨x, z⟩/σ² − 1/σ² + log‖x‖ is one product with two more columns: its exponential is ‖x‖ k(x/‖x‖, z)
-        inverse = self.sigma**-2
-        m = len(self.landmarks)
-        weights = np.vstack([self.landmarks.T * inverse, np.full((1, m), -inverse), np.ones((1, m))])
+        weights = self.landmarks.T * self.sigma**-2
+        if self.grid.centred:  # for what `_of_pixels` puts below the patches
+            weights = np.vstack([weights, np.ones((1, len(self.landmarks)))])
         return tuple(np.ascontiguousarray(part, dtype) for part in (weights, *self.grid.pooling(), self.whitening))
 
     def __post_init__(self) -> None:
@@ -197,20 +201,42 @@ class PatchLayer:
         """Features (b, g·m) of images (b, h·w·c), float32 or float64, C-contiguous; of their dtype."""
         dtype, grid, b = images.dtype, self.grid, len(images)
         weights, down, across, whitening = self._single if dtype == np.float32 else self._prepare(dtype)
-        windows, m = grid.windows(images), len(self.landmarks)
-        patches = np.empty((b, windows.shape[1] * windows.shape[2], grid.width + 2), dtype)
-        directions = patches[..., :-2]
-        np.copyto(directions.reshape(windows.shape), windows)
-        norms = grid.directions(directions)
-        patches[..., -2] = 1
-        with np.errstate(divide="ignore"):  # log 0: the features of a patch without contrast are 0
-            np.log(norms, out=patches[..., -1])
-        values = np.matmul(patches, weights)
+        m, (tall, wide) = len(self.landmarks), grid.places
+        values = self._of_pixels(images, weights) if grid.centred else self._of_cells(images, weights)
         np.exp(values, out=values)
-        lines = np.matmul(down, values.reshape(b, windows.shape[1], -1))
-        cells = np.matmul(across, lines.reshape(b, len(down), windows.shape[2], m))
+        lines = np.matmul(down, values.reshape(b, tall, -1))
+        cells = np.matmul(across, lines.reshape(b, len(down), wide, m))
         features: Array = np.matmul(cells.reshape(b, -1, m), whitening)
         return features.reshape(b, -1)
+
+    # ⟨x, z⟩/(‖x‖σ²) − 1/σ² + log‖x‖, (b, P, m): the exponential is ‖x‖ k(x/‖x‖, z)
+
+    def _of_pixels(self, images: Array, weights: Array) -> Array:
+        """The exponents for patches of pixels, which lie as columns: all but the product then runs along lines."""
+        grid, b, windows = self.grid, len(images), self.grid.windows(images)
+        columns = np.empty((b, grid.width + 1, windows.shape[1] * windows.shape[2]), images.dtype)
+        patches = columns[:, :-1]
+        np.copyto(patches.reshape(b, grid.patch, -1, *grid.places), windows.transpose(0, 3, 4, 1, 2))
+        with np.errstate(divide="ignore"):  # log 0: the features of a patch without contrast are 0
+            np.log(grid.unit_columns(patches), out=columns[:, -1])
+        columns[:, -1] -= images.dtype.type(self.sigma**-2)
+        values: Array = np.matmul(columns.swapaxes(1, 2), weights)
+        return values
+
+    def _of_cells(self, images: Array, weights: Array) -> Array:
+        """The exponents for patches of cells, whose channels are many: their norms are sums of those of the cells."""
+        grid, b, inverse = self.grid, len(images), images.dtype.type(self.sigma**-2)
+        windows = grid.windows(images)
+        values: Array = np.matmul(windows.reshape(b, -1, grid.width), weights)
+        cells = images.reshape(b, grid.height, grid.columns, grid.channels)
+        squares = np.einsum("bijc,bijc->bij", cells, cells)
+        norms = np.sqrt(sliding_window_view(squares, (grid.patch, grid.patch), axis=(1, 2)).sum(axis=(3, 4))).reshape(
+            b, -1
+        )
+        np.divide(values, np.where(norms == 0, np.inf, norms)[..., None], out=values)
+        with np.errstate(divide="ignore"):
+            np.add(values, (np.log(norms) - inverse)[..., None], out=values)
+        return values
 
 
 @dataclass(frozen=True, eq=False)
