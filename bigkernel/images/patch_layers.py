@@ -96,9 +96,10 @@ class PatchGrid:
         A patch without contrast becomes zeros.
         """
         columns = patches.reshape(-1, self.width).T.copy()[None]
-        norms = self.unit_columns(columns)[0]
+        norms: Array = self.unit_columns(columns)[0]
         patches[...] = columns[0].T.reshape(patches.shape)
-        return norms.reshape(patches.shape[:-1])
+        found: Array = norms.reshape(patches.shape[:-1])
+        return found
 
     def unit_columns(self, columns: Array) -> Array:
         """`directions` of patches that are the columns of matrices (b, q, P): ‖x‖ (b, P)."""
