@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from bigkernel.cli.options import Numbers
-from bigkernel.cli.transforms import Transform
+from bigkernel.cli.options import Numbers, transform_option
 
 # the names of `kernels.functions.KERNELS`, `estimators.landmark_choice.CHOICES` and `estimators.kernel_basis.FOURIER`,
 # spelt here so that --help loads none of these
@@ -92,18 +91,7 @@ _PROJECTION = (
     ),
 )
 _OF_THE_ROWS = (
-    click.option(
-        "--transform",
-        "transforms",
-        multiple=True,
-        type=Transform(),
-        metavar="NAME[:KEY=VALUE,…]",
-        help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
-        "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
-        "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
-        "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128. Side by side: "
-        "orientations+0.5*conv.",
-    ),
+    transform_option,
     click.option(
         "--task",
         type=click.Choice(["auto", "classify", "regress"]),

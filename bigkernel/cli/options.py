@@ -7,7 +7,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,13 @@ import click
 
 from bigkernel.cli.finished import may_be_finished
 from bigkernel.cli.said import say
+from bigkernel.cli.transforms import Transform, steps
 from bigkernel.errors import BigKernelError
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from bigkernel.storage.corpus import Corpus
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -40,7 +43,7 @@ class Numbers(click.ParamType):
         try:
             parts = str(value).split(":")
             if len(parts) == 1:
-                numbers = [float(part) for part in value.split(",")]
+                numbers = [float(part) for part in str(value).split(",")]
             else:
                 first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
                 if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
@@ -143,6 +146,27 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--transform, as one argument `transforms`; `transform_steps` makes estimators of it."""
+    return click.option(
+        "--transform",
+        "transforms",
+        multiple=True,
+        type=Transform(),
+        metavar="NAME[:KEY=VALUE,…]",
+        help="Row transform, kept with the model; may be given several times, in order. scale divides by the "
+        "corpus's own scale; unit-norm; standardize; project to principal components; of images, moments brings them "
+        "to one pose, orientations describes their strokes, conv their patches, which it learns. With parameters: "
+        "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128. Side by side: "
+        "orientations+0.5*conv.",
+    )(function)
+
+
+def transform_steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
+    """What --transform describes, as named steps of a Pipeline, not fitted; see `cli.transforms.steps`."""
+    return steps(texts, corpus, seed)
 
 
 def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:

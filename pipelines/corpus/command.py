@@ -14,30 +14,54 @@ from typing import Any
 
 import click
 
-from bigkernel.cli.options import Where, cluster_options, execution, json_option, run_options
+from bigkernel.cli.options import (
+    Numbers,
+    Where,
+    cluster_options,
+    execution,
+    json_option,
+    run_options,
+    transform_option,
+)
 from bigkernel.cluster.cluster_file import cluster_of
-from bigkernel.cluster.yaml_files import Kind, check_mapping, expanded, read_mapping
+from bigkernel.cluster.yaml_files import Kind, ListOf, check_mapping, expanded, read_mapping
 from bigkernel.errors import ConfigError
 from pipelines.corpus import page
-from pipelines.corpus.job import Settings, planned, work
+from pipelines.corpus.job import work
+from pipelines.corpus.plan import planned
+from pipelines.corpus.settings import Settings
 from pipelines.shared.experiments import seed_option
 
 _CLUSTER = "cluster file"  # the cluster that a job file describes, in the context's meta
 
 
-class _Alpha(click.ParamType):
-    name = "gcv|NUMBER"
+class _Penalties(Numbers):
+    """ "gcv", or numbers."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+    name = "gcv|NUMBERS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
         if value == "gcv":
             return "gcv"
         try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = -1.0
-        if not 0 <= number < float("inf"):
-            self.fail(f"expected gcv or a number of at least 0, found {value!r}", param, ctx)
-        return number
+            numbers = super().convert(value, param, ctx)
+        except click.BadParameter:
+            numbers = (-1.0,)
+        if not all(0 <= number < float("inf") for number in numbers):
+            self.fail(f"expected gcv or a number of at least 0 (or several), found {value!r}", param, ctx)
+        return numbers
+
+
+class _Widths(Numbers):
+    """Numbers above 0."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        numbers = super().convert(value, param, ctx)
+        if not all(0 < number < float("inf") for number in numbers):
+            self.fail(f"expected numbers above 0, found {value!r}", param, ctx)
+        return numbers
 
 
 def _read_job(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -77,15 +101,17 @@ def _is_file(cluster: str) -> bool:
 _ANYTHING = (dict,)  # `cluster_of` looks at it
 
 
-def _types(option: click.Option) -> tuple[type, ...]:
-    """Return the types that an option may have in YAML."""
+def _types(option: click.Option) -> Kind:
+    """Return what an option may be in YAML."""
+    if option.multiple:
+        return ListOf((str,), or_one=True)
     if option.is_flag:
         return (bool,)
     if isinstance(option.type, click.types.IntParamType):
         return (int,)
     if isinstance(option.type, click.types.FloatParamType):
         return (int, float)
-    if isinstance(option.type, _Alpha):
+    if isinstance(option.type, Numbers):
         return (int, float, str)
     return (int, str) if option.name == "memory_limit" else (str,)
 
@@ -107,20 +133,40 @@ _SETTINGS = (
         type=click.IntRange(10),
         default=2000,
         show_default=True,
-        help="m, drawn from the rows of the first step.",
+        help="m, drawn from all rows.",
     ),
     click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
+    transform_option,
+    click.option(
+        "--plain/--no-plain",
+        default=True,
+        show_default=True,
+        help="With --transform: the same job on rows of unit norm beside it, to tell what features are worth.",
+    ),
     click.option(
         "--sigma",
-        type=click.FloatRange(0, min_open=True),
-        help="Width of the Gaussian kernel, rows of unit norm [0.5; SSSL 0.4; 8×8 digits 0.35 and 0.2].",
+        type=_Widths(),
+        help="Width of the Gaussian kernel; of several the training rows choose [rows of unit norm 0.5, SSSL 0.4, 8×8 "
+        "digits 0.35 and 0.2; with --transform five around the median distance].",
     ),
     click.option(
         "--alpha",
-        type=_Alpha(),
-        default="gcv",
+        type=_Penalties(),
+        help="Ridge penalty; of several the training rows choose; gcv: generalised cross-validation on the statistics "
+        "of the fit [gcv; with --transform nine from 1e-4 to 1].",
+    ),
+    click.option(
+        "--search-rows",
+        type=click.IntRange(100),
+        help="First rows that widths and penalties are judged on, a sixth of the digits held out with their copies "
+        "[two for each original, at least 20,000].",
+    ),
+    click.option(
+        "--solver",
+        type=click.Choice(["auto", "direct", "cg"]),
+        default="auto",
         show_default=True,
-        help="Ridge penalty, or gcv: chosen from the statistics of the fit.",
+        help="Of krr: as in `bigkernel fit`; cg fits every step anew.",
     ),
     click.option(
         "--components", type=click.IntRange(1), default=120, show_default=True, help="Eigenfunctions of SSSL."
@@ -185,12 +231,17 @@ def corpus(
     \b
     1. corpus  --rows deformed copies of the originals; what is in --run is kept
     2. plan    flops, bytes, memory, disk; what cannot be done is refused now
-    3. fit     one sweep over all rows, in steps from the originals to all; the
-               penalty by generalised cross-validation from the statistics
-    4. score   the error on test digits that nothing was made from: against the
+    3. choose  with --transform, or several --sigma or --alpha: width and penalty
+               on training rows, a digit and its copies held out together
+    4. fit     one sweep over all rows, in steps from the originals to all; else
+               the penalty by generalised cross-validation from the statistics
+    5. score   the error on test digits that nothing was made from: against the
                rows and, from the same statistics, against the landmarks
-    5. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv;
-               RUN/model
+    6. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv; what
+               the model sees, and misreads; RUN/model
+
+    With --transform (the words of `bigkernel fit`) steps 3 to 5 are done twice: on rows of unit norm, and on these
+    features; the model is that of the features.
 
     Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume goes
     on to the same last bit (--resume also starts a run that is not there yet, so a scheduler of batch jobs can always
@@ -200,6 +251,9 @@ def corpus(
     python -m pipelines corpus --run out/corpus --cluster local
     python -m pipelines corpus --data ~/mnist --rows 8100000 --landmarks 2000 \\
         --cluster local --memory-limit 2GiB --run /scratch/mnist8m --resume
+    python -m pipelines corpus --data ~/mnist --rows 1000000 --landmarks 4000 \\
+        --transform moments --transform orientations --transform unit-norm \\
+        --cluster local --run /scratch/strokes --resume
     python -m pipelines corpus --job job.yaml
 
     A job file has the options' names as keys; relative paths start at the file:

@@ -1,9 +1,11 @@
-"""The stages of `python -m pipelines corpus`: originals, corpus, plan, fits of growing numbers of rows, errors.
+"""The stages of `python -m pipelines corpus`: corpora, plan, choices, fits of growing numbers of rows, errors.
 
-The rows are swept once. A fit begins with the originals, and `partial_fit` adds the rest in steps, so that the error
-against the number of rows costs no sweep of its own; the error against the number of landmarks comes from the same
-statistics (`with_landmarks`). Every sweep publishes in the run directory, in the same order each time, so that the
-whole job is simply done again to go on with it: what is finished is found and taken.
+Rows are looked at in one or two ways (`Settings.views`): of unit norm, and through the transforms of the command. In
+each, a fit begins with the first rows and `partial_fit` adds the rest in steps, so that the error against the number of
+rows costs no sweep of its own; the error against the number of landmarks comes from the same statistics
+(`with_landmarks`). Conjugate gradients, which keep no statistics, fit every step anew, and fewer landmarks once. Every
+sweep publishes in the run directory, in the same order each time, so that the whole job is simply done again to go on
+with it: what is finished is found and taken.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,72 +22,51 @@ import dask
 import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
-from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SSSLClassifier, UnitNormalizer, open_corpus, save_model
+from bigkernel import save_model
+from bigkernel.cli.options import transform_steps
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.evaluation import judge, told
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
-from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
+from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.events import Figures, Note, Step
 from bigkernel.monitor.format import flops, size
 from bigkernel.monitor.scope import emit
-from bigkernel.monitor.terminal.bar import bar
-from bigkernel.storage.atomic_write import require_free
-from bigkernel.storage.corpus import chunk_rows_for
 from bigkernel.streaming.plan import Plan
-from bigkernel.streaming.row_maps import MapCost
-from pipelines.shared import digit_corpora
+from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
+from pipelines.corpus.material import Material, few_labels, first_rows, gather, labels_of, targets_of, truth
+from pipelines.corpus.settings import Settings
+from pipelines.shared.sight import Sight, looked_at
 
 Array = NDArray[Any]
-Record = dict[str, Any]
-DEFAULT_ROWS = 200_000
-LANDMARK_SHARE = 5  # rows of the first fit for each landmark drawn from them, at least
-SIGMA = {"krr": (0.5, 0.35), "sssl": (0.4, 0.2)}  # of 28×28 and of 8×8 digits of unit norm
-MNIST_SIZE = (60_000, 784)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a job; see the options of `pipelines.corpus.command`."""
+@dataclass
+class View:
+    """A way to look at the rows, and the model of it.
 
-    data: Path | None
-    corpus: Path | None
-    test: Path | None
-    rows: int | None
-    landmarks: int
-    method: str
-    sigma: float | None
-    alpha: float | str
-    components: int
-    labelled_per_class: int
-    steps: int
-    strength: float | None
-    seed: int
+    Attributes
+    ----------
+    maps : fitted row transforms
+    choice : of the model; its model is fitted step by step
+    plan : of a fit to all rows
+    """
 
-    def check(self) -> None:
-        """Refuse settings that contradict one another; a ConfigError."""
-        if (self.corpus is None) != (self.test is None):
-            raise ConfigError("--corpus and --test go together: the rows to fit, and true test rows that are not in it")
-        if self.corpus is not None and self.data is not None:
-            raise ConfigError("--corpus is fitted as it is, --data holds originals to deform: give one of them")
-        if self.method == "sssl" and self.components > self.landmarks:
-            raise ConfigError(f"--components {self.components}: more than the {self.landmarks} landmarks")
+    name: str
+    maps: Pipeline
+    choice: Choice
+    plan: Plan
 
-
-@dataclass(frozen=True)
-class Material:
-    """The corpora of a job: the originals (none where a corpus is given), all rows, and the test digits."""
-
-    originals: Corpus | None
-    train: Corpus
-    test: Corpus
-    kept: bool
-    seconds: float
+    @property
+    def pipeline(self) -> Pipeline:
+        """Transforms and model, as they are saved."""
+        model = self.choice.model
+        return Pipeline([*self.maps.steps, (type(model).__name__.lower(), model)])
 
 
 @dataclass
@@ -93,22 +75,26 @@ class Outcome:
 
     Attributes
     ----------
-    fits : a record a fit: rows, seconds, GFLOP/s, alpha, peak memory, what was resumed
-    errors : a record a number of rows and of landmarks, with the error in % and its standard error
+    views : the ways in which rows are looked at; the last one's model is judged and saved
+    fits : a record a fit: features, rows, seconds, GFLOP/s, alpha, peak memory, what was resumed
+    errors : a record a view, a number of rows and of landmarks, with the error in % and its standard error
     gemm : flop/s of the matrix product on all workers together, measured before every fit and after the last
     verdict : of the last model on the test digits, see `cli.judgement`
+    sight : what the last model sees in some test digits; None where rows are no pictures
     """
 
     job: Settings
     material: Material
-    sigma: float
-    plan: Plan
+    landmarks: int
+    views: list[View] = field(default_factory=list)
     fits: list[Record] = field(default_factory=list)
     errors: list[Record] = field(default_factory=list)
     gemm: list[float] = field(default_factory=list)
     verdict: Record = field(default_factory=dict)
     workers: int = 0
+    searched_rows: int = 0
     model: str = ""
+    sight: Sight | None = None
 
     @property
     def rate(self) -> float:
@@ -120,67 +106,112 @@ class Outcome:
 
 def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
     """All stages on the executor in force, which publishes in `run`."""
-    material = _material(job, run, quiet=quiet)
-    train, test = material.train, material.test
-    if not train.info.classes or "y" not in train.columns or "y" not in test.columns:
-        raise DataError(f"{train.path}, {test.path}: expected rows with labels that are classes, in both")
-    if (train.n_features, train.info.classes) != (test.n_features, test.info.classes):
-        raise DataError(
-            f"{test.path}: {test.n_features} features and classes {test.info.classes}, the training rows have "
-            f"{train.n_features} and {train.info.classes}"
-        )
-    sigma, model = _model(job, train.n_features)
-    normalizer = UnitNormalizer().fit(train)
-    rows, seen = normalizer.transform(train), normalizer.transform(test)
-    known, truth = _truth(test)
-    first = _first(job, material)
-    if job.method == "sssl":
-        rows = as_rows(rows, _few_labels(rows, first, job))
-    outcome = Outcome(job, material, sigma, model.plan(rows), workers=_workers(rows))
-    _require_room(outcome.plan, rows)
-    a_worker = outcome.plan.worker_bytes(settings().worker_base_bytes)
-    emit(Note(f"plan: {flops(outcome.plan.flops)}, {size(outcome.plan.bytes_read)} to read, a worker {size(a_worker)}"))
-    ends = growing(first, len(train), job.steps)
-    counts = growing(max(10, job.landmarks // 16), job.landmarks, job.steps)
-    for number, (start, stop) in enumerate(zip((0, *ends), ends, strict=False)):
-        emit(Step("fits", number, len(ends)))
-        new = f", {stop - start:,} of them new" if start else ""
-        emit(Note(f"fit {number + 1} of {len(ends)}: {stop:,} rows{new}"))
-        outcome.gemm.append(_machine_rate(rows))
-        begun = time.perf_counter()
-        (model.partial_fit if start else model.fit)(rows.window(start, stop))
-        outcome.fits.append(_fitted(model, stop, time.perf_counter() - begun))
-        for count in counts:
-            fewer = model if count == job.landmarks else model.with_landmarks(count)
-            wrong = float(np.mean(_predicted(fewer, seen)[known] != truth))
-            outcome.errors.append(
-                {
-                    "rows": stop,
-                    "landmarks": count,
-                    "alpha": fewer.alpha_,
-                    "error": 100 * wrong,
-                    "error_se": 100 * float(np.sqrt(wrong * (1 - wrong) / len(truth))),
-                }
-            )
-    emit(Step("fits", len(ends), len(ends)))
-    outcome.gemm.append(_machine_rate(rows))
-    pipeline = Pipeline([("unitnormalizer", normalizer), (type(model).__name__.lower(), model)])
-    outcome.model = str(run / "model")
-    emit(Figures("fit", {**model.fit_report(), "corpus": train.path, "model": outcome.model, "seed": job.seed}))
-    save_model(pipeline, outcome.model, overwrite=True)
-    outcome.verdict = judge(pipeline, test, as_rows(test), of="held-out", pictures=True)
-    emit(Figures("score", told(outcome.verdict)))
+    material = gather(job, run, lambda rows, corpus: _require_room(plan_of(job, rows, corpus), rows), quiet=quiet)
+    material.require_labels()
+    first, train = first_rows(job, material), as_rows(material.train)
+    ids = _landmark_rows(job, len(train))
+    n_originals = None if material.originals is None else len(material.originals)
+    searched = search_rows(job, len(train), n_originals)
+    outcome = Outcome(job, material, len(ids), workers=_workers(train), searched_rows=searched)
+    for name, texts in job.views.items():
+        view = _view(job, material, name, texts, first, ids, searched)
+        outcome.views.append(view)
+        _fit(outcome, view, first)
+    emit(Step("fits", len(outcome.fits), len(outcome.fits)))
+    outcome.gemm.append(_machine_rate(train))
+    _settle(outcome, run, first, ids)
     return outcome
 
 
-def _truth(test: Corpus) -> tuple[Array, Array]:
-    """Return (n,) bool, the test rows that have a label, and the classes of those, as a model tells them."""
-    y, classes = test.column("y"), test.info.classes
-    if not _named(classes):
-        known: Array = np.isin(y, classes)
-        return known, y[known]
-    known = y >= 0
-    return known, np.array(classes)[y[known]]
+def _landmark_rows(job: Settings, n_rows: int) -> Array:
+    """Ids of the landmarks' rows, (m,), in a random order, so that some of the first ones are a draw too."""
+    emit(Note(f"landmarks: {min(job.landmarks, n_rows):,} of {n_rows:,} rows"))
+    rng = np.random.RandomState(job.seed)
+    return rng.permutation(uniform(n_rows, min(job.landmarks, n_rows), rng))
+
+
+def _view(
+    job: Settings, material: Material, name: str, texts: Sequence[str], first: int, ids: Array, searched_rows: int
+) -> View:
+    """Learn what the transforms learn, choose the settings, and plan the fit, which may be refused."""
+    train = material.train
+    emit(Note(f"{name}: {', '.join(texts)}"))
+    maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
+    rows = _labelled(job, maps.transform(train), first)
+    order = np.argsort(ids)
+    Z = np.empty((len(ids), rows.shape[1]))
+    Z[order] = rows.take(ids[order])
+    choice = choose(job, rows, Z, searched_rows, train.n_features)
+    if job.method == "krr":  # one solver for all steps
+        choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])
+    plan = choice.model.plan(rows)
+    _require_room(plan, rows)
+    a_worker = plan.worker_bytes(settings().worker_base_bytes)
+    emit(Note(f"plan: {flops(plan.flops)}, {size(plan.bytes_read)} to read, a worker {size(a_worker)}"))
+    return View(name, maps, choice, plan)
+
+
+def _labelled(job: Settings, rows: Rows, first: int) -> Rows:
+    """The rows with the labels that the method may see."""
+    return as_rows(rows, few_labels(rows, first, job)) if job.method == "sssl" else rows
+
+
+def _fit(outcome: Outcome, view: View, first: int) -> None:
+    """Fit to growing numbers of rows, and judge every step with several numbers of landmarks."""
+    job, material, model = outcome.job, outcome.material, view.choice.model
+    rows = _labelled(job, view.maps.transform(material.train), first)
+    seen, (known, true) = view.maps.transform(material.test), truth(material.test)
+    ends = growing(first, len(rows), job.steps)
+    counts = growing(max(10, outcome.landmarks // 16), outcome.landmarks, job.steps)
+    done, expected = len(outcome.fits), len(ends) * len(job.views)
+    for number, (start, stop) in enumerate(pairwise((0, *ends))):
+        emit(Step("fits", done + number, expected))
+        new = f", {stop - start:,} of them new" if start else ""
+        emit(Note(f"fit {done + number + 1} of {expected}: {view.name}, {stop:,} rows{new}"))
+        outcome.gemm.append(_machine_rate(rows))
+        begun = time.perf_counter()
+        if start and hasattr(model, "partial_fit"):
+            model.partial_fit(rows.window(start, stop))
+        else:
+            model.fit(rows.window(0, stop))
+        outcome.fits.append({"features": view.name, **_fitted(model, stop, time.perf_counter() - begun)})
+        for count in counts:
+            fewer = _fewer(job, view, rows.window(0, stop), count, last=stop == len(rows))
+            if fewer is None:
+                continue
+            wrong = float(np.mean(_predicted(fewer, seen)[known] != true))
+            record = {"features": view.name, "rows": stop, "landmarks": count, "alpha": fewer.alpha_}
+            error_se = 100 * float(np.sqrt(wrong * (1 - wrong) / len(true)))
+            outcome.errors.append({**record, "error": 100 * wrong, "error_se": error_se})
+
+
+def _fewer(job: Settings, view: View, rows: Rows, count: int, *, last: bool) -> Any:
+    """The model on `count` of its landmarks; None where that would take a fit of its own, but for all rows."""
+    model = view.choice.model
+    if count == len(model.landmarks):
+        return model
+    if hasattr(model, "partial_fit"):  # it keeps statistics
+        return model.with_landmarks(count)
+    if not last:
+        return None
+    small = model_of(job, view.choice.sigma, view.choice.alpha, model.landmarks[:count])
+    return small.fit(rows)
+
+
+def _settle(outcome: Outcome, run: Path, first: int, ids: Array) -> None:
+    """Save the last model, judge it, and see what it sees."""
+    material, view = outcome.material, outcome.views[-1]
+    train, test, model = material.train, material.test, view.choice.model
+    outcome.model = str(run / "model")
+    emit(Figures("fit", {**model.fit_report(), "corpus": train.path, "model": outcome.model, "seed": outcome.job.seed}))
+    save_model(view.pipeline, outcome.model, overwrite=True)
+    outcome.verdict = judge(view.pipeline, test, as_rows(test), of="held-out", pictures=True)
+    emit(Figures("score", told(outcome.verdict)))
+    if test.info.image_shape:
+        names = lambda y: labels_of(train, y)  # noqa: E731
+        outcome.sight = looked_at(
+            view.pipeline, train, test, outcome.verdict["worst"], ids, first, targets=targets_of(train), names=names
+        )
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
@@ -197,91 +228,19 @@ def growing(first: int, last: int, count: int) -> list[int]:
     return [int(number) for number in np.unique(np.clip(numbers, first, last))]
 
 
-def _model(job: Settings, n_features: int) -> tuple[float, Any]:
-    large, small = SIGMA[job.method]
-    sigma = job.sigma or (small if n_features < 256 else large)
-    nystrom: dict[str, Any] = {"n_landmarks": job.landmarks, "random_state": job.seed}
-    if job.method == "sssl":
-        return sigma, SSSLClassifier(Gaussian(sigma=sigma), job.components, job.alpha, **nystrom)
-    return sigma, KernelRidgeClassifier(Gaussian(sigma=sigma), job.alpha, **nystrom)
+def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
+    """The rows as wide as fitted transforms can make them; nothing is learnt. `corpus.info` tells what images are."""
+    seen = rows
+    for _, step in transform_steps(texts, corpus, job.seed):
+        seen = step.widest(seen) if step.learns else clone(step).fit(seen).transform(seen)
+    return seen
 
 
-def _first(job: Settings, material: Material) -> int:
-    """Rows of the first fit: the originals, or enough for the landmarks that are drawn from them; all, for one step.
-
-    Raises
-    ------
-    DataError
-        Some classes are not among them: the rows of a corpus that was given stand in another than a random order.
-    """
-    if job.steps == 1:
-        return len(material.train)
-    count = len(material.train) // 100 if material.originals is None else len(material.originals)
-    first = min(len(material.train), max(count, LANDMARK_SHARE * job.landmarks))
-    y = as_rows(material.train).window(0, first).column("y")
-    lacking = _classes(material.train) - set(() if y is None else y.tolist())
-    if lacking:
-        raise DataError(
-            f"{material.train.path}: its first {first:,} rows, from which landmarks (and labels) are drawn, lack "
-            f"{len(lacking)} of the classes; give --steps 1, which draws from all rows, or a corpus in random order"
-        )
-    return first
-
-
-def _classes(corpus: Corpus) -> set[Any]:
-    """The classes as the column y has them: names as their places."""
-    classes = corpus.info.classes
-    return set(range(len(classes))) if _named(classes) else set(classes)
-
-
-def _named(classes: Sequence[Any]) -> bool:
-    return any(isinstance(label, str) for label in classes)
-
-
-def _few_labels(rows: Rows, first: int, job: Settings) -> Array:
-    """Labels (n,) of which all but a few of the first rows are hidden."""
-    start = rows.window(0, first)
-    y, group = start.column("y"), start.column("group")
-    assert y is not None
-    few = np.full(len(rows), -1)
-    chosen = digit_corpora.choose_labelled(
-        y, np.arange(first) if group is None else group, job.labelled_per_class, job.seed
-    )
-    few[chosen] = y[chosen]
-    return few
-
-
-def _material(job: Settings, run: Path, *, quiet: bool) -> Material:
-    """Open or make the corpora; what is whole in `run` already and made with the same settings is kept."""
-    start = time.perf_counter()
-    if job.corpus is not None:
-        assert job.test is not None
-        train = open_corpus(job.corpus)
-        if job.rows not in (None, len(train)):
-            raise ConfigError(f"--rows {job.rows:,}: {train.path} has {len(train):,}, and is fitted as it is")
-        return Material(None, train, open_corpus(job.test), True, time.perf_counter() - start)
-    if job.data is None:
-        found = digit_corpora.originals(run / "originals", job.seed, keep=True)
-    else:
-        with bar("ingest", enabled=not quiet) as shown:
-            found = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
-    originals, n_rows = found.train, job.rows or DEFAULT_ROWS
-    if n_rows == len(originals):
-        return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
-    strength = (digit_corpora.STRENGTH if job.data is None else 1.0) if job.strength is None else job.strength
-    deformation = deformation_of(originals, seed=job.seed, strength=strength)
-    target = run / "train.corpus"
-    kept = deformed_at(target, originals, n_rows, deformation)
-    if kept is None:
-        # a fit that could not be is refused before the corpus is made
-        rows = deformed_rows(originals, n_rows, deformation)
-        _, model = _model(job, originals.n_features)
-        _require_room(model.plan(UnitNormalizer().fit(rows).transform(rows)), rows)
-        emit(Note(f"corpus: {n_rows:,} rows from {len(originals):,} originals"))
-    train = kept or deform_corpus(
-        originals, target, n_rows, seed=job.seed, strength=strength, overwrite=target.exists()
-    )
-    return Material(originals, train, found.test, kept is not None, time.perf_counter() - start)
+def plan_of(job: Settings, rows: Rows, corpus: Any) -> Plan:
+    """The plan of a fit to rows as the last view looks at them; `corpus` as of `widest`."""
+    seen = widest(job, rows, corpus, list(job.views.values())[-1])
+    plan: Plan = model_of(job, job.width_for(rows.stored_width), job.penalty).plan(seen)
+    return plan
 
 
 def _require_room(plan: Plan, rows: Rows) -> None:
@@ -323,72 +282,6 @@ def _fitted(model: Any, stop: int, seconds: float) -> Record:
     }
 
 
-# -- a plan without any data -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Blank:
-    """Rows of zeros that are nowhere: what a plan needs to know of a corpus that is not made yet."""
-
-    shape: tuple[int, ...]
-    chunk_rows: int
-    dtype: Any
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return (*range(0, self.shape[0], self.chunk_rows), self.shape[0])
-
-    def read(self, start: int, stop: int) -> Array:
-        return np.ones((stop - start, *self.shape[1:]), self.dtype)
-
-    def part(self, start: int, stop: int) -> _Blank:
-        return self
-
-    def fingerprint(self) -> str:
-        return f"blank {self.shape}"
-
-    @property
-    def origin(self) -> _Blank:
-        return self
-
-    def cost(self) -> MapCost:
-        return MapCost()
-
-
-def planned(job: Settings, run: Path) -> Record:
-    """Return the needs of a job: rows, disk, flops, memory of a worker. Nothing is made.
-
-    Raises
-    ------
-    PlanTooLarge
-        The corpus does not fit on the disk.
-    """
-    job.check()
-    if job.corpus is not None:
-        train = open_corpus(job.corpus)
-        rows, originals = as_rows(train), None
-    else:
-        n, d = MNIST_SIZE if job.data else (1797 - digit_corpora.TEST_ORIGINALS, 64)
-        n_rows, originals = job.rows or DEFAULT_ROWS, n
-        chunk_rows, bytes_ = chunk_rows_for(d, 1, n_rows), np.dtype(np.uint8)
-        x, y = _Blank((n_rows, d), chunk_rows, bytes_), _Blank((n_rows,), chunk_rows, bytes_)
-        rows = Rows(x, {"y": y}, name="deformed digits", classes=tuple(range(10)))
-    _, model = _model(job, rows.shape[1])
-    plan = model.plan(UnitNormalizer().fit(rows).transform(rows))
-    corpus_bytes = 0 if originals is None else len(rows) * (rows.shape[1] + 16)
-    run.parent.mkdir(parents=True, exist_ok=True)
-    require_free(run.parent, corpus_bytes, "the corpus")
-    rate = gemm_flops_per_second() * processors()
-    return {
-        "originals": originals,
-        **plan.summary(),
-        "worker_bytes": plan.worker_bytes(settings().worker_base_bytes),
-        "corpus_bytes": corpus_bytes,
-        "partial_bytes": plan.partial_bytes,
-        "sweep_seconds_here": plan.seconds(rate),
-    }
-
-
 def median_rate(rates: Sequence[float]) -> float:
     """The machine's rate: the median of what was measured between the fits."""
     return statistics.median(rates) if rates else 0.0
@@ -396,7 +289,10 @@ def median_rate(rates: Sequence[float]) -> float:
 
 def steps_of(outcome: Outcome) -> Iterator[tuple[Record, Record]]:
     """Each fit with the error of its model with all landmarks."""
-    last = outcome.job.landmarks
-    whole = {record["rows"]: record for record in outcome.errors if record["landmarks"] == last}
+    whole = {
+        (record["features"], record["rows"]): record
+        for record in outcome.errors
+        if record["landmarks"] == outcome.landmarks
+    }
     for fit in outcome.fits:
-        yield fit, whole[fit["rows"]]
+        yield fit, whole[fit["features"], fit["rows"]]

@@ -1,4 +1,5 @@
-"""The page of `python -m pipelines corpus`: its plan, its fits, and the error against rows and against landmarks."""
+"""The page of `python -m pipelines corpus`: its plan, its choices, its fits, the error against rows, landmarks and
+features, and what the model sees."""
 
 from __future__ import annotations
 
@@ -11,13 +12,25 @@ from bigkernel.config import settings
 from bigkernel.monitor.format import MISSING, duration, flops_rate, size
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.figures import show
-from pipelines.corpus.job import Outcome, Record, Settings, median_rate, steps_of
-from pipelines.shared import pictures
-from pipelines.shared.charts import Curve, curves
+from pipelines.corpus.choice import HELD_OUT, MOST_LANDMARKS, Record
+from pipelines.corpus.job import Outcome, View, median_rate, steps_of
+from pipelines.corpus.settings import Settings
+from pipelines.shared import pictures, sight_pictures
+from pipelines.shared.charts import COLOURS, Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
 from pipelines.shared.pictures import LIGHT, Paper
 
+VIEW = Column("features", "features", left=True)
+SEARCHED = [
+    VIEW,
+    Column("sigma", "σ", ".3g"),
+    Column("alpha", "best α", lambda r: "gcv" if r["alpha"] is None else f"{r['alpha']:.3g}"),
+    Column("error", "held-out error %", ".2f"),
+    Column("chosen", "", lambda r: "chosen" if r["chosen"] else "", left=True),
+    Column("edge", "end of the grid", hidden=True),
+]
 FITS = [
+    VIEW,
     Column("rows", "rows", ","),
     Column("alpha", "α", ".3g"),
     *spread_columns("error", "error %", ".2f", suffix="_se"),
@@ -38,24 +51,43 @@ def show_plan(figures: Record, *, as_json: bool) -> None:
 
 
 def error_picture(outcome: Outcome, against: str, *, paper: Paper = LIGHT) -> bytes:
-    """Error on the test digits against rows or landmarks, with one standard error; a curve a number of the other."""
+    """Error on the test digits against rows or landmarks, with one standard error.
+
+    A colour a number of the other; where rows are looked at in two ways, those of unit norm have dashed curves.
+    """
     other = "landmarks" if against == "rows" else "rows"
     values = sorted({record[other] for record in outcome.errors}, reverse=True)
     shown = []
-    for value in values:
-        records = [record for record in outcome.errors if record[other] == value]
-        x, y, error = ([record[key] for record in records] for key in (against, "error", "error_se"))
-        name = f"m = {value:,}" if other == "landmarks" else f"{value:,} rows"
-        shown.append(Curve(name, x, y, error=error))
+    for view in (view.name for view in reversed(outcome.views)):
+        for number, value in enumerate(values):
+            records = [r for r in outcome.errors if r[other] == value and r["features"] == view]
+            x, y, error = ([record[key] for record in records] for key in (against, "error", "error_se"))
+            last, name = view == outcome.views[-1].name, f"m = {value:,}" if other == "landmarks" else f"{value:,} rows"
+            style = {"dashed": not last, "colour": number % len(COLOURS), "mark": number}
+            shown.append(Curve(name if last else "", x, y, error=error, **style))
+    if len(outcome.views) > 1:
+        first, last = outcome.views[0].name, outcome.views[-1].name
+        for name, dashed in ((last, False), (first, True)):
+            shown.append(Curve(name, [], [], dashed=dashed, marks=False, colour="ink"))
     ticks = sorted({record[against] for record in outcome.errors})
     return curves(
         shown,
         x_label="training rows" if against == "rows" else "landmarks m",
         y_label="error on test digits (%)",
         x_log=len(ticks) > 1,
+        y_log=len(outcome.views) > 1,
+        y_ticks=_ticks([r["error"] for r in outcome.errors]) if len(outcome.views) > 1 else None,
         x_ticks=ticks,
         paper=paper,
     )
+
+
+def _ticks(values: list[float]) -> list[float]:
+    """Round numbers around positive values, three a decade."""
+    every = [step * 10.0**power for power in range(-2, 3) for step in (1, 2, 5)]
+    low = max([tick for tick in every if tick <= min(values)], default=every[0])
+    high = min([tick for tick in every if tick >= max(values)], default=every[-1])
+    return [tick for tick in every if low <= tick <= high]
 
 
 def begin(job: Settings, out: Path, *, quiet: bool) -> Report:
@@ -65,14 +97,15 @@ def begin(job: Settings, out: Path, *, quiet: bool) -> Report:
 
 
 def _crossed(outcome: Outcome, counts: list[int]) -> Table:
-    """Errors, a line a number of rows and a column a number of landmarks."""
-    columns = [Column("rows", "rows", ",")]
+    """Errors, a line a view and a number of rows, and a column a number of landmarks."""
+    columns = [VIEW, Column("rows", "rows", ",")]
     for count in counts:
         columns.append(Column(f"error_{count}", f"m = {count:,}", ".2f"))
         columns.append(Column(f"error_se_{count}", f"standard error, m = {count:,}", hidden=True))
-    lines: dict[int, Record] = {}
+    lines: dict[tuple[str, int], Record] = {}
     for record in outcome.errors:
-        line = lines.setdefault(record["rows"], {"rows": record["rows"]})
+        key = {"features": record["features"], "rows": record["rows"]}
+        line = lines.setdefault(tuple(key.values()), key)
         line[f"error_{record['landmarks']}"] = record["error"]
         line[f"error_se_{record['landmarks']}"] = record["error_se"]
     return Table(columns, list(lines.values()))
@@ -86,7 +119,9 @@ def fill(made: Report, outcome: Outcome) -> None:
         for fit, error in steps_of(outcome)
         if (sweep := fit["sweep_seconds"] or 1e-9)
     ]
-    _fits(made, outcome, fits, gemm)
+    _introduction(made, outcome, fits)
+    _choices(made, outcome)
+    _fits(made, fits, gemm)
     computed = sum(fit["computed_flops"] for fit in fits)
     if computed:
         made.say(
@@ -94,6 +129,7 @@ def fill(made: Report, outcome: Outcome) -> None:
             f"{flops_rate(gemm)} on {outcome.workers} workers"
         )
     _errors(made, outcome, fits[-1]["rows"])
+    _sight(made, outcome, fits[0]["rows"])
     made.finish(
         _facts(outcome, max(fit["peak_bytes"] for fit in fits)),
         gemm_gflops=[rate / 1e9 for rate in outcome.gemm],
@@ -106,18 +142,46 @@ def fill(made: Report, outcome: Outcome) -> None:
     )
 
 
-def _fits(made: Report, outcome: Outcome, fits: list[Record], gemm: float) -> None:
-    """Say what was fitted and how well, and write the table of the fits."""
+def _introduction(made: Report, outcome: Outcome, fits: list[Record]) -> None:
+    """Say what was fitted and how well."""
     job, material = outcome.job, outcome.material
-    train, ends = material.train, fits[:: max(1, len(fits) - 1)]
+    train = material.train
+    sigmas = " and ".join(f"{view.choice.sigma:g} ({view.name})" for view in outcome.views)
+    rule = "by generalised cross-validation" if job.penalty == "gcv" and not job.searches else "given"
     made.tell(
         f"Corpus: {train.info.name}, {len(train):,} rows, {'found whole' if material.kept else 'made'} in "
-        f"{duration(material.seconds)}. A Gaussian kernel of width {outcome.sigma:g}, rows of unit norm, the "
-        f"penalty {'by generalised cross-validation' if job.alpha == 'gcv' else 'given'}. "
-        f"Error on {len(material.test):,} test digits "
-        + " and ".join(f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends)
-        + "."
+        f"{duration(material.seconds)}. Gaussian kernels of width {sigmas}, {outcome.landmarks:,} landmarks drawn from "
+        f"all rows, the penalty {'chosen below' if job.searches else rule}."
     )
+    for view in outcome.views:
+        ends = [fit for fit in fits if fit["features"] == view.name]
+        told = (
+            f"{r['error']:.2f} ± {r['error_se']:.2f} % from {r['rows']:,} rows" for r in ends[:: max(1, len(ends) - 1)]
+        )
+        steps = ", ".join(name for name, _ in view.maps.steps)
+        made.tell(f"{steps}: error on {len(material.test):,} test digits {' and '.join(told)}.")
+
+
+def _choices(made: Report, outcome: Outcome) -> None:
+    """The table of what the training rows have chosen."""
+    records = [{"features": view.name, **record} for view in outcome.views for record in view.choice.searched]
+    if not records:
+        return
+    held = "digits with all their copies" if outcome.material.has_copies else "rows"
+    made.table(
+        "search",
+        f"Width and penalty, chosen on {outcome.searched_rows:,} training rows",
+        Table(SEARCHED, records),
+        caption=f"About {HELD_OUT:.0%} of these rows are held out once, {held}, and the others fitted on "
+        f"{min(outcome.landmarks, MOST_LANDMARKS):,} of the landmarks. The test digits are not looked at.",
+    )
+    for record in records:
+        if record["edge"]:
+            made.tell(f"The choice for {record['features']} lies at an end: {record['edge']}.")
+
+
+def _fits(made: Report, fits: list[Record], gemm: float) -> None:
+    """Write the table of the fits."""
     made.table(
         "fits",
         "Fits: the first one swept its rows, each other one the rows that it adds",
@@ -127,14 +191,22 @@ def _fits(made: Report, outcome: Outcome, fits: list[Record], gemm: float) -> No
     )
 
 
+def _sight(made: Report, outcome: Outcome, among: int) -> None:
+    """What the last model sees of some test digits."""
+    if outcome.sight is not None:
+        sight_pictures.show(made, outcome.sight, among=among, tested="test digits")
+
+
 def _errors(made: Report, outcome: Outcome, rows: int) -> None:
     """Write errors against rows and landmarks, and the confusion of the last fit, which has all `rows`."""
     counts = sorted({record["landmarks"] for record in outcome.errors})
-    made.table("errors", "Error in % against rows and landmarks: all from the one sweep", _crossed(outcome, counts))
+    made.table("errors", "Error in % against features, rows and landmarks", _crossed(outcome, counts))
     for against in ("rows", "landmarks"):
         if len({record[against] for record in outcome.errors}) > 1:
             test = len(outcome.material.test)
             caption = f"Error on the {test:,} test digits against {against}; bars: one standard error."
+            if len(outcome.views) > 1:
+                caption += " Dashed: rows of unit norm; full: through the transforms."
             made.figure(against, error_picture, outcome, against, caption=caption)
     verdict = outcome.verdict
     if len(verdict["classes"]) <= 20:
@@ -148,15 +220,24 @@ def _errors(made: Report, outcome: Outcome, rows: int) -> None:
         )
 
 
+def _described(view: View) -> str:
+    """Transforms and settings of a view."""
+    choice = view.choice
+    alpha = choice.alpha if isinstance(choice.alpha, str) else f"{choice.alpha:g}"
+    solver = f", {choice.model.solver}" if hasattr(choice.model, "solver") else ""
+    return f"{' → '.join(name for name, _ in view.maps.steps)}; σ {choice.sigma:g}, α {alpha}{solver}"
+
+
 def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
     """Settings at the foot of the page."""
     job, material = outcome.job, outcome.material
-    announced = outcome.plan.worker_bytes(settings().worker_base_bytes)
+    announced = max(view.plan.worker_bytes(settings().worker_base_bytes) for view in outcome.views)
     facts = {
         "corpus": f"{material.train.path}; {'found whole' if material.kept else 'made'} in {material.seconds:.1f} s",
         "source": material.train.info.source,
         "test": f"{material.test.path}: {material.test.info.source}",
-        "method": f"{job.method}, σ {outcome.sigma:g}, m {job.landmarks:,}, α {job.alpha}",
+        "method": f"{job.method}, m {outcome.landmarks:,}",
+        **{view.name: _described(view) for view in outcome.views},
         "workers": outcome.workers,
         "a worker": f"{size(peak_bytes)} at most; announced {size(announced)}",
         "model": outcome.model,

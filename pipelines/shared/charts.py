@@ -26,7 +26,9 @@ class Curve:
     error : (k,) half the length of the error bars, or None
     band : half the width (k,) of a shaded band around y, or None
     line, marks : whether points are joined, and shown
+    dashed : whether the line is so
     colour : "ink", the number of a colour of the palette, or None for the next one
+    mark : the number of a mark, or None for the next one
     width : of the line, in points
     """
 
@@ -37,7 +39,9 @@ class Curve:
     band: Any = None
     line: bool = True
     marks: bool = True
+    dashed: bool = False
     colour: int | str | None = None
+    mark: int | None = None
     width: float = 1.8
 
 
@@ -50,6 +54,7 @@ def curves(
     x_log: bool = False,
     y_log: bool = False,
     x_ticks: Sequence[float] | None = None,
+    y_ticks: Sequence[float] | None = None,
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
     height: float = 3.6,
@@ -67,11 +72,13 @@ def curves(
             colour = paper.ink if isinstance(chosen, str) else COLOURS[chosen % len(COLOURS)]
             style = {
                 "color": colour,
-                "linestyle": "-" if curve.line else "none",
+                "linestyle": "none" if not curve.line else "--" if curve.dashed else "-",
                 "linewidth": curve.width,
                 "markersize": 5,
             }
-            mark = next(marks) if curve.marks else None
+            mark = None
+            if curve.marks:
+                mark = next(marks) if curve.mark is None else MARKS[curve.mark % len(MARKS)]
             ax.errorbar(
                 curve.x, curve.y, yerr=curve.error, marker=mark, capsize=3, label=curve.name or None, zorder=3, **style
             )
@@ -87,6 +94,9 @@ def curves(
             ax.set_yscale("log")
         if x_ticks is not None:
             ax.set_xticks(x_ticks, [f"{tick:,.10g}" for tick in x_ticks])
+            ax.minorticks_off()
+        if y_ticks is not None:
+            ax.set_yticks(y_ticks, [f"{tick:,.10g}" for tick in y_ticks])
             ax.minorticks_off()
         ax.set(xlabel=x_label, ylabel=y_label)
         if x_range is not None:

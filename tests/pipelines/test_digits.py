@@ -138,8 +138,9 @@ def test_the_pipeline_prints_one_json_object_and_writes_its_report(tmp_path: Pat
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
     assert json.loads((tmp_path / "results.json").read_text()) == results
-    sssl, alone, every = results["results"]
-    assert [sssl["labels"], alone["labels"], every["labels"]] == [50, 50, 2000]
+    sssl, alone, every, strokes = results["results"]
+    assert [fit["labels"] for fit in (sssl, alone, every, strokes)] == [50, 50, 2000, 2000]
+    assert strokes["accuracy_percent"] > every["accuracy_percent"] - 2
     assert every["accuracy_percent"] > max(sssl["accuracy_percent"], alone["accuracy_percent"]) + 5
     # KRR on the labelled rows alone against scikit-learn's
     train, test = open_corpus(tmp_path / "train.corpus"), open_corpus(tmp_path / "test.corpus")
@@ -149,7 +150,12 @@ def test_the_pipeline_prints_one_json_object_and_writes_its_report(tmp_path: Pat
     values = krr.fit(x, np.eye(10)[y]).predict(normalize(test.column("x").astype(float)))
     assert 100 * np.mean(values.argmax(axis=1) == test.column("y")) == pytest.approx(alone["accuracy_percent"])
     with open(tmp_path / "table.csv", encoding="utf-8") as file:
-        assert [row["method"] for row in csv.DictReader(file)] == ["SSSL", "KRR, same labels", "KRR, all labels"]
+        assert [row["method"] for row in csv.DictReader(file)] == [
+            "SSSL",
+            "KRR, same labels",
+            "KRR, all labels",
+            "KRR, strokes",
+        ]
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<img") == 7
+    assert page.count("<img") == 9
     assert 'src="http' not in page

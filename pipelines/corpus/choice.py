@@ -1,0 +1,115 @@
+"""The width σ and the penalty α of a job, chosen on training rows: copies of a digit are held out with their original.
+
+Shapes: m landmarks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV
+from bigkernel.engine.rows import Rows
+from bigkernel.errors import BestAtEdge
+from bigkernel.kernels.bandwidths import median_width
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit
+from pipelines.corpus.settings import Settings
+
+Array = NDArray[Any]
+Record = dict[str, Any]
+SHARES = (0.4, 0.53, 0.71, 0.94, 1.26)  # of the median distance of landmarks: candidates for σ
+ALPHAS = tuple(float(f"{alpha:.3g}") for alpha in np.geomspace(1e-4, 1.0, 9))
+HELD_OUT = 1 / 6  # of the rows, or of the digits that rows are copies of
+MOST_LANDMARKS = 2000  # of the search: more change the best width little
+LEAST_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model with the settings that the rows have chosen, and what was seen of the candidates.
+
+    Attributes
+    ----------
+    model : not fitted; its landmarks are those of the job
+    sigma, alpha : of the model
+    searched : a record a width, with its best penalty and error on held-out rows; empty where nothing was searched
+    """
+
+    model: Any
+    sigma: float
+    alpha: float | str
+    searched: tuple[Record, ...] = ()
+
+
+def model_of(job: Settings, sigma: float, alpha: float | str, landmarks: Any = "uniform") -> Any:
+    """The estimator of a job; landmarks are an array (m, d), or drawn."""
+    count = job.landmarks if isinstance(landmarks, str) else len(landmarks)
+    nystrom: dict[str, Any] = {"n_landmarks": count, "landmarks": landmarks, "random_state": job.seed}
+    if job.method == "sssl":
+        return SSSLClassifier(Gaussian(sigma=sigma), min(job.components, count), alpha, **nystrom)
+    return KernelRidgeClassifier(Gaussian(sigma=sigma), alpha, solver=job.solver, **nystrom)
+
+
+def search_rows(job: Settings, n_rows: int, n_originals: int | None) -> int:
+    """The first rows that the search looks at: all originals and a copy of each, and no fewer than 20,000."""
+    wanted = job.search_rows or max(LEAST_ROWS, 2 * (n_originals or 0), n_rows // 10 if n_originals is None else 0)
+    return min(n_rows, wanted)
+
+
+def choose(job: Settings, rows: Rows, Z: Array, looked_at: int, n_features: int) -> Choice:
+    """The model of rows as the kernel sees them, on landmarks Z (m, d).
+
+    Parameters
+    ----------
+    looked_at : first rows that candidates are fitted to and judged on
+    n_features : of a row as stored
+    """
+    if not job.searches:
+        sigma, alpha = job.width_for(n_features), job.penalty
+        return Choice(model_of(job, sigma, alpha, Z), sigma, alpha)
+    sigmas = job.sigma or tuple(float(f"{median_width(Z, share=share):.3g}") for share in SHARES)
+    found = _search(job, rows.window(0, looked_at), Z[:MOST_LANDMARKS], sigmas)
+    best = found.best_params_
+    sigma, alpha = best["kernel"].sigma, best.get("alpha", "gcv")
+    emit(Note(f"chosen on training rows: σ {sigma:g}, α {alpha if isinstance(alpha, str) else format(alpha, 'g')}"))
+    return Choice(model_of(job, sigma, alpha, Z), sigma, alpha, tuple(_records(found, sigmas)))
+
+
+def _search(job: Settings, rows: Rows, Z: Array, sigmas: tuple[float, ...]) -> SweepSearchCV:
+    """Accuracy of every candidate on held-out rows: of the groups of the corpus, where it has any."""
+    alphas = job.alpha or (ALPHAS if job.transforms else "gcv")
+    grid: dict[str, Any] = {"kernel": [Gaussian(sigma=sigma) for sigma in sigmas]}
+    if not isinstance(alphas, str):
+        grid["alpha"] = list(alphas)
+    model = clone(model_of(job, sigmas[0], "gcv" if isinstance(alphas, str) else alphas[0], Z))
+    search = SweepSearchCV(model, grid, cv=HELD_OUT, refit=False, random_state=job.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BestAtEdge)  # the table tells it
+        return search.fit(rows)
+
+
+def _records(found: SweepSearchCV, sigmas: tuple[float, ...]) -> list[Record]:
+    """A record a width: its best penalty, the error there in %, whether it is chosen, and lies at an end."""
+    results, records = found.cv_results_, []
+    errors, chosen = 100 * (1 - results["mean_test_score"]), found.best_index_
+    widths = np.array([params["kernel"].sigma for params in results["params"]])
+    for sigma in sigmas:
+        of_width = np.flatnonzero(widths == sigma)
+        best = chosen if chosen in of_width else int(of_width[np.argmin(errors[of_width])])
+        params = results["params"][best]
+        records.append(
+            {
+                "sigma": sigma,
+                "alpha": params.get("alpha"),
+                "error": float(errors[best]),
+                "chosen": best == chosen,
+                "edge": "; ".join(map(str, found.edges_)) if best == chosen else "",
+            }
+        )
+    return records

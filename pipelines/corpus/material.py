@@ -1,0 +1,154 @@
+"""The corpora of `python -m pipelines corpus`, opened or made, and which of their rows have a label."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import Corpus, open_corpus
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit
+from bigkernel.monitor.terminal.bar import bar
+from bigkernel.statistics.moments import Targets
+from pipelines.corpus.settings import LANDMARK_SHARE, Settings
+from pipelines.shared import digit_corpora
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Material:
+    """The corpora of a job: the originals (none where a corpus is given), all rows, and the test digits."""
+
+    originals: Corpus | None
+    train: Corpus
+    test: Corpus
+    kept: bool
+    seconds: float
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether rows are copies of others, which their `group` tells."""
+        return "group" in self.train.columns
+
+    def require_labels(self) -> None:
+        """Raise `DataError` unless both corpora have the same features and classes, and labels."""
+        train, test = self.train, self.test
+        if not train.info.classes or "y" not in train.columns or "y" not in test.columns:
+            raise DataError(f"{train.path}, {test.path}: expected rows with labels that are classes, in both")
+        if (train.n_features, train.info.classes) != (test.n_features, test.info.classes):
+            raise DataError(
+                f"{test.path}: {test.n_features} features and classes {test.info.classes}, the training rows have "
+                f"{train.n_features} and {train.info.classes}"
+            )
+
+
+def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None], *, quiet: bool) -> Material:
+    """Open or make the corpora; what is whole in `run` already and made with the same settings is kept.
+
+    `require_room(rows, originals)` refuses a fit that could not be, before the rows are made.
+    """
+    start = time.perf_counter()
+    if job.corpus is not None:
+        assert job.test is not None
+        train = open_corpus(job.corpus)
+        if job.rows not in (None, len(train)):
+            raise ConfigError(f"--rows {job.rows:,}: {train.path} has {len(train):,}, and is fitted as it is")
+        return Material(None, train, open_corpus(job.test), True, time.perf_counter() - start)
+    if job.data is None:
+        found = digit_corpora.originals(run / "originals", job.seed, keep=True)
+    else:
+        with bar("ingest", enabled=not quiet) as shown:
+            found = digit_corpora.mnist(run / "originals", job.data, keep=True, progress=shown)
+    originals, n_rows = found.train, job.rows_wanted
+    if n_rows == len(originals):
+        return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
+    strength = (digit_corpora.STRENGTH if job.data is None else 1.0) if job.strength is None else job.strength
+    deformation = deformation_of(originals, seed=job.seed, strength=strength)
+    target = run / "train.corpus"
+    kept = deformed_at(target, originals, n_rows, deformation)
+    if kept is None:
+        require_room(deformed_rows(originals, n_rows, deformation), originals)
+        emit(Note(f"corpus: {n_rows:,} rows from {len(originals):,} originals"))
+    train = kept or deform_corpus(
+        originals, target, n_rows, seed=job.seed, strength=strength, overwrite=target.exists()
+    )
+    return Material(originals, train, found.test, kept is not None, time.perf_counter() - start)
+
+
+def truth(test: Corpus) -> tuple[Array, Array]:
+    """Return (n,) bool, the test rows that have a label, and the classes of those, as a model tells them."""
+    y, classes = test.column("y"), test.info.classes
+    if not _named(classes):
+        known: Array = np.isin(y, classes)
+        return known, y[known]
+    known = y >= 0
+    return known, np.array(classes)[y[known]]
+
+
+def targets_of(corpus: Corpus) -> Targets:
+    """How the column y of a corpus with classes tells them."""
+    codes = np.array(sorted(_classes(corpus)))
+    return Targets(len(codes), codes)
+
+
+def labels_of(corpus: Corpus, y: Array) -> list[str]:
+    """Values of the column y as text; – where there is no label."""
+    classes = corpus.info.classes
+    if _named(classes):
+        return [str(classes[int(place)]) if place >= 0 else "–" for place in y]
+    return [str(value) if value in classes else "–" for value in y.tolist()]
+
+
+def first_rows(job: Settings, material: Material) -> int:
+    """Rows of the first fit: the originals, or some for every landmark; all, for one step.
+
+    Raises
+    ------
+    DataError
+        Some classes are not among them: the rows of a corpus that was given stand in another than a random order.
+    """
+    if job.steps == 1:
+        return len(material.train)
+    count = len(material.train) // 100 if material.originals is None else len(material.originals)
+    first = min(len(material.train), max(count, LANDMARK_SHARE * job.landmarks))
+    y = as_rows(material.train).window(0, first).column("y")
+    lacking = _classes(material.train) - set(() if y is None else y.tolist())
+    if lacking:
+        raise DataError(
+            f"{material.train.path}: its first {first:,} rows, which are the first fit, lack {len(lacking)} of the "
+            "classes; give --steps 1, which fits all rows at once, or a corpus in random order"
+        )
+    return first
+
+
+def few_labels(rows: Rows, first: int, job: Settings) -> Array:
+    """Labels (n,) of which all but a few of the first rows are hidden."""
+    start = rows.window(0, first)
+    y, group = start.column("y"), start.column("group")
+    assert y is not None
+    few = np.full(len(rows), -1)
+    chosen = digit_corpora.choose_labelled(
+        y, np.arange(first) if group is None else group, job.labelled_per_class, job.seed
+    )
+    few[chosen] = y[chosen]
+    return few
+
+
+def _classes(corpus: Corpus) -> set[Any]:
+    """The classes as the column y has them: names as their places."""
+    classes = corpus.info.classes
+    return set(range(len(classes))) if _named(classes) else set(classes)
+
+
+def _named(classes: Sequence[Any]) -> bool:
+    return any(isinstance(label, str) for label in classes)

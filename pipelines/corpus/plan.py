@@ -1,0 +1,99 @@
+"""What a job needs, told before anything is made: the rows may not be there yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import open_corpus
+from bigkernel.config import settings
+from bigkernel.engine.context import processors
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
+from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.corpus import CorpusInfo, chunk_rows_for
+from bigkernel.streaming.row_maps import MapCost
+from pipelines.corpus.choice import Record, search_rows
+from pipelines.corpus.job import plan_of
+from pipelines.corpus.settings import Settings
+from pipelines.shared import digit_corpora
+
+Array = NDArray[Any]
+MNIST_SIZE = (60_000, 784)
+
+
+@dataclass(frozen=True, eq=False)
+class _Blank:
+    """Rows of ones that are nowhere: what a plan needs to know of a corpus that is not made yet."""
+
+    shape: tuple[int, ...]
+    chunk_rows: int
+    dtype: Any
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return (*range(0, self.shape[0], self.chunk_rows), self.shape[0])
+
+    def read(self, start: int, stop: int) -> Array:
+        return np.ones((stop - start, *self.shape[1:]), self.dtype)
+
+    def part(self, start: int, stop: int) -> _Blank:
+        return self
+
+    def fingerprint(self) -> str:
+        return f"blank {self.shape}"
+
+    @property
+    def origin(self) -> _Blank:
+        return self
+
+    def cost(self) -> MapCost:
+        return MapCost()
+
+
+def planned(job: Settings, run: Path) -> Record:
+    """Return the needs of a job: rows, disk, flops, memory of a worker. Nothing is made.
+
+    Figures are of the fit to all rows, as the last view looks at them; on `searched_rows` of them σ and α are chosen.
+
+    Raises
+    ------
+    PlanTooLarge
+        The corpus does not fit on the disk.
+    """
+    job.check()
+    rows, corpus, originals = _rows(job)
+    plan = plan_of(job, rows, corpus)
+    corpus_bytes = 0 if originals is None else len(rows) * (rows.shape[1] + 16)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    require_free(run.parent, corpus_bytes, "the corpus")
+    rate = gemm_flops_per_second() * processors()
+    return {
+        "originals": originals,
+        **plan.summary(),
+        "views": list(job.views),
+        "searched_rows": search_rows(job, len(rows), originals) if job.searches else 0,
+        "worker_bytes": plan.worker_bytes(settings().worker_base_bytes),
+        "corpus_bytes": corpus_bytes,
+        "partial_bytes": plan.partial_bytes,
+        "sweep_seconds_here": plan.seconds(rate),
+    }
+
+
+def _rows(job: Settings) -> tuple[Rows, Any, int | None]:
+    """The rows of a job, what tells transforms of them, and how many originals they are made of."""
+    if job.corpus is not None:
+        train = open_corpus(job.corpus)
+        return as_rows(train), train, None
+    n, d = MNIST_SIZE if job.data else (1797 - digit_corpora.TEST_ORIGINALS, 64)
+    side, bytes_ = int(d**0.5), np.dtype(np.uint8)
+    chunk_rows = chunk_rows_for(d, 1, job.rows_wanted)
+    x, y = _Blank((job.rows_wanted, d), chunk_rows, bytes_), _Blank((job.rows_wanted,), chunk_rows, bytes_)
+    classes = tuple(range(10))
+    rows = Rows(x, {"y": y}, name="deformed digits", classes=classes)
+    return rows, SimpleNamespace(info=CorpusInfo("digits", "", classes, (side, side), 255.0)), n

@@ -1,0 +1,83 @@
+"""The settings of a job, and the ways in which it looks at its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bigkernel.errors import ConfigError
+
+DEFAULT_ROWS = 200_000
+LANDMARK_SHARE = 5  # rows of the first fit for each landmark, at least
+PLAIN = ("unit-norm",)
+# of Gaussian kernels on 28×28 and on 8×8 digits of unit norm, where nothing is searched
+SIGMA = {"krr": (0.5, 0.35), "sssl": (0.4, 0.2)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a job; see the options of `pipelines.corpus.command`."""
+
+    data: Path | None
+    corpus: Path | None
+    test: Path | None
+    rows: int | None
+    landmarks: int
+    method: str
+    transforms: tuple[str, ...]
+    plain: bool
+    sigma: tuple[float, ...] | None
+    alpha: tuple[float, ...] | str | None
+    solver: str
+    search_rows: int | None
+    components: int
+    labelled_per_class: int
+    steps: int
+    strength: float | None
+    seed: int
+
+    def check(self) -> None:
+        """Refuse settings that contradict one another; a ConfigError."""
+        if (self.corpus is None) != (self.test is None):
+            raise ConfigError("--corpus and --test go together: the rows to fit, and true test rows that are not in it")
+        if self.corpus is not None and self.data is not None:
+            raise ConfigError("--corpus is fitted as it is, --data holds originals to deform: give one of them")
+        if self.method == "sssl" and self.components > self.landmarks:
+            raise ConfigError(f"--components {self.components}: more than the {self.landmarks} landmarks")
+        if self.method == "sssl" and self.solver == "cg":
+            raise ConfigError("--solver cg: sssl is solved directly; cg is for --method krr")
+        if self.search_rows is not None and not self.searches:
+            raise ConfigError(f"--search-rows {self.search_rows}: give several --sigma or --alpha to choose among")
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows of the corpus that is made."""
+        return self.rows or DEFAULT_ROWS
+
+    @property
+    def views(self) -> dict[str, tuple[str, ...]]:
+        """Transforms by name: those of --transform last, and before them rows of unit norm to compare with."""
+        if not self.transforms or self.transforms == PLAIN:
+            return {"unit norm": PLAIN}
+        features = {"features": self.transforms}
+        return {"unit norm": PLAIN, **features} if self.plain else features
+
+    @property
+    def searches(self) -> bool:
+        """Whether σ and α are chosen among several, on training rows."""
+        if self.transforms and (self.sigma is None or self.alpha is None):
+            return True
+        several = isinstance(self.alpha, tuple) and len(self.alpha) > 1
+        return several or len(self.sigma or ()) > 1
+
+    def width_for(self, n_features: int) -> float:
+        """The width σ where nothing is searched, of rows that are stored with so many features."""
+        if self.sigma:
+            return self.sigma[0]
+        large, small = SIGMA[self.method]
+        return small if n_features < 256 else large
+
+    @property
+    def penalty(self) -> float | str:
+        """The penalty where nothing is searched."""
+        return self.alpha[0] if isinstance(self.alpha, tuple) else "gcv"
