@@ -181,7 +181,7 @@ def drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure,
 
 def digit(ax: Axes, image: Array, paper: Paper) -> None:
     ax.imshow(image, cmap=paper.digits, vmin=0, vmax=255, interpolation="nearest")
-    framed(ax, paper)
+    _frame(ax, paper)
 
 
 def bare(ax: Axes, paper: Paper) -> None:
@@ -210,7 +210,7 @@ def signed_sheet(
             top = max(float(np.abs(images[:, j]).max()), 1e-300)
             for i in range(r):
                 axes[i, j].imshow(images[i, j], cmap=signed, vmin=-top, vmax=top, interpolation="nearest")
-                framed(axes[i, j], paper)
+                _frame(axes[i, j], paper)
             axes[0, j].set_title(column_titles[j], pad=4)
         for i in range(r):
             axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
@@ -245,8 +245,7 @@ def contact_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, pap
     return png.getvalue()
 
 
-def framed(ax: Axes, paper: Paper) -> None:
-    """A thin frame without ticks."""
+def _frame(ax: Axes, paper: Paper) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     for spine in ax.spines.values():

@@ -33,7 +33,7 @@ class Stage:
 
     Attributes
     ----------
-    name : of the transform
+    name : of what the transform gives
     kind : "image", "strokes" or "numbers"
     values : (q, h, w) images; (q, directions, cells, cells) strokes; (q, d) numbers
     """
@@ -159,11 +159,13 @@ def _stages(maps: Pipeline, images: Array) -> list[Stage]:
         if isinstance(step, _SCALES):
             continue
         if isinstance(step, MomentNormalizer):
-            found.append(Stage(name, "image", x.reshape(images.shape)))
+            found.append(Stage("a common pose", "image", x.reshape(images.shape)))
         elif isinstance(step, OrientationFeatures):
-            found.append(Stage(name, "strokes", x.reshape(len(x), step.directions, step.cells, step.cells)))
+            found.append(
+                Stage("oriented strokes", "strokes", x.reshape(len(x), step.directions, step.cells, step.cells))
+            )
         else:
-            found.append(Stage(f"{name}, {x.shape[1]:,} numbers", "numbers", x))
+            found.append(Stage(f"{x.shape[1]:,} numbers of {name}", "numbers", x))
     return found
 
 

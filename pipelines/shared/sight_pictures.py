@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.shared.experiments import Report
-from pipelines.shared.pictures import LIGHT, WRONG, Paper, drawing, framed
+from pipelines.shared.pictures import LIGHT, WRONG, Paper, drawing
 from pipelines.shared.sight import Neighbours, Sight, Stage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[Any]
+STEP, LINE, ROOM = 1.1, 1.3, 0.14  # of tiles across and down, and of the room before neighbours, in sides of a tile
+FAINT = 0.08  # strokes that are not drawn, as a share of the strongest
 # directions of the gradient that make one stroke, and the stroke across it (right, down), of 8 and of 4 directions
 _STROKES = {
     8: (((0, 1), (0.0, 1.0)), ((2, 3), (1.0, 0.0)), ((4, 7), (1.0, -1.0)), ((5, 6), (1.0, 1.0))),
@@ -39,13 +41,13 @@ def show(report: Report, sight: Sight, *, among: int, tested: str) -> None:
     """The section of a page: `among` labelled rows were looked at for neighbours; `tested` names the digits."""
     report.page.heading("What the model sees")
     steps = [stage.name for stage in sight.stages]
-    through = f", after {' and '.join(steps)}," if steps else ""
+    through = f" as {' and then '.join(steps)}," if steps else ""
     strokes = any(stage.kind == "strokes" for stage in sight.stages)
     report.figure(
         "seen",
         seen,
         sight,
-        caption=f"{tested[:1].upper()}{tested[1:]}, one of each of some classes{through} and the landmarks "
+        caption=f"{tested[:1].upper()}{tested[1:]}, one of each of some classes,{through} and the landmarks "
         "nearest to it, as the rows that they were drawn from: class, and kernel value k(x, z) from 0 to 1. Framed: "
         "a landmark of another class."
         + (" Strokes are drawn where they lie in the image, the thicker the more of it runs so." if strokes else ""),
@@ -85,7 +87,7 @@ def misread(found: Neighbours, *, paper: Paper = LIGHT) -> bytes:
 
 
 def _short(stage: Stage) -> str:
-    return {"strokes": "strokes", "image": stage.name}.get(stage.kind, stage.name.partition(",")[0][:14])
+    return {"strokes": "strokes", "image": "pose"}.get(stage.kind, "numbers")
 
 
 def _read(found: Neighbours, number: int) -> str:
@@ -102,58 +104,59 @@ def _near(found: Neighbours, number: int) -> list[_Tile]:
 
 
 def _sheet(lines: Sequence[Sequence[_Tile]], headings: Mapping[int, str], gap: int, paper: Paper) -> bytes:
-    """Tiles in lines and columns, with a little room before the column `gap`; headings stand above their column."""
-    columns = len(lines[0])
-    widths = [1.0] * gap + [0.12] + [1.0] * (columns - gap)
-    height = 6.4 / sum(widths) * 1.24
-    with drawing(6.4, 0.3 + height * len(lines), paper) as (figure, png):
-        grid = {"width_ratios": widths, "wspace": 0.06, "hspace": 0.02}
-        axes = figure.subplots(len(lines), columns + 1, squeeze=False, gridspec_kw=grid)
-        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.22 / figure.get_figheight()))
+    """Tiles in lines and columns, with a little room before the column `gap`; headings stand above their column.
+
+    All are drawn in one frame, whose unit is the side of a tile: a frame for each would take a second to lay out.
+    """
+    across, down, above = len(lines[0]) * STEP + ROOM, len(lines) * LINE, 0.42
+    with drawing(6.4, 6.4 * (down + above) / across, paper) as (figure, png):
+        figure.set_layout_engine("none")
+        ax = figure.add_axes((0, 0, 1, 1))
+        ax.set(xlim=(-0.03, across - 0.03), ylim=(down - 0.03, -above - 0.03))
+        ax.axis("off")
         for i, line in enumerate(lines):
-            axes[i, gap].axis("off")
             for j, tile in enumerate(line):
-                ax = axes[i, j + (j >= gap)]
-                _draw(ax, tile, paper)
+                left, top = j * STEP + ROOM * (j >= gap), i * LINE + LINE - 1.06
+                _draw(ax, tile, left, top, paper)
                 if i == 0 and j in headings:
-                    place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-                    ax.annotate(headings[j], (0, 1), (0, 16), **place).set_in_layout(False)
+                    ax.text(left, -above + 0.24, headings[j], va="bottom", color=paper.ink)
     return png.getvalue()
 
 
-def _draw(ax: Axes, tile: _Tile, paper: Paper) -> None:
-    values = tile.values
+def _draw(ax: Axes, tile: _Tile, left: float, top: float, paper: Paper) -> None:
+    """A tile whose upper left corner is there."""
+    from matplotlib.patches import Rectangle
+
+    values, place = tile.values, (left, left + 1, top + 1, top)
     if tile.kind == "strokes":
-        _draw_strokes(ax, values, paper)
-    elif tile.kind == "numbers":
-        side = math.ceil(math.sqrt(len(values)))
-        whole = np.zeros(side * side)
-        whole[: len(values)] = np.abs(values)
-        ax.imshow(whole.reshape(side, side), cmap=paper.digits, vmin=0, interpolation="nearest")
+        _draw_strokes(ax, values, left, top, paper)
     else:
-        ax.imshow(values, cmap=paper.digits, vmin=0, vmax=max(float(values.max()), 1e-300), interpolation="nearest")
-    framed(ax, paper)
-    if tile.wrong:
-        for spine in ax.spines.values():
-            spine.set(edgecolor=WRONG, linewidth=1.8)
-    colour = WRONG if tile.wrong else paper.soft
-    ax.set_title(tile.text or " ", color=colour, fontsize=8.5, pad=2.5, weight="bold" if tile.wrong else "normal")
+        if tile.kind == "numbers":
+            side = math.ceil(math.sqrt(len(values)))
+            whole = np.zeros(side * side)
+            whole[: len(values)] = np.abs(values)
+            values = whole.reshape(side, side)
+        high = max(float(values.max()), 1e-300)
+        ax.imshow(values, cmap=paper.digits, vmin=0, vmax=high, interpolation="nearest", extent=place, aspect="auto")
+    edge, width = (WRONG, 1.8) if tile.wrong else (paper.line, 0.8)
+    ax.add_patch(Rectangle((left, top), 1, 1, fill=False, edgecolor=edge, linewidth=width, zorder=3))
+    style = {"color": WRONG, "weight": "bold"} if tile.wrong else {"color": paper.soft}
+    ax.text(left + 0.5, top - 0.04, tile.text, ha="center", va="bottom", fontsize=8.5, **style)
 
 
-def _draw_strokes(ax: Axes, values: Array, paper: Paper) -> None:
+def _draw_strokes(ax: Axes, values: Array, left: float, top: float, paper: Paper) -> None:
     """Lines across the gradient in every cell, (directions, cells, cells), the thicker the larger the feature."""
     from matplotlib.collections import LineCollection
 
     cells = values.shape[1]
     lines, sizes = [], []
-    top = max(float(values.max()), 1e-300)
+    high = max(float(values.max()), 1e-300)
     for members, (right, down) in _STROKES[len(values)]:
-        strength = np.sqrt((values[list(members)] ** 2).sum(axis=0)) / top
-        half = 0.5 / math.hypot(right, down)
+        strength = np.sqrt((values[list(members)] ** 2).sum(axis=0)) / high
+        half = 0.45 / math.hypot(right, down) / cells
         for (row, column), value in np.ndenumerate(strength):
-            if value > 0.08:
-                dx, dy = half * right, half * down
-                lines.append([(column - dx, row - dy), (column + dx, row + dy)])
+            if value > FAINT:
+                x, y, dx, dy = left + (column + 0.5) / cells, top + (row + 0.5) / cells, half * right, half * down
+                lines.append([(x - dx, y - dy), (x + dx, y + dy)])
                 sizes.append(2.2 * value)
     ax.add_collection(LineCollection(lines, linewidths=sizes, colors=paper.bar, capstyle="round"))
-    ax.set(xlim=(-0.7, cells - 0.3), ylim=(cells - 0.3, -0.7), aspect="equal")

@@ -105,7 +105,19 @@ def test_the_nearest_landmarks_and_rows_are_those_of_all_distances(done):
 
 
 def test_conjugate_gradients_fit_every_step_anew(tmp_path):
-    given = (*SMALL[:1], "--rows", "1400", *SMALL[3:-2], *STROKES, "--no-plain", "--sigma", "0.6", "--alpha", "0.1", "--run")
+    given = (
+        *SMALL[:1],
+        "--rows",
+        "1400",
+        *SMALL[3:-2],
+        *STROKES,
+        "--no-plain",
+        "--sigma",
+        "0.6",
+        "--alpha",
+        "0.1",
+        "--run",
+    )
     by_cg = json.loads(call(*given, tmp_path / "a", "--solver", "cg", "--json").stdout)
     direct = json.loads(call(*given, tmp_path / "b", "--solver", "direct", "--json").stdout)
     assert load_model(tmp_path / "a" / "model")[-1].solver == "cg"

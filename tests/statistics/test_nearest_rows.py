@@ -20,7 +20,7 @@ def rows(rng):
 
 
 @pytest.mark.parametrize("client", ["serial", "threads"])
-@pytest.mark.parametrize("chunk_bytes", [512, 4096, 2**20])
+@pytest.mark.parametrize("chunk_bytes", [1024, 4096, 2**20])
 def test_they_are_those_of_a_sort_and_the_same_bits_however_rows_are_cut(rows, client, chunk_bytes):
     X, y = rows.take(np.arange(300)), rows.column("y")
     points = np.concatenate([X[[11, 3]], X[5:6] + 0.1])
