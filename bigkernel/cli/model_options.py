@@ -90,7 +90,7 @@ _PROJECTION = (
         help="Most rounds of pseudo-labels, of artl and jda.",
     ),
 )
-_OF_THE_ROWS = (
+_OF_THE_ROWS: tuple[_Option, ...] = (
     transform_option,
     click.option(
         "--task",
@@ -204,7 +204,7 @@ def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
 
 def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callable[..., Any]:
     """Options of a fit: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
-    options = (
+    options: tuple[_Option, ...] = (
         *_method_options(grid=grid),
         *_kernel_options(grid=grid),
         *_penalty_options(grid=grid),

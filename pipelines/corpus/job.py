@@ -275,6 +275,7 @@ def _fitted(model: Any, stop: int, seconds: float) -> Record:
         "computed_flops": swept["gflops_per_second"] * 1e9 * swept["seconds"],
         "gflops_per_second": swept["gflops_per_second"],
         "peak_bytes": swept["peak_bytes"],
+        "executor": swept["executor"],
         "segments": swept["segments"],
         "resumed_segments": swept["resumed_segments"],
         "stage_seconds": swept["stage_seconds"],

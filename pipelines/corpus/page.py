@@ -232,6 +232,7 @@ def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
     """Settings at the foot of the page."""
     job, material = outcome.job, outcome.material
     announced = max(view.plan.worker_bytes(settings().worker_base_bytes) for view in outcome.views)
+    held, of_worker = f"{size(peak_bytes)} at most", outcome.fits[-1]["executor"] == "dask"
     facts = {
         "corpus": f"{material.train.path}; {'found whole' if material.kept else 'made'} in {material.seconds:.1f} s",
         "source": material.train.info.source,
@@ -239,7 +240,11 @@ def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
         "method": f"{job.method}, m {outcome.landmarks:,}",
         **{view.name: _described(view) for view in outcome.views},
         "workers": outcome.workers,
-        "a worker": f"{size(peak_bytes)} at most; announced {size(announced)}",
+        **(
+            {"a worker": f"{held}; announced {size(announced)}"}
+            if of_worker
+            else {"this process": f"{held}, with solves"}
+        ),
         "model": outcome.model,
         "seed": job.seed,
     }

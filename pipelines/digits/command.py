@@ -83,10 +83,10 @@ class Setting:
 
 # alpha is given a row of the corpus here
 BUNDLED = Setting(
-    sigma=0.2, components=80, alpha=1e-4, krr_sigma=0.35, krr_alpha=0.1, strokes_sigma=0.6, strokes_alpha=0.001
+    sigma=0.2, components=80, alpha=1e-4, krr_sigma=0.35, krr_alpha=0.1, strokes_sigma=0.6, strokes_alpha=0.1
 )
 MNIST = Setting(
-    sigma=0.4, components=80, alpha=2e-4, krr_sigma=0.5, krr_alpha=0.1, strokes_sigma=0.6, strokes_alpha=0.001
+    sigma=0.4, components=80, alpha=2e-4, krr_sigma=0.5, krr_alpha=0.1, strokes_sigma=0.64, strokes_alpha=0.1
 )
 
 
@@ -180,8 +180,8 @@ def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, trut
 @click.option("--alpha", type=float, help="Penalty of SSSL [0.0001 a row; MNIST 0.0002 a row].")
 @click.option("--krr-sigma", type=float, help="Width of the kernel of both KRRs on pixels [0.35; MNIST 0.5].")
 @click.option("--krr-alpha", type=float, help="Penalty of both KRRs on pixels [0.1].")
-@click.option("--strokes-sigma", type=float, help="Width of the kernel of KRR on strokes [0.6].")
-@click.option("--strokes-alpha", type=float, help="Penalty of KRR on strokes [0.001].")
+@click.option("--strokes-sigma", type=float, help="Width of the kernel of KRR on strokes [0.6; MNIST 0.64].")
+@click.option("--strokes-alpha", type=float, help="Penalty of KRR on strokes [0.1].")
 @click.option(
     "--cluster",
     default="local",

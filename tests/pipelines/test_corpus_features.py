@@ -104,6 +104,7 @@ def test_the_nearest_landmarks_and_rows_are_those_of_all_distances(done):
         assert found.landmarks.labels[line] == [str(label) for label in y[ids[near]]]
 
 
+@pytest.mark.slow
 def test_conjugate_gradients_fit_every_step_anew(tmp_path):
     given = (
         *SMALL[:1],
