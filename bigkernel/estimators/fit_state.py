@@ -164,6 +164,7 @@ class Problem:
     pseudo_labels : of the last round, where a method has rounds of them
     centre : (p,) what the statistics of the columns are about, or None: 0
     folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
+    triangle : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.triangle`)
     """
 
     inputs: Inputs
@@ -172,6 +173,7 @@ class Problem:
     pseudo_labels: PseudoLabels | None = None
     centre: Array | None = None
     folds: Accumulator | None = None
+    triangle: Array | None = None
 
     @classmethod
     def of_sums(cls, inputs: Inputs, basis: Any, total: Accumulator, shift: Array | None) -> Self:
@@ -197,14 +199,15 @@ class Problem:
         before = {name: sums for name, sums in self.statistics.items() if name in total or name not in GRAPH_SUMS}
         # the same point, unless an older file or another processor has made this one
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
-        return replace(self, statistics=add(before, uncentred(total, further) if further.any() else total))
+        total = add(before, uncentred(total, further) if further.any() else total)
+        return replace(self, statistics=total, triangle=None)
 
     def of_targets(self) -> Self:
         """The same of targets that nothing was taken off."""
         shift, inputs = self.inputs.target_shift, self.inputs.of_targets()
         if shift is None or inputs is self.inputs:
             return self
-        return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift))
+        return replace(self, inputs=inputs, statistics=unshifted(self.statistics, shift), triangle=None)
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row weighs something."""

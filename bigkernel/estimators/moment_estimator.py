@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -82,6 +82,11 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
     @property
     def has_witness(self) -> bool:
         return True
+
+    @property
+    def factors_rows(self) -> bool:
+        """True where a QR factorisation of the rows serves if moments lose too much."""
+        return False
 
     def hides(self, solution: Any) -> bool:
         """Return whether rounding hides directions from this solution that float64 might show."""
@@ -222,7 +227,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         about = None if centre is None else centre[columns]
 
         def part(whole: Problem) -> Problem:
-            return replace(whole, basis=basis, statistics=selected(whole.statistics, columns), centre=about)
+            sums = selected(whole.statistics, columns)
+            return replace(whole, basis=basis, statistics=sums, centre=about, triangle=None)
 
         solved, whitening = fewer._solved(part(before)), arithmetic.whitening_for(self, before.basis)
         solved.certificates.errors = arithmetic.told(fewer, before, whitening, solved.solution, part)
@@ -311,16 +317,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         """The fit of a solution: warn of what the solve has met, and keep its certificates for the report."""
         problem = solved.problem
         assert isinstance(problem, Problem)
-        return MomentFit(
-            inputs=problem.inputs,
-            basis=problem.basis,
-            statistics=problem.statistics,
-            pseudo_labels=problem.pseudo_labels,
-            centre=problem.centre,
-            solution=solved.solution,
-            certificates=self._certify(solved),
-            **kept,
-        )
+        given = {part.name: getattr(problem, part.name) for part in fields(Problem)}
+        return MomentFit(**given, solution=solved.solution, certificates=self._certify(solved), **kept)
 
     def _certify(self, solved: Solved) -> dict[str, float | int]:
         certificates = solved.certificates  # "gcv" asks for what serves with the moments as they are
@@ -397,4 +395,5 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
             rows, sweep = fit.statistics["rows"], dict(fit.sweep)
             report |= {"trace_error": fit.basis.trace_error(fit.moments), "rows": int(rows.sum())}
             report |= {"labelled_rows": int(rows[-1]), "sweep": sweep, "block_rows": settings().block_rows}
+            report |= {} if fit.triangle is None else {"sums": "qr"}
         return report

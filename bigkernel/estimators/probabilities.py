@@ -26,7 +26,7 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ModelRejected, ResumeMismatch
 from bigkernel.estimators import arithmetic
 from bigkernel.estimators.exact_rows import read_exact
-from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution, Solved
+from bigkernel.estimators.fit_state import ExactFit, Fitted, Inputs, MomentFit, Problem, Solution
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.number_range import solving
 from bigkernel.estimators.parameter_checks import keeps_statistics
@@ -205,9 +205,6 @@ class Probabilities(LogitProbabilities, LandmarkEstimator):
             labelled = total[name][first:].sum(axis=0, keepdims=True)
             joined[name] = np.concatenate([total[name][:first], labelled])
         return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS}), report
-
-    def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
-        return replace(super()._settle(solved, **kept), folds=solved.problem.folds)
 
     def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
         plan = super()._planned(rows, targets, basis)

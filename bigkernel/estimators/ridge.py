@@ -39,6 +39,7 @@ from bigkernel.estimators.parameter_checks import (
 from bigkernel.estimators.penalty_schema import per_target
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
+from bigkernel.estimators.triangle_sweeps import solve_triangle
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.exact import exact_krr
@@ -140,10 +141,13 @@ class BaseKernelRidge(ChoosesSolver):
         alpha = penalty_of(self.alpha)
         if isinstance(alpha, str):
             alpha = best_alpha(moments, whitening, fit_intercept=flag, per_target=self.alpha_per_target)
-        evidence = evidence_of(problem, whitening)
-        coef, intercept, error = nystrom_ridge(
-            moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
-        )
+        if problem.triangle is not None:
+            coef, intercept, error = solve_triangle(problem, whitening, alpha, certificates, fit_intercept=flag)
+        else:
+            evidence = evidence_of(problem, whitening)
+            coef, intercept, error = nystrom_ridge(
+                moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
+            )
         return RidgeSolution(
             coef=coef,
             intercept=(intercept if flag else intercept - shift) + shift,

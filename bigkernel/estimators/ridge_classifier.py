@@ -91,6 +91,11 @@ class KernelRidgeClassifier(CalibratedClassifier, BaseKernelRidge, Probabilities
         self.class_weight = class_weight
         self.probability = probability
 
+    @property
+    def factors_rows(self) -> bool:
+        """False where f without each fold is solved for from moments alone."""
+        return not self.probability
+
     def _not_iterative(self) -> str:
         if self.probability:
             return "probability=True needs the m×m sums of folds; take solver='direct'"

@@ -48,6 +48,10 @@ class ChoosesSolver(LandmarkEstimator):
         return bool(self.solver != "cg")
 
     @property
+    def factors_rows(self) -> bool:
+        return True
+
+    @property
     def tells_candidates(self) -> bool:
         """See `RowsEstimator`."""
         return self.has_witness

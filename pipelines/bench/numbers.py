@@ -162,6 +162,7 @@ def summary(found: list[Cell]) -> dict[str, Any]:
         "false_alarms": sum(cell.false_alarm for cell in found),
         "warned": sum(cell.warned for cell in found),
         "swept_again": sum(cell.sweeps > 1 for cell in found),
+        "factored": sum(cell.sums == "qr" for cell in found),
         "largest_error_without_warning": max((cell.error for cell in found if not cell.warned), default=0.0),
         "told_over_error": [float(np.quantile(ratios, q)) for q in (0, 0.1, 0.5, 0.9, 1)] if ratios else [],
         "cells": [asdict(cell) for cell in found],
@@ -175,7 +176,7 @@ def row(cell: Cell) -> list[str]:
     """A line of the table."""
     said = "SILENT" if cell.silent else "false alarm" if cell.false_alarm else "warned" if cell.warned else ""
     figures = [f"{value:.0e}" for value in (cell.condition, cell.error, cell.told)]
-    chosen = cell.sums if cell.sums == cell.blocks else f"*{cell.sums}"
+    chosen = f"*{cell.sums}" if (cell.blocks, cell.sums) == ("float32", "float64") else cell.sums
     return [cell.method, cell.table, cell.dtype, f"{cell.sigma:.2g}", f"{cell.alpha:g}", *figures, chosen, said]
 
 
@@ -185,6 +186,7 @@ def verdict(result: dict[str, Any]) -> str:
         f"{result['silently_wrong']} of {result['fits']} silently wrong, {result['warned']} warned, "
         f"{result['false_alarms']} of them without need",
         f"{result['swept_again']} swept again; * sums in float64 of blocks in float32",
+        f"{result['factored']} by QR of the rows, warned or not",
     ]
     if result["told_over_error"]:
         least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["told_over_error"])

@@ -69,7 +69,7 @@ def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     assert result["fits"] == 320
     assert result["silently_wrong"] == 0
     assert result["swept_again"] > 0
-    assert len({cell["sums"] for cell in result["cells"]}) == 2
+    assert {cell["sums"] for cell in result["cells"]} >= {"float32", "float64"}
     assert 0.1 < result["told_over_error"][2] < 10
 
 

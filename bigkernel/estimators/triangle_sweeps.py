@@ -1,0 +1,78 @@
+"""The last resort of a fit whose moments lose too much: one sweep more, which factors the rows and squares nothing.
+
+Shapes: p columns of the map, c targets, q = 1 + p + c.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.solvers.accuracy import ENOUGH, Errors
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.triangle_ridge import EPS, nystrom_ridge_of
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.triangle import MOST_COLUMNS, TriangleStatistic, moved
+
+Array = NDArray[Any]
+_STEP = 2.0**-30  # relative, by which points are moved to see how their rounding moves values
+_POINTS = 64
+
+
+def worth_factoring(errors: Errors | None, columns: int) -> bool:
+    """Whether rows of p + c columns should be factored: not where moments will do, nor where blocks are too coarse."""
+    return errors is not None and not errors.total <= ENOUGH and errors.blocks <= ENOUGH and columns < MOST_COLUMNS
+
+
+def sweep_triangle(rows: Rows, features: Any, targets: Targets, centre: Array | None) -> tuple[Array, Swept]:
+    """R (q, q) of the labelled rows, about `centre` (p,) or 0; and the sweep.
+
+    Raises
+    ------
+    PlanTooLarge
+    """
+    swept = sweep(rows, TriangleStatistic(features, targets), what="triangle")
+    zero = np.zeros(features.width)
+    further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
+    return moved(swept.total["R"], further), swept
+
+
+def solve_triangle(
+    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool
+) -> tuple[Array, Array, Array]:
+    """Coefficients, intercept and training squared errors of ridge, as of `nystrom_ridge`, from the triangle."""
+    shift, zero = problem.inputs.shift, None
+    R = problem.triangle if fit_intercept or not np.ndim(shift) else moved(problem.triangle, zero, shift)
+    return nystrom_ridge_of(
+        R,
+        problem.centre,
+        whitening,
+        alpha,
+        fit_intercept=fit_intercept,
+        rows=float(problem.statistics["rows"].sum()),
+        noise=block_noise(problem.basis),
+        certificates=certificates,
+    )
+
+
+def block_noise(basis: Any) -> float:
+    """The standard deviation of the rounding of a kernel value: as float32 blocks show it, or as ε in points makes it.
+
+    Kernels of the distance see points about the mean of the landmarks, as blocks do.
+    """
+    seen = basis.noise()
+    if seen is not None:
+        return float(np.sqrt(np.mean(seen**2)))
+    Z = getattr(basis, "landmarks", None)
+    if Z is None or basis.kernel.precomputed:
+        return 2 * EPS
+    points, mean = Z[:_POINTS], Z.mean(axis=0)
+    signs = np.where(np.random.default_rng(0).random(points.shape) < 0.5, -1.0, 1.0)
+    values = basis.kernel(points, Z)
+    change = basis.kernel(points + _STEP * signs * (points - mean), Z) - values
+    return EPS * float(np.sqrt(np.mean(values**2) + np.mean((change / _STEP) ** 2)))

@@ -1,0 +1,194 @@
+"""Ridge from the triangle of a QR factorisation of the rows: no condition is squared.
+
+Least squares on the rows is least squares on R (`statistics.triangle`), and the penalty is so many rows more:
+    min ‖Fw − Y‖² + α‖w‖²,   [F; √α I] = QS,   w = S⁻¹Qᵀ[Y; 0],
+F = R T in whitened coordinates.
+
+Rounding of R, of relative size ε in every column, moves predictions as noise of the columns does. With H = SᵀS and Δ of
+independent entries beside F = RT,
+    δ(Fw) = F H⁻¹(TᵀΔᵀ(Y − Fw)) − F H⁻¹Fᵀ Δ Tw,
+of which the second is at most ‖ΔTw‖, and the first is seen by a few vectors ξ of ±1 in the place of the entries. So is
+what rounding does to F and S in the solve, and rounding of the blocks themselves, to values and to the core.
+Shapes: p columns, r whitened coordinates, c targets, k rows of the triangle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
+from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.target_penalties import Columns, by_penalty
+from bigkernel.statistics.triangle import TriangularRows
+
+Array = NDArray[Any]
+EPS = float(np.finfo(np.float64).eps)
+NULL = 8.0  # times ε√r of the largest singular value, below which one is null
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """[F; √α I] = QS, and Qᵀ[Y; 0].
+
+    Attributes
+    ----------
+    S, z : (r, r) upper triangular, (r, c)
+    spectrum : U, values, Vᵀ of the singular values above rounding, where S is singular
+    condition : of S, about, as far as it is solved
+    """
+
+    S: Array
+    z: Array
+    spectrum: tuple[Array, Array, Array] | None
+    condition: float
+
+    @classmethod
+    def of(cls, F: Array, Y: Array, alpha: float) -> Stacked:
+        """Of F (k, r), Y (k, c) and a penalty."""
+        r = F.shape[1]
+        tall = np.zeros((len(F) + r, r + Y.shape[1]))
+        tall[: len(F), :r], tall[: len(F), r:] = F, Y
+        tall[len(F) + np.arange(r), np.arange(r)] = np.sqrt(alpha)
+        R: Array = np.asarray(np.linalg.qr(tall, mode="r"))
+        S, z = np.triu(R[:r, :r]), R[:r, r:]
+        reciprocal = float(linalg.lapack.dtrcon(S, norm="1", uplo="U")[0]) if r else 1.0
+        if reciprocal > NULL * EPS * r:
+            return cls(S, z, None, 1 / reciprocal)
+        U, values, Vt = linalg.svd(S, check_finite=False)
+        keep = values > NULL * EPS * np.sqrt(r) * values[0]
+        condition = float(values[0] / values[keep][-1]) if keep.any() else 1.0
+        return cls(S, z, (U[:, keep], values[keep], Vt[keep]), condition)
+
+    def solution(self) -> Array:
+        """w (r, c), of least norm."""
+        return self._solve(self.z)
+
+    def inverse(self, X: Array) -> Array:
+        """H⁻¹X = S⁻¹S⁻ᵀX."""
+        if self.spectrum is None:
+            return self._solve(np.asarray(linalg.solve_triangular(self.S, X, trans="T", check_finite=False)))
+        _, values, Vt = self.spectrum
+        return np.asarray(Vt.T @ ((Vt @ X) / values[:, None] ** 2))
+
+    def _solve(self, X: Array) -> Array:
+        if self.spectrum is None:
+            return np.asarray(linalg.solve_triangular(self.S, X, check_finite=False))
+        U, values, Vt = self.spectrum
+        return np.asarray(Vt.T @ ((U.T @ X) / values[:, None]))
+
+    def figures(self, F: Array, certificates: Certificates) -> None:
+        """Leave condition and effective degrees of freedom, tr FH⁻¹Fᵀ, with the certificates."""
+        r = F.shape[1]
+        V = np.eye(r) if r <= EXACT_DOF else probes(r, DOF_PROBES)
+        # ‖FS⁻¹V‖²
+        of_F = F @ self._solve(V) if self.spectrum is None else F @ (self.spectrum[2].T / self.spectrum[1])
+        scale = r / max(float((V * V).sum()), 1.0) if self.spectrum is None else 1.0
+        certificates.figures["effective_dof"] = float((of_F**2).sum()) * scale
+        certificates.figures["solved_condition"] = self.condition
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """What rounds in columns (p,), of their coefficients, each as a length over all rows.
+
+    Attributes
+    ----------
+    factored : of the columns in R
+    values : of their values as the blocks have them
+    rows, n : how many rows there are, and Σw
+    """
+
+    factored: Array
+    values: Array
+    rows: float
+    n: float
+
+
+def errors_of(
+    F: Array,
+    Y: Array,
+    stacked: Stacked,
+    w: Array,
+    coef: Array,
+    alpha: float,
+    rounds: Roundings,
+    reduce: Callable[[Array], Array],
+    advice: str,
+) -> Errors:
+    """The errors of predictions, relative to their norm.
+
+    `reduce` gives TᵀX of X (p, ·); `coef` is Tw.
+    """
+    left = F @ w - Y
+    predicted = float(((F @ w) ** 2).sum())
+    if not w.any() or not predicted > 0:
+        return Errors(0.0, 0.0, 0.0, advice)
+    k, r, left_squares = len(F), F.shape[1], float((left**2).sum())
+
+    def moved(X: Array) -> float:
+        """The mean square that X (r, VECTORS) in the place of Hw moves predictions by."""
+        return float(((F @ stacked.inverse(X)) ** 2).sum()) / VECTORS
+
+    def along(lengths: Array) -> float:
+        return float(((lengths[:, None] * coef) ** 2).sum())
+
+    def of_columns(lengths: Array) -> float:
+        return moved(reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
+
+    of_S = np.linalg.norm(stacked.S, axis=0)
+    sums = of_columns(rounds.factored) * left_squares / k + along(rounds.factored) + float((Y**2).sum())
+    rest = left_squares + alpha * float((w**2).sum())
+    solve = moved(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
+    blocks = along(rounds.values)
+    if rounds.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients
+        met = left_squares / max(rounds.rows, 1.0) + alpha**2 * float((coef**2).sum()) / max(rounds.n, 1e-300)
+        blocks += of_columns(rounds.values) * met
+    sums, solve, blocks = (float(np.sqrt(part / predicted)) for part in (EPS**2 * sums, EPS**2 * solve, blocks))
+    return Errors(sums, solve, blocks, advice)
+
+
+def nystrom_ridge_of(
+    R: Array,
+    shift: Array | None,
+    whitening: Whitening,
+    alpha: float | Array,
+    *,
+    fit_intercept: bool,
+    rows: float,
+    noise: float,
+    certificates: Certificates,
+) -> tuple[Array, Array, Array]:
+    """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R.
+
+    Parameters
+    ----------
+    R : (q, q), about `shift` (p,) or 0 in the columns, and 0 in the targets
+    rows : labelled, that weigh something
+    noise : of a value of a block, its standard deviation
+    certificates : take the condition, the effective degrees of freedom and the errors of predictions
+    """
+    part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
+    F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
+    values = np.full(whitening.width, noise * np.sqrt(part.n))
+    rounds = Roundings(part.lengths, values, rows, part.n)
+
+    def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:
+        Y = part.targets[:, columns]
+        stacked = Stacked.of(F, Y, value)
+        w = stacked.solution()
+        if noted is not None:
+            stacked.figures(F, noted)
+            coef = whitening.expand(w)
+            noted.errors = errors_of(F, Y, stacked, w, coef, value, rounds, whitening.reduce, Errors.advice)
+        return w, ((F @ w - Y) ** 2).sum(axis=0)
+
+    w, error = by_penalty(alpha, part.targets.shape[1], certificates, solve)
+    intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
+    return whitening.expand(w), intercept, error

@@ -1,0 +1,122 @@
+"""The triangle R of a QR factorisation of weighted rows: what moments tell, without squaring their condition.
+
+    √W [1, Φ − a, Y − b] = QR,   RᵀR = Σ w (1, φ − a, y − b)ᵀ(1, φ − a, y − b),
+R (q, q) upper triangular with a diagonal of at least 0, q = 1 + p + c. Two triangles are merged by the factorisation of
+one upon the other, so that R adds up as moments do, and its rounding stays that of the columns (Golub & Van Loan 2013,
+§5.2). The column of ones comes first: without its first row and column R is that of columns less their mean. The points
+a (p,) and b (c,) are moved by a multiple of the first row.
+
+Shapes: p columns of the map, c targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.kernels.orthogonal import add_rows
+from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Footprint
+
+Array = NDArray[Any]
+MOST_COLUMNS = 4096  # q: 134 MB a triangle, and 2 q² flops a row in float64
+
+
+@dataclass(frozen=True, eq=False)
+class TriangleStatistic(MomentStatistic):
+    """R of the labelled rows, with their `rows`, `n` = Σw, and `t`, `q` of the targets as in `MomentStatistic`.
+
+    Blocks have the dtype of the map, which gives one; they are factored in float64.
+    """
+
+    @property
+    def side(self) -> int:
+        """q."""
+        return 1 + self.features.width + (self.targets.width if self.targets else 0)
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        c = self.targets.width if self.targets else 0
+        shapes: dict[str, tuple[int, ...]] = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c)}
+        return {name: np.zeros(shape) for name, shape in {**shapes, "R": (self.side, self.side)}.items()}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        p, q = self.features.width, self.side
+        return Footprint(
+            flops_per_row=self.features.flops_per_row + 2 * q * q,
+            partial_bytes=8 * (q * q + 2 * (q - p) + 2),
+            work_bytes=self.features.fixed_bytes
+            + block_rows * (self.features.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
+            + 8 * (3 * q * q + 64 * q),
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        p, q = self.features.width, self.side
+        (index,) = self._split(chunk)
+        for block in chunk.blocks(index):
+            for rows in self._blocks(total, 0, chunk, block):
+                with chunk.work.stage("gram"):
+                    wide = chunk.work.buffer("wide", (len(rows), q), np.float64)
+                    wide[:, 0], wide[:, 1 : 1 + p], wide[:, 1 + p :] = rows[:, q - 1], rows[:, :p], rows[:, p : q - 1]
+                    total["R"] = add_rows(total["R"], wide)
+
+
+def joined(a: Array, b: Array) -> Array:
+    """R of the rows of both."""
+    return add_rows(a, b, triangular=True)
+
+
+def moved(R: Array, columns: Array | None, targets: Array | None = None) -> Array:
+    """R about points that are less by these numbers: of φ − a + `columns` (p,) and y − b + `targets` (c,); None: 0."""
+    out, p = R.copy(), 0 if columns is None else len(columns)
+    if columns is not None:
+        out[0, 1 : 1 + p] += R[0, 0] * columns
+    if targets is not None:
+        out[0, len(R) - len(targets) :] += R[0, 0] * targets
+    return out
+
+
+def selected(R: Array, columns: Array, width: int) -> Array:
+    """R of some (k,) of the `width` columns of the map."""
+    kept = R[:, np.concatenate([[0], 1 + columns, np.arange(1 + width, len(R))])]
+    return add_rows(np.zeros((kept.shape[1], kept.shape[1])), kept)
+
+
+@dataclass(frozen=True, eq=False)
+class TriangularRows:
+    """Rows whose products are those of all rows: least squares on them is least squares on all.
+
+    Attributes
+    ----------
+    columns, targets : (k, p), (k, c), less their means where these are taken out
+    mean, target_mean : (p,), (c,) of the columns about 0, and of the targets as they were factored
+    n : Σw
+    lengths : (p,) of the columns as they were factored
+    """
+
+    columns: Array
+    targets: Array
+    mean: Array
+    target_mean: Array
+    n: float
+    lengths: Array
+
+    @classmethod
+    def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> TriangularRows:
+        """Of R about `shift` (p,), None: 0; less their means where `centred`."""
+        lengths, about = np.linalg.norm(R[:, 1 : 1 + width], axis=0), moved(R, shift)
+        means = about[0, 1:] / max(float(R[0, 0]), 1e-300)
+        rows = about[1:, 1:] if centred else about[:, 1:]
+        n = float(R[0, 0]) ** 2
+        return cls(rows[:, :width], rows[:, width:], means[:width], means[width:], n, lengths)

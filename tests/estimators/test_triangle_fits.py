@@ -1,0 +1,139 @@
+"""Fits that moments spoil are right by a QR factorisation of the rows: against 80 bits, which square nothing."""
+
+import dask
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from rounding import TABLES, M, distance
+
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.errors import Inaccurate
+from bigkernel.estimators import triangle_sweeps
+from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.solvers.ridge import whiten
+from bigkernel.solvers.triangle_ridge import Stacked
+from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.triangle import TriangleStatistic, joined, moved, selected
+
+rng = np.random.default_rng(77)
+ROWS = 700
+X, y = (values[:ROWS] for values in TABLES[4])
+
+
+def in_80_bits(kernel, landmarks, y, alpha, *, intercept=False, weight=None):
+    """Values of ridge in whitened rows at X, by modified Gram-Schmidt of [Φ; √α I], all in long doubles."""
+    Z = landmarks[whiten(kernel(landmarks), warn=False).pivots].astype(np.longdouble)
+    gamma, m = 1 / (2 * np.longdouble(kernel.sigma) ** 2), len(Z)
+
+    def k(a):
+        return np.exp(-gamma * ((a[:, None] - Z) ** 2).sum(axis=-1))
+
+    K, phi, L = k(Z), k(X.astype(np.longdouble)), np.zeros((m, m), np.longdouble)
+    for j in range(m):
+        L[j, j] = np.sqrt(K[j, j] - L[j, :j] @ L[j, :j])
+        L[j + 1 :, j] = (K[j + 1 :, j] - L[j + 1 :, :j] @ L[j, :j]) / L[j, j]
+        phi[:, j] = (phi[:, j] - phi[:, :j] @ L[j, :j]) / L[j, j]
+    root = np.sqrt(np.ones(ROWS) if weight is None else weight)[:, None]
+    tall = np.vstack([root * phi, np.sqrt(np.longdouble(alpha)) * np.eye(m)])
+    if intercept:
+        tall = np.column_stack([tall, np.vstack([root, np.zeros((m, 1))])])
+    for _ in range(2):
+        for j in range(tall.shape[1]):
+            tall[:, j] /= np.sqrt((tall[:, j] ** 2).sum())
+            tall[:, j + 1 :] -= np.outer(tall[:, j], tall[:, j] @ tall[:, j + 1 :])
+    wanted = np.concatenate([root * y.reshape(ROWS, -1), np.zeros((m, y.size // ROWS))])
+    return ((tall @ (tall.T @ wanted))[:ROWS] / root).astype(float).reshape(y.shape)
+
+
+@pytest.mark.parametrize(
+    "sigma, alpha, intercept, weighted",
+    [(4.0, 1e-6, False, False), (4.0, 1e-3, True, True), (6.0, 1e-6, True, False), (6.0, 1e-4, False, True)],
+)
+def test_what_moments_spoil_is_right_to_what_is_told(sigma, alpha, intercept, weighted):
+    weight = rng.random(ROWS) + 0.1 if weighted else None
+    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0)
+    model.fit(X, y + 3, weight)  # warnings are errors here
+    wanted = in_80_bits(model.kernel_, model.landmarks_, y + 3, alpha, intercept=intercept, weight=weight)
+    error, told = distance(model.predict(X), wanted), model.certificates_["prediction_error"]
+    assert model.fit_report()["sums"] == "qr"
+    assert "QR factorisation" in model.fit_report()["sweep"]["swept_again"][-1]
+    assert error < 1e-5
+    assert told / 10 < error < 10 * told
+    mse = np.average((model.predict(X) - y - 3) ** 2, weights=weight)
+    assert_allclose(model.training_mse_, mse, rtol=1e-5)
+
+
+def test_classes_and_another_penalty_go_by_the_triangle_and_files_and_more_rows_by_moments(tmp_path):
+    labels = (y > y.mean()).astype(int)
+    model = KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0).fit(X, labels)
+    model.set_params(alpha=1e-4).refit()
+    wanted = in_80_bits(model.kernel_, model.landmarks_, np.eye(2)[labels], 1e-4)
+    values = model.kernel_(X, model.landmarks_) @ model.dual_coef_ + model.intercept_
+    assert distance(values, wanted) < 1e-6
+    save_model(model, tmp_path / "a.model")
+    read = load_model(tmp_path / "a.model")
+    assert_array_equal(read.predict(X), model.predict(X))
+    with pytest.warns(Inaccurate, match="the rounding of"):
+        read.refit()
+    with pytest.warns(Inaccurate):
+        model.partial_fit(X, labels)
+    assert model.fit_report()["sums"] == "float64"
+    with pytest.warns(Inaccurate):  # the f without each fold are solved for from moments
+        KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
+
+
+def test_too_many_columns_or_too_little_memory_leave_the_warning(monkeypatch):
+    model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0)
+    monkeypatch.setattr(triangle_sweeps, "MOST_COLUMNS", M)
+    with pytest.warns(Inaccurate):
+        model.fit(X, y)
+    assert model.fit_report()["sums"] == "float64"
+
+
+def test_the_executor_and_a_resumption_change_no_bit(tmp_path):
+    found = []
+    with dask.config.set({"bigkernel.chunk-bytes": 2048, "bigkernel.min-segments": 6, "bigkernel.block-rows": 64}):
+        for executor in ("serial", "threads", "serial"):
+            with executing(executor, run=tmp_path / "run", resume=bool(found)):
+                model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0).fit(X, y)
+                found.append(model.dual_coef_.tobytes())
+        plain = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0)
+        with executing("threads"):
+            found.append(plain.fit(X, y).dual_coef_.tobytes())
+    assert len(set(found)) == 1
+    assert model.sweep_["resumed_segments"] == model.sweep_["segments"] > 5
+    assert {child.name for child in (tmp_path / "run").iterdir()} >= {"moments", "triangle"}
+
+
+@pytest.mark.parametrize("count", [1, 5, ROWS])
+def test_the_triangle_is_that_of_all_labelled_rows(count):
+    rows, weight, target = X[:count], rng.random(count) + 0.1, y[:count].copy()
+    target[2::3] = np.nan
+    shift = X.mean(axis=0)
+    statistic = TriangleStatistic(IdentityMap(shift), Targets(1, shift=np.array([1.0])))
+    with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 5, "bigkernel.block-rows": 9}):
+        swept = sweep(as_rows(rows, target, weight=weight), statistic, client="serial")
+        assert plan_sweep(as_rows(rows, target, weight=weight), statistic).partial_bytes == 8 * (36 + 6)
+    R, known = swept.total["R"], ~np.isnan(target)
+    A = np.column_stack([np.ones(count), rows, target])[known] * np.sqrt(weight[known, None])
+    about = A - np.sqrt(weight[known, None]) * np.concatenate([[0], shift, [1]])
+    assert swept.total["rows"] == known.sum()
+    assert_array_equal(R, np.triu(R))
+    assert (np.diagonal(R) >= 0).all()
+    assert_allclose(R.T @ R, about.T @ about, atol=1e-12 * np.abs(about.T @ about).max())
+    for found, wanted in (
+        (moved(R, shift, np.array([1.0])), A),
+        (selected(R, np.array([0, 3]), 4), about[:, [0, 1, 4, 5]]),
+        (joined(R, R), np.vstack([about, about])),
+    ):
+        assert_allclose(found.T @ found, wanted.T @ wanted, atol=1e-12 * np.abs(wanted.T @ wanted).max())
+
+
+def test_a_singular_triangle_without_a_penalty_gives_the_solution_of_least_norm():
+    F = rng.normal(size=(9, 4)) @ rng.normal(size=(4, 6))
+    Y = rng.normal(size=(9, 2))
+    stacked = Stacked.of(F, Y, 0.0)
+    assert_allclose(stacked.solution(), np.linalg.lstsq(F, Y, rcond=1e-12)[0], atol=1e-12)
+    assert_allclose(stacked.inverse(np.eye(6)), np.linalg.pinv(F.T @ F, rcond=1e-12), rtol=1e-8, atol=1e-10)
