@@ -24,7 +24,7 @@ _METHODS = {
 }
 
 
-_NOT_TUNED = ("xnv", "artl")  # their solves are not ridge in coordinates that all penalties share
+_NOT_TUNED = ("artl",)  # its rounds of pseudo-labels are sweeps of each candidate
 PROJECTIONS = {
     "dica": "components that the domains share and that tell the classes; never sees the rows to predict",
     "udica": "the same without labels",

@@ -28,6 +28,7 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic
 from bigkernel.statistics.witness import Witness, windows_to_skip
+from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 _DRAW = 20  # every process moves sums alike
@@ -110,22 +111,37 @@ def told(
     glance, moments = own.basis.glance(), estimator.predicted_from(own)
     seen = None if glance is None else glance[0][:, : len(moments.s)]
 
-    def moved_by(*, sums: bool) -> float:
-        """The change of predictions."""
-        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(_DRAW), sums=sums)
+    def changed(total: Accumulator) -> Array:
         other = part(replace(problem, statistics=total))
         try:
             found = again._solved(other, None if other.basis is not problem.basis else whitening, tell=False).solution
         except DataError:  # it cannot be solved from these
-            return np.inf
+            return np.array([np.inf])
         fit, there = ((one.coef, one.intercept) for one in (solution, found))
-        return _SAFE * change(moments, fit, there, turned=estimator.turns, seen=seen)
+        return np.array([change(moments, fit, there, turned=estimator.turns, seen=seen)])
+
+    (errors,) = drawn(problem, whitening, evidence, changed)
+    return errors
+
+
+def drawn(
+    problem: Any, whitening: Whitening, evidence: Evidence, changed: Callable[[Accumulator], Array]
+) -> list[Errors]:
+    """The errors of solutions by what becomes of them: `changed` tells of moved sums the change of each, (k,)."""
+
+    def moved_by(*, sums: bool) -> Array:
+        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(_DRAW), sums=sums)
+        return np.asarray(_SAFE * changed(total))
 
     total = moved_by(sums=True)
-    if evidence.noise is None or total <= ENOUGH:
-        return Errors(total, 0.0, 0.0, advice=ADVICE)
-    blocks = moved_by(sums=False)
-    return Errors(float(np.sqrt(max(total**2 - blocks**2, 0.0))), 0.0, blocks, advice=ADVICE)
+    off = ~(total <= ENOUGH)
+    if evidence.noise is None or not off.any():
+        return [Errors(float(one), 0.0, 0.0, advice=ADVICE) for one in total]
+    blocks = np.where(off, moved_by(sums=False), 0.0)
+    apart = [max(float(one) ** 2 - float(of_blocks) ** 2, 0.0) for one, of_blocks in zip(total, blocks, strict=True)]
+    return [
+        Errors(rest**0.5, 0.0, float(of_blocks), advice=ADVICE) for rest, of_blocks in zip(apart, blocks, strict=True)
+    ]
 
 
 def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:

@@ -89,16 +89,15 @@ class RowsEstimator(PredictingEstimator):
         """True where a witness sees the sums."""
         return False
 
-    @property
-    def tells_candidates(self) -> bool:
-        """True where a search can tell the error of each candidate, from a witness of the sums of all."""
-        return False
-
     def coordinates(
         self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
     ) -> Coordinates:
         """Return where the method is ridge, from the moments of all rows; `whitening`: of the basis, where known."""
         raise TypeError(f"{type(self).__name__} has no coordinates")
+
+    def predicting(self, features: Any) -> Any:
+        """Return the part of a feature map that solutions have coefficients of."""
+        return features
 
     def sweep(self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""

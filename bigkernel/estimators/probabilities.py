@@ -230,10 +230,6 @@ class Probabilities(LogitProbabilities, LandmarkEstimator):
         """True where held-out rows stay among the rows without a label."""
         return self.unlabelled == "keep"
 
-    def _held_out_features(self, fit: MomentFit) -> Any:
-        """The map that a solution has coefficients of."""
-        return fit.basis.features()
-
     def _reduced_without(self, reduced: Any, part: Problem) -> Any:
         """What `_reduce` makes of the sums without a fold, from what it made of all."""
         return reduced
@@ -252,7 +248,7 @@ class Probabilities(LogitProbabilities, LandmarkEstimator):
         count = len(fit.folds["n"])
         classes = self._classes(targets)
         statistic = HeldOutValues(
-            features=self._held_out_features(fit),
+            features=self.predicting(fit.basis.features()),
             targets=classes,
             folds=HeldOutFolds(count - 1),
             coef=np.stack([one.coef for one in solutions]),

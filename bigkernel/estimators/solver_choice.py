@@ -51,11 +51,6 @@ class ChoosesSolver(LandmarkEstimator):
     def factors_rows(self) -> bool:
         return True
 
-    @property
-    def tells_candidates(self) -> bool:
-        """See `RowsEstimator`."""
-        return self.has_witness
-
     def _check_settings(self) -> None:
         super()._check_settings()
         refusal = self._not_iterative()

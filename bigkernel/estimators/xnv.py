@@ -30,10 +30,10 @@ from bigkernel.estimators.reports import FitReport
 from bigkernel.estimators.state_schema import OF_NUMBERS, Coefficients, Floats, Intercept, Pair, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.penalty_grid import Penalty
+from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.solvers.xnv import Canonical, canonical_ridge, canonical_views
+from bigkernel.solvers.xnv import Canonical, CanonicalCoordinates, canonical_ridge, canonical_views, first_view
 from bigkernel.statistics.moments import Moments, unshifted
 
 Array = NDArray[Any]
@@ -105,7 +105,7 @@ class _XNV(LandmarkEstimator):
     def basis(self, rows: Rows, *, look: bool = True, like: LandmarkBasis | None = None) -> Basis:
         """Choose the landmarks of both views, in random order, the first view's first."""
         basis = super().basis(rows, look=look, like=like)
-        if not isinstance(self.landmarks, str):
+        if like is not None or not isinstance(self.landmarks, str):
             return basis
         assert isinstance(basis, LandmarkBasis)
         # they stand in the order of their rows, which may be one of classes: a view is not to be half of those
@@ -129,12 +129,12 @@ class _XNV(LandmarkEstimator):
         return 2 * view
 
     def _features(self) -> LandmarkMap:
-        """The first view: predictions need no other."""
-        return self._first_view(self._require("fit").basis)
-
-    def _first_view(self, basis: Any) -> LandmarkMap:
-        first: LandmarkMap = replace(basis, landmarks=basis.landmarks[: basis.width // 2]).features()
+        first: LandmarkMap = self.predicting(self._require("fit").basis.features())
         return first
+
+    def predicting(self, features: Any) -> Any:
+        """The first view: predictions need no other."""
+        return replace(features, landmarks=features.landmarks[: features.width // 2])
 
     def _reduce(self, problem: Problem, whitening: Whitening) -> Canonical:
         return canonical_views(problem.moments, problem.basis.width // 2)
@@ -145,17 +145,14 @@ class _XNV(LandmarkEstimator):
 
     def predicted_from(self, problem: Problem) -> Moments:
         """The first view's."""
-        both, m = problem.moments, problem.basis.width // 2
-        shift = None if both.shift is None else both.shift[:m]
-        return replace(both, G=both.G[:m, :m], C=both.C[:m], s=both.s[:m], shift=shift)
+        return first_view(problem.moments, problem.basis.width // 2)
 
     def _solve(self, problem: Problem, views: Canonical, certificates: Certificates) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
         # targets were summed about a point near their mean where the fit had an intercept
-        labelled = Moments.of(total if flag else unshifted(total, shift), 1)
-        first_view = replace(labelled, G=labelled.G[:m, :m], C=labelled.C[:m], s=labelled.s[:m])
+        labelled = first_view(Moments.of(total if flag else unshifted(total, shift), 1), m)
         alpha = float(self.alpha)
-        coef, intercept = canonical_ridge(first_view, views, alpha, fit_intercept=flag, certificates=certificates)
+        coef, intercept = canonical_ridge(labelled, views, alpha, fit_intercept=flag, certificates=certificates)
         if problem.centre is not None:  # what the sums are about
             intercept = intercept - problem.centre[:m] @ coef
         return ViewSolution(
@@ -168,11 +165,12 @@ class _XNV(LandmarkEstimator):
         )
 
     def penalty(self) -> Penalty:
-        """Refuse: it differs from direction to direction."""
-        raise ConfigError(
-            f"{type(self).__name__}: its penalty differs from direction to direction, which the search of a sweep does "
-            "not know; use scikit-learn's GridSearchCV, or refit() after set_params(alpha=…)"
-        )
+        """Return what may differ between candidates that share all moments."""
+        return Penalty(self.alpha, self._intercept, by_direction=True)
+
+    def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
+        """Return the canonical coordinates of the views."""
+        return CanonicalCoordinates.of(everything, basis.width // 2)
 
     def with_landmarks(self, count: int) -> Self:
         """A model on `count` landmarks a view, from the statistics that are kept: no sweep.
@@ -317,6 +315,3 @@ class XNVClassifier(CalibratedClassifier, _XNV, Probabilities):
         )
         self.class_weight = class_weight
         self.probability = probability
-
-    def _held_out_features(self, fit: Any) -> LandmarkMap:
-        return self._first_view(fit.basis)

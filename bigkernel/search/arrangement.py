@@ -91,6 +91,11 @@ class Sweep:
         kernels = tuple(one[0].basis.kernel for one in self.members)
         return LandmarkFamily(kernels, basis.landmarks, np.dtype(basis.dtype))
 
+    @property
+    def predicting(self) -> Any:
+        """The part of the feature map that solutions have coefficients of."""
+        return self.lead.last.predicting(self.features)
+
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
     ) -> MomentStatistic:
@@ -116,11 +121,11 @@ class Sweep:
         scoring: Scoring,
     ) -> GridScores:
         """The scores of all candidates by fold; without coefficients it serves a plan."""
-        wide = max(len(one) for one in self.members) * targets.width
-        shape = (len(self.members), partition.folds.count, self.features.width, wide)
+        wide, features = max(len(one) for one in self.members) * targets.width, self.predicting
+        shape = (len(self.members), partition.folds.count, features.width, wide)
         if weights is None or intercepts is None:
             weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
-        return GridScores(self.features, weights, intercepts, partition.folds, targets, scoring.loss, scoring.trained)
+        return GridScores(features, weights, intercepts, partition.folds, targets, scoring.loss, scoring.trained)
 
     def by_arithmetic(self) -> list[Sweep]:
         """A sweep for each arithmetic that its kernels are in; itself where there is one."""

@@ -163,6 +163,11 @@ def _require_possible(members: list[Candidate], X: Any, scoring: Scoring) -> Non
     exact = members[0].last.exact
     if exact and is_lazy(X):
         raise ConfigError("estimator: without n_landmarks it is exact and needs its rows in memory")
+    if scoring.gcv and any(member.penalty.by_direction for member in members):
+        raise ConfigError(
+            f"scoring: neg_gcv is of one penalty for all directions, and {type(members[0].last).__name__} has one for "
+            "each; take another score"
+        )
     if exact and scoring.gcv:
         raise ConfigError(
             "scoring: neg_gcv is read from statistics, which the exact form does not keep; set n_landmarks"

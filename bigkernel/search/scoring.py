@@ -78,12 +78,14 @@ class Solved:
     tested : what their test says
     errors : of their predictions, or None where they are not known
     weights, intercepts : coefficients (p, k·c), and (k·c,)
+    hidden : whether rounding hides directions that float64 might show
     """
 
     tested: list[Any]
     errors: list[Errors | None]
     weights: Array
     intercepts: Array
+    hidden: bool = False
 
     @classmethod
     def of(cls, count: int, width: int, c: int) -> Solved:

@@ -7,10 +7,9 @@ that are moved too far are swept again in better arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing
-from bigkernel.estimators.arithmetic import better, evidence_of, seeing_sweep, whitening_for
+from bigkernel.estimators.arithmetic import better, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.kernels.families import LandmarkFamily
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -29,23 +28,13 @@ from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, within_memory
 from bigkernel.search.fold_descents import descended
+from bigkernel.search.fold_solves import solve_folds
 from bigkernel.search.scoring import FAILURES, Failures, Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.value_sweeps import Training, coefficients, value_scores
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE, Variances, variances
-from bigkernel.solvers.penalty_grid import (
-    Coordinates,
-    Penalty,
-    candidates,
-    gcv_scores,
-    linear_candidates,
-    squared_errors,
-    summed,
-    total_spread,
-)
+from bigkernel.solvers.accuracy import PROMISE
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening, identity, reduced
-from bigkernel.statistics.moments import Moments, MomentStatistic
+from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
@@ -150,7 +139,8 @@ class Work(Training):
             pool = ThreadPoolExecutor(processors())
             with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
                 whitening = whitenings[place] if whitenings else None
-                solved[id(members)] = self._solve(members, problem, partition, statistic, whitening, scoring, pool)
+                self._require_folds(problem, partition, statistic)
+                solved[id(members)] = solve_folds(members, problem, statistic, whitening, scoring, pool)
         emit(Step("solve", len(one.members), len(one.members)))
         return solved
 
@@ -173,13 +163,14 @@ class Work(Training):
     ) -> list[Sweep]:
         """Sweeps in better arithmetic, for kernels with a candidate whose predictions would be off; they fit."""
         coarse: dict[Any, list[list[Candidate]]] = {}
-        if isinstance(one, Descents) or not one.lead.last.tells_candidates:
+        if isinstance(one, Descents) or not one.lead.last.has_witness:
             return []
         for members in one.members:
             errors = [error for fold in solved[id(members)] for error in fold.errors if error is not None]
             worst = max(errors, key=lambda error: error.total, default=None)
             choose = all(candidate.last.dtype == "auto" for candidate in members)
-            wider = None if worst is None else better(members[0].basis, worst, choose=choose)
+            hidden = any(fold.hidden for fold in solved[id(members)])
+            wider = None if worst is None else better(members[0].basis, worst, choose=choose, hidden=hidden)
             if wider is None:
                 continue
             finer = Sweep([[replace(candidate, basis=wider) for candidate in members]])
@@ -190,7 +181,7 @@ class Work(Training):
         sweeps = []
         for (dtype, sums), lists in coarse.items():
             what = f"blocks in {dtype}" if sums is None else f"sums in {sums}"
-            off = f"some predictions would be off by more than {PROMISE:g}"
+            off = f"some predictions would be off by more than {PROMISE:g}, or rounding hides directions"
             emit(Note(f"{len(lists)} of {len(one.members)} kernels are swept again with {what}: {off}"))
             sweeps += within_memory(Sweep(lists), self.rows, self.targets, [partition], scoring)
         return sweeps
@@ -206,48 +197,14 @@ class Work(Training):
         judge = one.judge(self.targets, partition, weights, intercepts, scoring=scoring)
         return sweep(partition.attach(self.judging), judge, what="scores").total
 
-    def _solve(
-        self,
-        members: list[Candidate],
-        swept: Problem,
-        partition: Partition,
-        statistic: MomentStatistic,
-        whitening: Whitening | None,
-        scoring: Scoring,
-        pool: ThreadPoolExecutor,
-    ) -> list[Solved]:
-        """By fold; one BLAS thread each, so that the bits do not depend on how many there are."""
-        c, groups, expand = self.targets.width, range(statistic.groups), scoring.coefficients
-        by_intercept = {
-            flag: [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
-            for flag, problem in ((True, swept), (False, swept.of_targets()))
-        }
-        labelled = by_intercept[True][statistic.unlabelled == "keep" :]
-        for number in range(partition.folds.count):
-            self._require_fold(labelled, number, partition.splits[number])
-        tells = members[0].last.tells_candidates and whitening is not None
-        evidence = evidence_of(swept, whitening) if tells else None  # type: ignore[arg-type]
-        width = statistic.features.width if expand else 0
-        solved = [Solved.of(len(members), width, c) for _ in range(partition.folds.count)]
-        for places in _alike(members):
-            lead, penalties = members[places[0]], [members[place].penalty for place in places]
-            parts, most = by_intercept[penalties[0].fit_intercept], max(p.n_components or 0 for p in penalties)
-            coordinates = lead.last.coordinates(lead.basis, summed(parts), most, whitening)
-            small = list(pool.map(coordinates.reduce, parts[statistic.unlabelled == "keep" :]))
-            known = None if evidence is None else variances(evidence, summed(parts), summed(small), whitening)
-            columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
-            fit = partial(_fit_fold, small, penalties, coordinates, known, scoring)
-            for out, of_fold in zip(solved, pool.map(fit, range(len(solved))), strict=True):
-                for place, tested, error in zip(places, of_fold.tested, of_fold.errors, strict=True):
-                    out.tested[place], out.errors[place] = tested, error
-                if expand:
-                    out.weights[:, columns], out.intercepts[columns] = of_fold.weights, of_fold.intercepts
-        return solved
-
-    def _require_fold(self, labelled: list[Moments], fold: int, split: int) -> None:
-        train = summed([part for number, part in enumerate(labelled) if number != fold])
-        classes = None if self.targets.classes is None else train.t
-        require_fold(split, float(labelled[fold].n), float(train.n), classes)
+    def _require_folds(self, problem: Problem, partition: Partition, statistic: MomentStatistic) -> None:
+        """Raise `DataError` unless every fold has what it is trained and tested on."""
+        total, first = problem.statistics, int(statistic.unlabelled == "keep")
+        n, t = total["n"][first:], total["t"][first:]
+        for fold, split in enumerate(partition.splits):
+            others = np.arange(len(n)) != fold
+            classes = None if self.targets.classes is None else t[others].sum(axis=0)
+            require_fold(split, float(n[fold]), float(n[others].sum()), classes)
 
     def _keep(
         self, members: list[Candidate], problem: Problem, partition: Partition, statistic: MomentStatistic
@@ -285,51 +242,12 @@ class Work(Training):
             candidate.last.adopt(self.rows, targets, inputs, candidate.basis, problem)
 
 
-def _fit_fold(
-    parts: list[Moments],
-    penalties: Sequence[Penalty],
-    coordinates: Coordinates,
-    known: Variances | None,
-    scoring: Scoring,
-    fold: int,
-) -> Solved:
-    """Candidates trained on all parts but one and tested on that one."""
-    train, one = summed([part for number, part in enumerate(parts) if number != fold]), parts[fold]
-    if coordinates.origin is None:
-        weights, intercepts, errors = candidates(train, penalties, coordinates.condition, known)
-    else:
-        weights, intercepts, errors = linear_candidates(train, coordinates.origin, penalties)
-    trained: Sequence[Any] = [None] * len(penalties)
-    if scoring.trained:
-        trained = _tested(train, squared_errors(train, weights, intercepts))
-    if coordinates.origin is not None and not penalties[0].fit_intercept:
-        train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
-    scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
-    if scoring.trained and scoring.gcv:  # it is a score of training rows
-        trained = [replace(of_training, gcv=score) for of_training, score in zip(trained, scores, strict=True)]
-    told = [float("nan") if error is None else error.total for error in errors]
-    tested = [
-        replace(of_test, gcv=score, error=error, allowed=ENOUGH, trained=of_training)
-        for of_test, score, error, of_training in zip(
-            _tested(one, squared_errors(one, weights, intercepts)), scores, told, trained, strict=True
-        )
-    ]
-    flat = weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
-    return Solved(tested, errors, coordinates.expand(flat) if scoring.coefficients else flat[:0], intercepts.ravel())
-
-
 def _about(statistic: MomentStatistic, place: int) -> Array | None:
     """What the moments of a kernel are about, (p,); None: those of rows themselves, which stay about their point."""
     features: Any = statistic.features
     if isinstance(features, IdentityMap):
         return None
     return features.about(place) if isinstance(features, LandmarkFamily) else features.shift
-
-
-def _tested(moments: Moments, squares: Array) -> list[Tested]:
-    """Candidates on the rows of these moments, of which they leave `squares` (k, c)."""
-    spread = total_spread(moments)
-    return [Tested(float(moments.n), float(moments.rows), one, spread, moments.q) for one in squares]
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:
@@ -344,12 +262,3 @@ def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, in
     if tested.trained is not None and "trained_confusion" in counted:
         tested = replace(tested, trained=replace(tested.trained, **told("trained_")))
     return replace(tested, **told(""))
-
-
-def _alike(members: list[Candidate]) -> list[list[int]]:
-    """Positions of candidates that are ridge in the same coordinates, with or without an intercept."""
-    groups: dict[Any, list[int]] = {}
-    for place, candidate in enumerate(members):
-        key = (getattr(candidate.last, "eigenfunctions", None), candidate.penalty.fit_intercept)
-        groups.setdefault(key, []).append(place)
-    return list(groups.values())

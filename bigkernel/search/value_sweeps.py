@@ -119,7 +119,7 @@ def _halved(members: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]
 
 def _nothing(one: Sweep, partition: Partition, work: Training) -> tuple[Array, Array]:
     wide = max(len(members) for members in one.members) * work.targets.width
-    shape = (len(one.members), partition.folds.count, one.features.width, wide)
+    shape = (len(one.members), partition.folds.count, one.predicting.width, wide)
     return np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
 
 
@@ -127,4 +127,4 @@ def _statistic(
     one: Sweep, partition: Partition, work: Training, scoring: Scoring, weights: Array, intercepts: Array
 ) -> FoldValues:
     count, everywhere = len(work.rows), scoring.trained
-    return FoldValues(one.features, weights, intercepts, partition.folds, work.targets, count, everywhere)
+    return FoldValues(one.predicting, weights, intercepts, partition.folds, work.targets, count, everywhere)

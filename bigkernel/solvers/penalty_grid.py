@@ -23,6 +23,7 @@ from bigkernel.solvers.accuracy import Errors, Variances, prediction_errors
 from bigkernel.solvers.linear import linear_ridge
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import (
+    Reduced,
     Whitening,
     centre,
     factorize,
@@ -36,6 +37,7 @@ from bigkernel.solvers.target_penalties import Columns, by_penalty
 from bigkernel.statistics.moments import SUMS, Moments
 
 Array = NDArray[Any]
+Fits = tuple[Array, Array, list[Errors | None]]  # weights (k, r, c), intercepts (k, c), and errors where they are known
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,21 @@ class Coordinates:
         w = w if self.basis is None else self.basis @ w
         return w if self.whitening is None else self.whitening.expand(w)
 
+    def intercepts(self, w: Array, b: Array) -> Array:
+        """Intercepts over the columns of the map, (c,), of weights w (r, c) and intercepts b (c,) in these."""
+        return b
+
+    @property
+    def hidden(self) -> bool:
+        """True where rounding hides directions that float64 might show."""
+        return False
+
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+        """Every candidate on moments in these coordinates; see `candidates`."""
+        if self.origin is None:
+            return candidates(train, penalties, self.condition, known)
+        return linear_candidates(train, self.origin, penalties)
+
 
 def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
     """Leading eigenfunctions, of all rows where there is a whitening, else of the core's landmarks; see `solve`."""
@@ -85,7 +102,8 @@ class Penalty:
     """α, the intercept, and s (None: all): the candidates that share all moments differ in no more.
 
     α is a number, one for each target, or "gcv", which chooses one for each where it is `per_target`. `weighting` tells
-    how their classes are weighed, in which they may not differ.
+    how their classes are weighed, in which they may not differ. `by_direction`: directions have penalties of their own
+    beside α, so that there is no GCV.
     """
 
     alpha: Any
@@ -93,11 +111,30 @@ class Penalty:
     n_components: int | None = None
     weighting: str = ""
     per_target: bool = False
+    by_direction: bool = False
+
+
+def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
+    """The same with a number, or one for each target, in the place of "gcv", on moments in their coordinates."""
+    found = []
+    for penalty in penalties:
+        alpha, flag = penalty.alpha, penalty.fit_intercept
+        if isinstance(alpha, str):
+            part = _leading(centre(train, fit_intercept=flag), penalty.n_components)
+            alpha = gcv.chosen(part, float(train.rows), fit_intercept=flag, per_target=penalty.per_target)
+        found.append(replace(penalty, alpha=alpha))
+    return found
+
+
+def _leading(small: Reduced, count: int | None) -> Reduced:
+    """Of the first coordinates, as many as there are or `count`."""
+    s = len(small.G) if count is None else min(len(small.G), count)
+    return replace(small, G=small.G[:s, :s], C=small.C[:s])
 
 
 def candidates(
     train: Moments, penalties: Sequence[Penalty], condition: float = 1.0, known: Variances | None = None
-) -> tuple[Array, Array, list[Errors | None]]:
+) -> Fits:
     """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
 
     And, where something is known of the errors behind the moments, those of their predictions.
@@ -111,20 +148,16 @@ def candidates(
     errors: list[Errors | None] = [None] * len(penalties)
     spectra: dict[tuple[bool, int], Callable[[], Any]] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
-    for place, penalty in enumerate(penalties):
+    for place, penalty in enumerate(settled(train, penalties)):
         moments = centred[penalty.fit_intercept]
-        s = r if penalty.n_components is None else min(r, penalty.n_components)
-        part = replace(moments, G=moments.G[:s, :s], C=moments.C[:s])
-        alpha = penalty.alpha
-        if isinstance(alpha, str):
-            flag, each = penalty.fit_intercept, penalty.per_target
-            alpha = gcv.chosen(part, float(train.rows), fit_intercept=flag, per_target=each)
+        part = _leading(moments, penalty.n_components)
+        s = len(part.G)
         if (penalty.fit_intercept, s) not in spectra:
             # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
             spectra[penalty.fit_intercept, s] = cache(partial(linalg.eigh, part.G))
         noted, spectrum = Certificates(), spectra[penalty.fit_intercept, s]
         solve = partial(_solve, part, float(train.rows), condition, spectrum, known)
-        (w,) = by_penalty(alpha, c, noted, solve)
+        (w,) = by_penalty(penalty.alpha, c, noted, solve)
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts, errors
@@ -149,9 +182,7 @@ def _solve(
     return (w,)
 
 
-def linear_candidates(
-    train: Moments, origin: Array, penalties: Sequence[Penalty]
-) -> tuple[Array, Array, list[Errors | None]]:
+def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty]) -> Fits:
     """As `candidates`, of the rows themselves: weights, and intercepts about `origin`."""
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))

@@ -103,8 +103,6 @@ def change(
 ) -> float:
     """How far the predictions of another solution are from those of a fit, on its rows, relative to their norm.
 
-    In directions where the moments are rounding, they say too much; there counts what is seen at a few points.
-
     Parameters
     ----------
     moments : of all rows, about any point
@@ -112,23 +110,58 @@ def change(
     turned : compare up to a rotation of the columns, of components that are used together
     seen : φ at points like those rows, (k, p)
     """
-    a = np.zeros(len(moments.s)) if moments.shift is None else moments.shift
-    G = np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
-    wide = max(fit[0].shape[1], other[0].shape[1])
-    W, V = (np.vstack([coef, b + a @ coef]) for coef, b in (fit, other))
+    G, wide = _with_ones(moments), max(fit[0].shape[1], other[0].shape[1])
+    W, V = (_lifted(moments, *one) for one in (fit, other))
     W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
     if turned:
         left, _, right = linalg.svd(W.T @ G @ V, full_matrices=False)
         V = V @ (left @ right).T
-    if not W.any():
-        return 0.0
-    size = whole = float((W * (G @ W)).sum())
-    if np.any(fit[1]):  # what an intercept stands for is no merit
-        size -= float(((G[-1] @ W) ** 2).sum()) / max(float(moments.n), 1e-300)
-    far = float(abs(((W - V) * (G @ (W - V))).sum()))
-    if size <= _CONSTANT * whole and far <= _CONSTANT * whole:  # what varies is nothing but rounding
-        return 0.0
+    return float(_changes(moments, G, W, V, np.array([np.any(fit[1])]), seen)[0])
+
+
+def changes(
+    moments: Moments,
+    fits: tuple[Array, Array],
+    others: tuple[Array, Array],
+    count: int,
+    *,
+    seen: Array | None = None,
+) -> Array:
+    """As `change`, of `count` fits side by side: (p, count·c) and (count·c,)."""
+    W, V = (_lifted(moments, *one) for one in (fits, others))
+    return _changes(moments, _with_ones(moments), W, V, np.any(fits[1].reshape(count, -1), axis=1), seen)
+
+
+def _with_ones(moments: Moments) -> Array:
+    """Σ [φ, 1][φ, 1]ᵀ."""
+    return np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
+
+
+def _lifted(moments: Moments, coef: Array, intercept: Array) -> Array:
+    """Coefficients of [φ − a, 1], about the shift a of the moments, (p + 1, c)."""
+    return np.vstack([coef, intercept if moments.shift is None else intercept + moments.shift @ coef])
+
+
+def _changes(moments: Moments, G: Array, W: Array, V: Array, with_intercept: Array, seen: Array | None) -> Array:
+    """Of k fits W and others V, (p + 1, k·c); in directions where the moments are rounding, they say too much.
+
+    There counts what is seen at a few points.
+    """
+    k, n, U = len(with_intercept), max(float(moments.n), 1e-300), W - V
+
+    def summed(columns: Array) -> Array:
+        return np.asarray(columns.reshape(k, -1).sum(axis=1))
+
+    bent = G @ W
+    whole = summed((W * bent).sum(axis=0))
+    # what an intercept stands for is no merit
+    size = np.where(with_intercept, whole - summed(bent[-1] ** 2) / n, whole)
+    far = np.abs(summed((U * (G @ U)).sum(axis=0)))
+    nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # what varies is nothing but rounding
+    nothing |= ~W.reshape(len(W), k, -1).any(axis=(0, 2))
     if seen is not None:
-        values = np.column_stack([seen - a, np.ones(len(seen))]) @ (W - V)
-        far = min(far, _CAUTION * float(moments.n) * float((values**2).sum(axis=1).mean()))
-    return float(np.sqrt(far / size)) if size > 0 else np.inf
+        a = 0 if moments.shift is None else moments.shift
+        values = np.column_stack([seen - a, np.ones(len(seen))]) @ U
+        far = np.minimum(far, _CAUTION * float(moments.n) * summed((values**2).mean(axis=0)))
+    found = np.sqrt(np.divide(far, size, out=np.full(k, np.inf), where=size > 0))
+    return np.where(nothing, 0.0, found)

@@ -12,13 +12,16 @@ the same in all directions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.solvers.accuracy import Variances
+from bigkernel.solvers.penalty_grid import Coordinates, Fits, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import centre, ridge
 from bigkernel.statistics.moments import Moments
@@ -109,9 +112,63 @@ def canonical_ridge(
     alpha : ≥ 0
     fit_intercept : b, without penalty; False: b = 0
     """
-    small = centre(views.reduce(labelled), fit_intercept=fit_intercept)
+    z = views.reduce(labelled)
+    beta, b = _ridge(z, views, alpha, fit_intercept=fit_intercept, certificates=certificates)
+    return views.basis @ beta, b - views.offset @ beta
+
+
+def _ridge(
+    z: Moments, views: Canonical, alpha: float, *, fit_intercept: bool, certificates: Certificates | None = None
+) -> tuple[Array, Array]:
+    """β (r, c) and b (c,), from the moments of z over the labelled rows."""
+    small = centre(z, fit_intercept=fit_intercept)
     # (ZᵀZ + n_l diag((1 − ρ)/ρ) + n_l α I) β = ZᵀY
     G = small.G + np.diag(small.n * views.penalty)
-    beta = ridge(G, small.C, small.n * alpha, n_rows=labelled.rows, certificates=certificates)
-    b = small.target_mean - small.mean @ beta
-    return views.basis @ beta, b - views.offset @ beta
+    beta = ridge(G, small.C, small.n * alpha, n_rows=z.rows, certificates=certificates)
+    return beta, small.target_mean - small.mean @ beta
+
+
+def first_view(both: Moments, width: int) -> Moments:
+    """The moments of the first `width` columns."""
+    shift = None if both.shift is None else both.shift[:width]
+    return replace(both, G=both.G[:width, :width], C=both.C[:width], s=both.s[:width], shift=shift)
+
+
+@dataclass(frozen=True)
+class CanonicalCoordinates(Coordinates):
+    """z of two views, in which candidates of a grid differ in α and the intercept; `about` (p₁,): see `Moments.shift`.
+
+    Moments are of both views; coefficients are of the first.
+    """
+
+    views: Canonical = field(kw_only=True)
+    about: Array | None = None
+
+    @classmethod
+    def of(cls, everything: Moments, width: int) -> CanonicalCoordinates:
+        """Of the moments of [φ¹, φ²] over all rows; `width`: columns of the first view."""
+        views, about = canonical_views(everything, width), first_view(everything, width).shift
+        return cls(views=views, about=about)
+
+    def reduce(self, moments: Moments) -> Moments:
+        """See `Coordinates`."""
+        return self.views.reduce(replace(first_view(moments, len(self.views.basis)), shift=None))
+
+    def expand(self, w: Array) -> Array:
+        """See `Coordinates`."""
+        return np.asarray(self.views.basis @ w)
+
+    def intercepts(self, w: Array, b: Array) -> Array:
+        """See `Coordinates`."""
+        moved = self.views.offset if self.about is None else self.views.offset + self.views.basis.T @ self.about
+        return np.asarray(b - moved @ w)
+
+    @property
+    def hidden(self) -> bool:
+        """See `Coordinates`."""
+        return min(self.views.ranks) < len(self.views.basis)
+
+    def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
+        """See `Coordinates`."""
+        found = [_ridge(train, self.views, float(p.alpha), fit_intercept=p.fit_intercept) for p in penalties]
+        return np.stack([w for w, _ in found]), np.stack([b for _, b in found]), [None] * len(found)

@@ -15,7 +15,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import XNV, Gaussian, KernelRidge, Polynomial, XNVClassifier, executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, RankDeficient
-from bigkernel.search.sweep_search import SweepSearchCV
 
 rng = np.random.default_rng(20130624)
 N, D, M, SIGMA, ALPHA = 140, 3, 9, 1.6, 1e-2
@@ -264,8 +263,3 @@ def test_bad_rows_can_be_skipped():
     model = XNV(**GIVEN).fit(rows)
     assert model.skipped_rows_ == 3
     assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
-
-
-def test_the_search_of_a_sweep_says_that_it_does_not_know_the_method():
-    with pytest.raises(ConfigError, match="use scikit-learn's GridSearchCV"):
-        SweepSearchCV(XNV(**GIVEN), {"alpha": [0.1, 1.0]}, cv=2).fit(X, Y[:, 0])
