@@ -56,7 +56,9 @@ class _Folds:
         raw = [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
         most, everything = max(one.penalty.n_components or 0 for one in some), summed(raw)
         coordinates = some[0].last.coordinates(some[0].basis, everything, most, whitening)
-        return cls(coordinates, list(pool.map(coordinates.reduce, raw[first:])), everything)
+        # mostly every row is in a fold, and what is in none need not be rotated
+        folded = raw[first:] if raw[-1].rows else raw[first:-1]
+        return cls(coordinates, list(pool.map(coordinates.reduce, folded)), everything)
 
     def train(self, fold: int) -> Moments:
         """All labelled rows but those of a fold."""

@@ -8,19 +8,19 @@ k candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
 from bigkernel.solvers.accuracy import Errors, Variances, prediction_errors
 from bigkernel.solvers.linear import linear_ridge
+from bigkernel.solvers.penalty_path import SHARED, PenaltyPath
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import (
     Reduced,
@@ -84,7 +84,7 @@ class Coordinates:
     def fit(self, train: Moments, penalties: Sequence[Penalty], known: Variances | None = None) -> Fits:
         """Every candidate on moments in these coordinates; see `candidates`."""
         if self.origin is None:
-            return candidates(train, penalties, self.condition, known)
+            return candidates(train, penalties, self.condition, known, shared=len(penalties) >= SHARED)
         return linear_candidates(train, self.origin, penalties)
 
 
@@ -133,11 +133,18 @@ def _leading(small: Reduced, count: int | None) -> Reduced:
 
 
 def candidates(
-    train: Moments, penalties: Sequence[Penalty], condition: float = 1.0, known: Variances | None = None
+    train: Moments,
+    penalties: Sequence[Penalty],
+    condition: float = 1.0,
+    known: Variances | None = None,
+    *,
+    shared: bool = False,
 ) -> Fits:
     """Weights (k, r, c) and intercepts (k, c) of every candidate on moments in their coordinates; see `solvers.ridge`.
 
-    And, where something is known of the errors behind the moments, those of their predictions.
+    And, where something is known of the errors behind the moments, those of their predictions. `shared`: by one
+    decomposition of moments for all penalties that it serves, which pays from `penalty_path.SHARED` on; the bits of a
+    candidate depend on it, and not on its neighbours.
     """
     if len({penalty.weighting for penalty in penalties}) > 1:
         raise ConfigError(
@@ -146,17 +153,16 @@ def candidates(
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(penalties), r, c)), np.zeros((len(penalties), c))
     errors: list[Errors | None] = [None] * len(penalties)
-    spectra: dict[tuple[bool, int], Callable[[], Any]] = {}
+    paths: dict[tuple[bool, int], PenaltyPath] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in penalties}}
     for place, penalty in enumerate(settled(train, penalties)):
         moments = centred[penalty.fit_intercept]
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
-        if (penalty.fit_intercept, s) not in spectra:
-            # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-            spectra[penalty.fit_intercept, s] = cache(partial(linalg.eigh, part.G))
-        noted, spectrum = Certificates(), spectra[penalty.fit_intercept, s]
-        solve = partial(_solve, part, float(train.rows), condition, spectrum, known)
+        # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
+        path = paths.setdefault((penalty.fit_intercept, s), PenaltyPath(part, float(train.rows), known))
+        noted = Certificates()
+        solve = partial(_solve, part, float(train.rows), condition, path, known, shared=shared)
         (w,) = by_penalty(penalty.alpha, c, noted, solve)
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
@@ -167,15 +173,25 @@ def _solve(
     whole: Any,
     rows: float,
     condition: float,
-    spectrum: Callable[[], Any],
+    path: PenaltyPath,
     known: Variances | None,
     alpha: float,
     columns: Columns,
     noted: Certificates | None,
+    *,
+    shared: bool,
 ) -> tuple[Array]:
-    """Weights of some targets, with the errors of their predictions where something is known of them."""
+    """Weights of some targets, with the errors of their predictions where something is known of them.
+
+    `shared`: so many penalties have these moments that a decomposition costs less than a factor for each.
+    """
+    if shared and path.takes(alpha):
+        w, errors = path.solve(alpha, columns)
+        if noted is not None:
+            noted.errors = errors
+        return (w,)
     part = replace(whole, C=whole.C[:, columns], q=whole.q[columns], target_mean=whole.target_mean[columns])
-    factor = factorize(part.G, alpha, n_rows=rows, condition=condition, spectrum=spectrum)
+    factor = factorize(part.G, alpha, n_rows=rows, condition=condition, spectrum=lambda: path.spectrum)
     w = factor.solve(part.C)
     if known is not None and noted is not None:
         noted.errors = prediction_errors(known, part, (w, squared_error(part, w)), factor)

@@ -1,5 +1,7 @@
 """Candidates from moments against ridge on the rows themselves: coordinates, weights, errors, whatever the penalty."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel.solvers.accuracy import Variances
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     Penalty,
@@ -164,3 +167,28 @@ def test_candidates_of_eigenfunctions_are_sssl(form, s):
         CORE, B[labelled].T, Y[labelled], s, 0.3
     )  # fmt: skip
     assert_allclose(B @ coordinates.expand(weights[0]), B @ oracle, atol=1e-8)
+
+
+@pytest.mark.parametrize("noisy", [False, True], ids=["sums", "blocks"])
+def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_penalty(noisy):
+    draw = np.random.default_rng(5)
+    wide = draw.normal(size=(200, 40)) * np.geomspace(1, 1e-4, 40)
+    targets = wide @ draw.normal(size=(40, 3)) + 0.1 * draw.normal(size=(200, 3))
+    known = Variances(*(1e-9 * draw.uniform(size=(3, 40)) * np.geomspace(1, 1e-5, 40)), rows=200.0)
+    known = known if noisy else replace(known, blocks=None)
+    # the first two are lost in rounding, and are solved as ever
+    alphas = [0.0, 1e-15, *np.geomspace(1e-8, 1e3, 8)]
+    several = Penalty(np.array([1e-6, 1e-2, 1e-6]), fit_intercept=True)
+    penalties = [Penalty(float(alpha), flag) for alpha in alphas for flag in (False, True)] + [several]
+    moments = moments_of(wide, targets)
+    weights, intercepts, errors = candidates(moments, penalties, known=known)
+    found, constants, told = candidates(moments, penalties, known=known, shared=True)
+    values = np.einsum("nr,krc->knc", wide, weights)
+    assert_allclose(np.einsum("nr,krc->knc", wide, found), values, rtol=0, atol=1e-9 * np.abs(values).max())
+    assert_allclose(constants, intercepts, rtol=1e-8, atol=1e-9)
+    for one, other in zip(told, errors, strict=True):
+        assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)
+    for flag in (False, True):  # and the direct one is right
+        coef, _ = reference.ridge(wide, targets, alphas[5], flag)
+        assert_allclose(found[2 * 5 + flag], coef, rtol=1e-6, atol=1e-9)
+    assert_array_equal(candidates(moments, penalties[6:7], known=known, shared=True)[0][0], found[6])
