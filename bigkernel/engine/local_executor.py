@@ -16,7 +16,7 @@ from bigkernel.engine.context import processors
 from bigkernel.engine.executor import Slots, Work
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import Schedule
+from bigkernel.engine.schedule import Schedule, longest_last_rounds
 from bigkernel.engine.tasks import Job, Partial, merge, run_segment
 from bigkernel.engine.telemetry import PULSE_SECONDS
 from bigkernel.monitor.events import Merged, Pulse
@@ -78,7 +78,7 @@ class PartialSums:
     """Merges partials as soon as both children of a node are there; few are held, about one on each level."""
 
     def __init__(self, job: Job, schedule: Schedule) -> None:
-        self._job, self._schedule = job, schedule
+        self._job, self._schedule = replace(job, spends=True), schedule
         self.held: dict[str, Partial] = {}
 
     def add(self, node: str, partial: Partial) -> None:
@@ -109,7 +109,7 @@ def _run_serially(work: Work, finish: Callable[[Partial], None]) -> None:
 def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int) -> None:
     pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
     job = replace(work.job, heard=pulses.put)  # observers hear them in the thread of the driver
-    waiting = deque(work.schedule.waiting())
+    waiting = deque(longest_last_rounds(work.schedule.waiting(), threads))
     running: set[Future[Partial]] = set()
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
     try:

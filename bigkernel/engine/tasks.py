@@ -36,7 +36,8 @@ class Job:
     """The needs of every task of a sweep: the statistic (its large arrays in the run, where there is one).
 
     `retries` is how often a task tries again after an error of input or output; `heard` is told how far a running
-    segment is, where somebody listens.
+    segment is, where somebody listens. `spends`: no partial is asked for again once it was merged, so that it may take
+    the sum (a cluster may repeat a merge with what it holds).
     """
 
     statistic: Any
@@ -44,6 +45,7 @@ class Job:
     run: Run | None = None
     retries: int = 0
     heard: Callable[[Pulse], None] | None = None
+    spends: bool = False
 
     def open(self) -> Statistic:
         """Return the statistic with its arrays."""
@@ -166,7 +168,8 @@ def _merge(
             return None, found
     assert left is not None
     assert right is not None
-    total = job.statistic.merge(left, right)
+    merged = getattr(job.statistic, "merge_into", None) if job.spends or job.run else None  # a run's were just read
+    total = (merged or job.statistic.merge)(left, right)
     elapsed = time.perf_counter() - start
     receipt = Receipt(
         node=node,
