@@ -24,10 +24,10 @@ from bigkernel.engine.interrupts import patience, tell_waiting
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.process_probes import at_work
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import spread
+from bigkernel.engine.schedule import BUNDLE, spread
 from bigkernel.engine.sources import DaskSource, NumpySource
-from bigkernel.engine.tasks import Job, Partial, merge, receipt_of, run_held, run_segment
-from bigkernel.engine.telemetry import ToScheduler
+from bigkernel.engine.tasks import Bundled, Job, Partial, merge, merge_bundle, receipts_of, run_held, run_segment
+from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
 from bigkernel.monitor.events import Receipted
 from bigkernel.monitor.scope import Scope, emit
@@ -38,6 +38,7 @@ from bigkernel.streaming.plan import Plan, Segment
 
 BATCH = 512  # most tasks of one message to the scheduler
 MERGER_BYTES = 2**16  # most of a job that every merge brings along
+PULSES_PER_SECOND = 200  # of all workers, beside the first of each segment: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 
 
@@ -87,7 +88,7 @@ class _Tasks:
 
     def __init__(self, client: Client, work: Work) -> None:
         self._client, self._work, self._schedule, self._run = client, work, work.schedule, work.job.run
-        self._job = replace(work.job, heard=ToScheduler(work.token) if work.wanted.monitor else None)
+        self._job = replace(work.job, heard=ToScheduler(work.token, _pause(client)) if work.wanted.monitor else None)
         self._segments: dict[Future, str] = {}  # not done yet, and their nodes
         self._receipts: dict[Future, str] = {}
         self._top = ""  # the node that all others are merged into
@@ -121,10 +122,11 @@ class _Tasks:
         self._segments = dict(zip(tasks, names, strict=True))
         for task in tasks:
             watch.expect(task)
+        self._begin_bundles(nodes)
         if not self._run:  # with a run the result is the receipt
-            receipts = self._submit(receipt_of, "receipt", names, tasks, priority=2)
-            self._receipts = dict(zip(receipts, names, strict=True))
-        for batch in self._schedule.merge_batches():
+            receipts = self._submit(receipts_of, "receipt", list(nodes), list(nodes.values()), priority=2)
+            self._receipts = dict(zip(receipts, nodes, strict=True))
+        for batch in self._schedule.merge_batches(bundled=True):
             self._begin_merges(batch, nodes)
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):
@@ -140,6 +142,19 @@ class _Tasks:
         plain, lazy, held = zip(*(_split_dask_arrays(piece, self._client) for piece in pieces), strict=True)
         columns = shared, plain, segments, ancestors, lazy, *zip(*held, strict=True)
         return self._submit(run_held, "segment", names, *columns)
+
+    def _begin_bundles(self, nodes: dict[str, Future | Partial]) -> None:
+        """Submit the merges within a few segments, a task for all of these; the inputs leave `nodes`."""
+        bundles = self._schedule.bundles
+        ancestors = [[self._schedule.ancestors(node) for node, _, _ in merges] for merges in bundles.values()]
+        inputs: list[list[Future | Partial | None]] = []
+        for merges in bundles.values():
+            taken = [nodes.pop(child) for _, *children in merges for child in children if child in nodes]
+            inputs.append([*taken, *[None] * (BUNDLE - len(taken))])
+        columns = [self._merger] * len(bundles), list(bundles.values()), ancestors, *zip(*inputs, strict=True)
+        nodes.update(
+            zip(bundles, self._submit(merge_bundle, "merge", list(bundles), *columns, priority=1), strict=True)
+        )
 
     def _begin_merges(self, merges: Sequence[Merge], nodes: dict[str, Future | Partial]) -> None:
         """Submit merges none of which waits for another; the inputs leave `nodes`, and so are forgotten when merged."""
@@ -167,8 +182,9 @@ class _Tasks:
                 elif future in self._receipts:
                     # it comes when its worker has a moment
                     del self._receipts[future]
-                    self._work.receipts.add(come[future])
-                    emit(Receipted(come[future]))
+                    for receipt in come[future]:
+                        self._work.receipts.add(receipt)
+                        emit(Receipted(receipt))
                 if future is top:
                     partial, top = self._published(node, future, watch), None
         assert partial is not None
@@ -209,8 +225,13 @@ class _Tasks:
         receipt = self._run.receipt(node) if self._run else None
         if receipt:
             return None, replace(receipt, resumed=False)
-        partial: Partial = watch.result(future, node, self._run)
-        return partial
+        found: Partial | Bundled = watch.result(future, node, self._run)
+        return found[0], found[1]
+
+
+def _pause(client: Client) -> float:
+    """Seconds between two pulses of a segment: all workers together tell the scheduler of so many a second at most."""
+    return max(PULSE_SECONDS, len(client.ncores()) / PULSES_PER_SECOND)
 
 
 def _given(job: Job) -> Job:

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bigkernel.storage.run_directory import Receipt, Run
-from bigkernel.streaming.merge_tree import Merge, ancestors_of, covered, leaf, merge_tree
+from bigkernel.streaming.merge_tree import Merge, ancestors_of, covered, leaf, merge_tree, spans
 from bigkernel.streaming.plan import Plan, Segment
+
+# most segments whose merges are one task: the four partials that then wait, and one for the sum, are no more than the
+# tree on its way to the same node (`Plan.task_bytes`)
+BUNDLE = 4
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,27 @@ class Schedule:
         merge = self._merge_above.get(node)
         return merge if merge is not None and merge[1] in held and merge[2] in held else None
 
-    def merge_batches(self) -> Iterator[list[Merge]]:
-        """All merges that are still to be done, in batches none of whose merges waits for another of its batch."""
-        batch: dict[str, Merge] = {}
+    @cached_property
+    def bundles(self) -> dict[str, tuple[Merge, ...]]:
+        """The merges that one task may do: those still to be done within a few segments, by the node that ends them."""
+        covers, found = spans(len(self.plan.segments)), dict[str, tuple[Merge, ...]]()
         for merge in self._merges:
             node, left, right = merge
-            if self._done(node):
+            first, stop = covers[node]
+            if stop - first <= BUNDLE and not self._done(node):
+                found[node] = (*found.pop(left, ()), *found.pop(right, ()), merge)
+        return found
+
+    def merge_batches(self, *, bundled: bool = False) -> Iterator[list[Merge]]:
+        """All merges that are still to be done, in batches none of whose merges waits for another of its batch.
+
+        `bundled`: but for those that are in `bundles`.
+        """
+        batch: dict[str, Merge] = {}
+        inside = {node for merges in self.bundles.values() for node, _, _ in merges} if bundled else set[str]()
+        for merge in self._merges:
+            node, left, right = merge
+            if self._done(node) or node in inside:
                 continue
             if left in batch or right in batch:
                 yield list(batch.values())

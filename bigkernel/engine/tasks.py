@@ -7,7 +7,7 @@ takes plain data, opens its store itself and returns plain data.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,11 +24,12 @@ from bigkernel.storage.atomic_write import LASTING
 from bigkernel.storage.retry import retry
 from bigkernel.storage.run_directory import Receipt, Run, attach
 from bigkernel.streaming.chunk import Workspace
-from bigkernel.streaming.merge_tree import Accumulator, leaf
+from bigkernel.streaming.merge_tree import Accumulator, Merge, leaf
 from bigkernel.streaming.plan import Segment
 
 _OVERTAKEN_SECONDS = 0.5
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
+Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with the receipts of the segments below
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,34 @@ def merge(job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...
     return _patiently(job, what, lambda reasons: _merge(job, node, a, b, ancestors, reasons))
 
 
+def merge_bundle(
+    job: Job, merges: Sequence[Merge], ancestors: Sequence[tuple[str, ...]], *partials: Partial | None
+) -> Bundled:
+    """Do some merges, children before parents, the last of which is the parent of all; each as `merge` does it.
+
+    `partials` are what they take from outside, in order, and None behind them. One task in the place of several: a
+    scheduler pays for each task, however little it does.
+    """
+    made = {node for node, _, _ in merges}
+    outside = [child for _, *children in merges for child in children if child not in made]
+    held: dict[str, Partial] = {node: partial for node, partial in zip(outside, partials, strict=False) if partial}
+    receipts = tuple(receipt for _, receipt in held.values())
+    for (node, left, right), above in zip(merges, ancestors, strict=True):
+        held[node] = merge(job, node, held.pop(left), held.pop(right), above)
+    ((total, receipt),) = held.values()
+    return total, receipt, receipts
+
+
 def merge_seconds(receipt: Receipt) -> float:
     """Seconds of the merges in a node and below it, those in which their sums were published included."""
     return receipt.seconds["merge"] + receipt.seconds.get("publish", 0.0) if "merge" in receipt.seconds else 0.0
 
 
-def receipt_of(partial: Partial) -> Receipt:
-    """The receipt, which travels to the driver while the accumulator stays on the worker."""
-    return replace(partial[1], peak_bytes=max(partial[1].peak_bytes, peak_bytes()))
+def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
+    """The receipts of the segments in it, which travel to the driver while the accumulator stays on the worker."""
+    receipts = partial[2] if len(partial) == 3 else (partial[1],)
+    here, peak = worker_name(), peak_bytes()
+    return tuple(replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in receipts)
 
 
 def _patiently(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) -> Partial:
@@ -154,7 +175,7 @@ def _merge(
     job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...], reasons: tuple[str, ...]
 ) -> Partial:
     start = time.perf_counter()
-    (left, ra), (right, rb) = a, b
+    (left, ra), (right, rb) = a[:2], b[:2]  # of a bundle there is more
     if job.run:
         # a worker that was given up may still be at this very merge: it has removed or is replacing what we read
         found, left, right = retry(

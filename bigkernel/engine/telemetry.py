@@ -17,9 +17,10 @@ PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and betwe
 
 @dataclass(frozen=True)
 class ToScheduler:
-    """Hears the segments of a sweep on their workers, and tells the scheduler."""
+    """Hears the segments of a sweep on their workers, each after so long a pause, and tells the scheduler."""
 
     token: str
+    pause_seconds: float = PULSE_SECONDS
 
     def __call__(self, pulse: Pulse) -> None:
         """Send a message; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
@@ -35,7 +36,7 @@ class PulseTeller:
 
     def __init__(self, heard: Callable[[Pulse], None] | None, node: str, seconds: Mapping[str, float]) -> None:
         self._heard, self._node, self._worker, self._seconds = heard, node, worker_name(), seconds
-        self._next = 0.0
+        self._next, self._pause = 0.0, float(getattr(heard, "pause_seconds", PULSE_SECONDS))
         self._rows = self._stop = 0  # rows that are done, and those that will be with the chunk at hand
 
     def enter(self, stop: int) -> None:
@@ -51,7 +52,7 @@ class PulseTeller:
         """Tell how many rows are done, unless it was told a moment ago."""
         if self._heard is None or time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + PULSE_SECONDS
+        self._next = time.monotonic() + self._pause
         try:
             self._heard(Pulse(self._node, self._rows, self._worker, peak_bytes(), dict(self._seconds)))
         except Exception:  # nobody hears it then

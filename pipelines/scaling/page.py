@@ -112,7 +112,8 @@ def segments(report: Report, records: Sequence[Record], bare: Mapping[str, float
         f"With the monitor on a segment takes {1e3 * main['seconds']:.2f} ms by the clock (target "
         f"{1e3 * SEGMENT_TARGET:.0f} ms: {verdict}) and {1e3 * main['scheduler']:.2f} ms of the scheduler, which is "
         f"the serial part on a cluster. A bare task of Dask costs its scheduler {1e3 * bare['scheduler']:.2f} ms here; "
-        "a segment is three tasks (rows, receipt, merge), with a run directory two."
+        "four segments are seven tasks (four of rows, one of receipts, one of their merges, one of merges above), "
+        "with a run directory six."
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigkernel.engine.context import JobDirectory
-from bigkernel.engine.schedule import Schedule, longest_last_rounds, schedule, spread
+from bigkernel.engine.schedule import BUNDLE, Schedule, longest_last_rounds, schedule, spread
 from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 from bigkernel.streaming.plan import Footprint, Plan, Segment, plan
@@ -37,6 +37,19 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
     for batch in found.merge_batches():
         for node, left, right in batch:
             assert {left, right} <= there, node  # there before the batch begins
+        there -= {child for merge in batch for child in merge[1:]}
+        there |= {node for node, _, _ in batch}
+    assert [covers[node] for node in there] == [(0, count)]
+    # and so in bundles of a few segments, and what is left of the batches then
+    there = set(finished) | {leaf(segment.index) for segment in found.waiting()}
+    for node, merges in found.bundles.items():
+        assert 2 <= covers[node][1] - covers[node][0] <= BUNDLE
+        for made, left, right in merges:
+            assert {left, right} <= there, made
+            there = (there - {left, right}) | {made}
+    for batch in found.merge_batches(bundled=True):
+        for node, left, right in batch:
+            assert {left, right} <= there, node
         there -= {child for merge in batch for child in merge[1:]}
         there |= {node for node, _, _ in batch}
     assert [covers[node] for node in there] == [(0, count)]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.schedule import BUNDLE
 from bigkernel.engine.sweep import sweep
-from bigkernel.engine.tasks import Job, merge
+from bigkernel.engine.tasks import Job, merge, merge_bundle
 from bigkernel.monitor.events import Incident
 from bigkernel.monitor.scope import observe
 from bigkernel.storage.run_directory import ArrayRef
@@ -47,11 +48,12 @@ def test_segments_and_the_merges_of_a_level_are_one_message_each(monkeypatch, cl
     swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client, run=run)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
-    # without a run also the job and the receipts; then the merges
-    first = [SEGMENTS] if published else [1, SEGMENTS, SEGMENTS]
+    # a task for the merges of a few segments, and without a run also the job and the receipts; then the other merges
+    bundles = SEGMENTS // BUNDLE
+    first = [SEGMENTS, bundles] if published else [1, SEGMENTS, bundles, bundles]
     assert maps[: len(first)] == first
-    assert sum(maps[len(first) :]) == SEGMENTS - 1
-    assert len(maps) - len(first) <= math.ceil(math.log2(SEGMENTS)) + 1
+    assert sum(maps[len(first) :]) == bundles - 1
+    assert len(maps) - len(first) <= math.ceil(math.log2(bundles)) + 1
 
 
 def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
@@ -87,12 +89,12 @@ def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(monkeypa
     jobs, original = [], client.map
 
     def call(function, *columns, **options):
-        if function is merge:
+        if function in (merge, merge_bundle):
             jobs.extend(columns[0])
         return original(function, *columns, **options)
 
     monkeypatch.setattr(client, "map", call)
     swept = sweep(Rows(Blank(SEGMENTS)), Weighty(), client=client)
     assert swept.total["rows"].tolist() == [SEGMENTS]
-    assert len(jobs) >= SEGMENTS - 1
+    assert len(jobs) == 2 * (SEGMENTS // BUNDLE) - 1
     assert all(isinstance(job, Job) and job.statistic.weights == ArrayRef("") for job in jobs)

@@ -204,8 +204,12 @@ class Progress:
         if node.startswith("0-") and len(self.stops) > 1:
             return
         if node in self._spans:
-            if not node.startswith("0-"):
-                self.merged_nodes.add(node)
+            within = [node]  # one task may have done several merges, and tells of the last
+            while within:
+                done = within.pop()
+                if done in self._children and done not in self.merged_nodes:
+                    self.merged_nodes.add(done)
+                    within.extend(self._children[done])
             for index in self._leaves(node):
                 self._done(index, MERGED)
 
