@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 
 import dask
@@ -333,8 +334,16 @@ def test_threads_hold_few_partials_at_a_time():
     assert most <= 7  # log2(64) + 1
 
 
+class Dwelling(Touch):
+    """Stays a moment with every chunk but the first, so that what ends there is heard of meanwhile."""
+
+    def __call__(self, chunk):
+        super().__call__(chunk)
+        time.sleep(0.2 * (chunk.start > 0))
+
+
 def test_an_error_stops_the_threads_and_is_raised_as_it_is(tmp_path):
-    touch = Touch(str(tmp_path / "touched"))
+    touch = Dwelling(str(tmp_path / "touched"))
     x = LARGE.copy()
     x[3] = np.nan
     with pytest.raises(DataError, match=r"\[3\]"):
