@@ -49,6 +49,10 @@ class TriangleStatistic(MomentStatistic):
         """See `Statistic`."""
         return {name: joined(a["R"], b["R"]) if name == "R" else a[name] + b[name] for name in a}
 
+    def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """As `merge`: triangles are no sums, and take none."""
+        return self.merge(a, b)
+
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p, q = self.features.width, self.side

@@ -1,5 +1,9 @@
 """Moments against their dense sums: any chunking, weights, labels, unlabelled rows; they add, and take away again."""
 
+import importlib
+import pkgutil
+from pathlib import Path
+
 import numpy as np
 import peers
 import pytest
@@ -8,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel import statistics
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, subtract
+from bigkernel.statistics.triangle import TriangleStatistic
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 N, D, M, CLASSES = 90, 3, 7, np.array([2, 5, 9])
@@ -49,6 +55,19 @@ def test_any_chunking_gives_the_dense_moments(kind, weighted, cuts, block_rows):
     total = accumulate(statistic, X, y, weight, cuts, block_rows)
     assert_moments(Moments.of(total), reference.moments(B, dense, weight))
     assert total["rows"] == [np.count_nonzero(WEIGHT) if weighted else N]  # rows of weight 0 do not count
+
+
+def test_who_merges_in_another_way_does_so_in_place_too():
+    found, look = set(), [MomentStatistic]
+    for module in pkgutil.walk_packages([str(Path(statistics.__file__).parent)], "bigkernel.statistics."):
+        importlib.import_module(module.name)
+    while look:
+        kind = look.pop()
+        look += kind.__subclasses__()
+        owners = {name: next(one for one in kind.__mro__ if name in vars(one)) for name in ("merge", "merge_into")}
+        assert owners["merge"] is owners["merge_into"], kind
+        found.add(owners["merge"])
+    assert found >= {MomentStatistic, TriangleStatistic}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
