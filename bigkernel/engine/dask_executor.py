@@ -122,11 +122,14 @@ class _Tasks:
         self._segments = dict(zip(tasks, names, strict=True))
         for task in tasks:
             watch.expect(task)
-        self._begin_bundles(nodes)
+        # with a run a bundle reads two partials at a time
+        bundled = self._run is not None or self._schedule.bundles_fit()
+        if bundled:
+            self._begin_bundles(nodes)
         if not self._run:  # with a run the result is the receipt
             receipts = self._submit(receipts_of, "receipt", list(nodes), list(nodes.values()), priority=2)
             self._receipts = dict(zip(receipts, nodes, strict=True))
-        for batch in self._schedule.merge_batches(bundled=True):
+        for batch in self._schedule.merge_batches(bundled=bundled):
             self._begin_merges(batch, nodes)
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):

@@ -13,9 +13,8 @@ from bigkernel.storage.run_directory import Receipt, Run
 from bigkernel.streaming.merge_tree import Merge, ancestors_of, covered, leaf, merge_tree, spans
 from bigkernel.streaming.plan import Plan, Segment
 
-# most segments whose merges are one task: the four partials that then wait, and one for the sum, are no more than the
-# tree on its way to the same node (`Plan.task_bytes`)
-BUNDLE = 4
+BUNDLE = 4  # most segments whose merges are one task
+SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,15 @@ class Schedule:
             if stop - first <= BUNDLE and not self._done(node):
                 found[node] = (*found.pop(left, ()), *found.pop(right, ()), merge)
         return found
+
+    def bundles_fit(self) -> bool:
+        """Tell if a bundle that holds what it takes until it ends stays within `Plan.task_bytes`.
+
+        Four partials wait then, and three sums are made of them: two more than where every merge is a task. They have
+        the room that rows and buffers of a segment leave.
+        """
+        plan = self.plan
+        return plan.partial_bytes <= max(SMALL_BYTES, (4 * plan.chunk_bytes + plan.work_bytes) // 2)
 
     def merge_batches(self, *, bundled: bool = False) -> Iterator[list[Merge]]:
         """All merges that are still to be done, in batches none of whose merges waits for another of its batch.

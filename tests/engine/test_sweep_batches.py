@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dask
 import numpy as np
@@ -54,6 +54,32 @@ def test_segments_and_the_merges_of_a_level_are_one_message_each(monkeypatch, cl
     assert maps[: len(first)] == first
     assert sum(maps[len(first) :]) == bundles - 1
     assert len(maps) - len(first) <= math.ceil(math.log2(bundles)) + 1
+
+
+@dataclass(frozen=True)
+class Bulky(Count):
+    """Says that its partials are larger than the rows and buffers of a segment."""
+
+    def footprint(self, block_rows):
+        return replace(super().footprint(block_rows), partial_bytes=2**24)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_a_bundle(
+    monkeypatch, client, tmp_path, published
+):
+    done, original = [], client.map
+
+    def call(function, *columns, **options):
+        done.extend([function] * len(options["key"]))
+        return original(function, *columns, **options)
+
+    monkeypatch.setattr(client, "map", call)
+    swept = sweep(Rows(Blank(SEGMENTS)), Bulky(), client=client, run=tmp_path / "run" if published else None)
+    assert swept.total["rows"].tolist() == [SEGMENTS]
+    assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
+    bundles = SEGMENTS // BUNDLE if published else 0  # with a run none wait in memory
+    assert (done.count(merge_bundle), done.count(merge)) == (bundles, bundles - 1 if bundles else SEGMENTS - 1)
 
 
 def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
