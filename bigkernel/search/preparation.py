@@ -15,6 +15,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.search.arrangement import Candidate, arrange
+from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import partitions
@@ -117,6 +118,7 @@ def prepare(
         if any(member.penalty.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
         rows, targets, inputs = proto.training(inner, given.y, given.sample_weight)
+        require_served(scoring, inputs, targets.width)
         rows = as_rows(rows, domain=given.sample_domain, group=given.groups)
         labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
         labelled = None if labels is None else targets.labelled(labels, 0)

@@ -5,6 +5,7 @@ They are shown a model that gives the values which a sweep has found, whatever r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -66,6 +67,74 @@ class _HeldOutRegressor(RegressorMixin, _HeldOut):
         return values[:, 0] if self.flat else values
 
 
+def _held_out(inputs: Inputs, values: Array) -> Any:
+    """The model that a scorer is shown."""
+    if inputs.classes is None:
+        return _HeldOutRegressor(values, bool(inputs.flat))
+    return _HeldOutClassifier(values, inputs.classes)
+
+
+def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
+    """Try scikit-learn's scores on a few made-up rows of these classes, or of so many targets, before any sweep.
+
+    Functions of others may look at rows that are made up in ways that no one foresees, and are not tried.
+
+    Raises
+    ------
+    ConfigError
+        A score that such classes or targets have not, as `f1` of three classes.
+    """
+    for label, scorer in scoring.scorers.items():
+        function = getattr(scorer, "_score_func", None)
+        if not getattr(function, "__module__", "").startswith("sklearn.") or width < 1:
+            continue
+        if error := _refusal(scorer, inputs, width):
+            of = (
+                f"numbers (of {width} target{'s' * (width > 1)})"
+                if inputs.classes is None
+                else f"the {width} classes {_some(inputs.classes)}"
+            )
+            instead = _instead(scoring, label, inputs)
+            raise ConfigError(
+                f"scoring: {scoring.names[label]} cannot be had of {of}: {error}; take {instead}"
+            ) from error
+
+
+def _refusal(scorer: Any, inputs: Inputs, width: int) -> Exception | None:
+    """Why a scorer gives no number of made-up rows, each class met and missed; None: it gives one."""
+    truth = np.tile(np.arange(width), 4)
+    # targets and predictions are above 0, for scores of logarithms
+    values = 1 + np.eye(width)[np.roll(truth, 1)] + np.linspace(0, 0.5, truth.size * width).reshape(-1, width)
+    values[: 2 * width] += np.eye(width)[truth[: 2 * width]] * 2
+    if inputs.classes is None:
+        y = 1 + np.linspace(0, 1, values.size).reshape(values.shape) ** 2
+        y = y[:, 0] if inputs.flat else y
+    else:
+        y = inputs.classes[truth]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of so few rows
+            float(scorer(_held_out(inputs, values), None, y))
+    except Exception as error:
+        return error
+    return None
+
+
+def _instead(scoring: Scoring, label: str, inputs: Inputs) -> str:
+    """What can be had where a score cannot."""
+    if inputs.classes is None:
+        return "neg_mean_squared_error or r2"
+    name = scoring.names[label]
+    means = f"{name}_macro" if name in ("f1", "precision", "recall", "jaccard") else "f1_macro"
+    return f"{means}, balanced_accuracy or accuracy" + (
+        ", or a scorer that is made with pos_label" if len(inputs.classes) == 2 else ""
+    )
+
+
+def _some(classes: Array) -> str:
+    return ", ".join(map(repr, classes[:3].tolist())) + (", …" if len(classes) > 3 else "")
+
+
 @dataclass(frozen=True, eq=False)
 class TestedRows:
     """Labelled rows that models are tested on, by number, with what a scorer is shown of them.
@@ -102,11 +171,7 @@ class TestedRows:
 
     def scored(self, scoring: Scoring, values: Array) -> dict[str, float]:
         """The scores that need values of f, by label, of those of a model at these rows, (r, c)."""
-        model: Any
-        if self.inputs.classes is None:
-            model = _HeldOutRegressor(values, bool(self.inputs.flat))
-        else:
-            model = _HeldOutClassifier(values, self.inputs.classes)
+        model = _held_out(self.inputs, values)
         return {label: self._scored(scoring, label, scorer, model) for label, scorer in scoring.scorers.items()}
 
     def _scored(self, scoring: Scoring, label: str, scorer: Any, model: Any) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sklearn.linear_model
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.metrics import f1_score, get_scorer_names, make_scorer
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 
@@ -22,8 +23,11 @@ from bigkernel import (
     SweepSearchCV,
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
+from bigkernel.estimators.fit_state import Inputs
 from bigkernel.monitor.events import SweepStarted
 from bigkernel.monitor.scope import observe
+from bigkernel.search.scorers import require_served
+from bigkernel.search.scoring import chosen
 from bigkernel.streaming.folds import HashFolds
 
 rng = np.random.default_rng(404)
@@ -156,6 +160,50 @@ def test_scores_that_cannot_be_had_of_values():
         many = da.zeros((4 * 10**6, 3), chunks=(10**5, 3)), da.zeros(4 * 10**6, chunks=10**5)
         said = "scoring: score need the values of a candidate at all held-out rows at once.*hold fewer rows out"
         assert refuse(PlanTooLarge, said, X=many[0], y=many[1], scoring="neg_max_error")
+
+
+@pytest.mark.parametrize(
+    "score, classes, instead",
+    [
+        ("f1", 3, "f1_macro"),
+        ("precision", 3, "precision_macro"),
+        ("roc_auc", 3, "f1_macro"),
+        (make_scorer(f1_score), 3, "f1_macro"),
+        ("f1", ["no", "yes"], "pos_label"),
+        ("neg_max_error", 0, "r2"),
+        ("f1", 0, "r2"),
+    ],
+)
+def test_scores_that_such_classes_have_not_are_refused_before_a_sweep(score, classes, instead):
+    if classes == 0:
+        assert refuse(ConfigError, f"scoring: {score} cannot .*2 targets.*{instead}", y=np.c_[y, y], scoring=score)
+        return
+    labels = LABELS if classes == 3 else np.array(classes)[LABELS % 2]
+    said = f"scoring: .* cannot be had of the .* classes .*; take .*{instead}"
+    for error_score in ("raise", np.nan):  # what is wrong before the first sweep is refused all the same
+        assert refuse(ConfigError, said, CLASSIFIER, y=labels, scoring={"s": score}, refit="s", error_score=error_score)
+
+
+def test_scores_of_scikit_learn_that_serve_are_not_refused():
+    refused = {}
+    for kind in (1, 2, 3):
+        refused[kind] = set()
+        for name in get_scorer_names():
+            try:
+                scoring = chosen(name, classifier=kind > 1)
+            except ConfigError:
+                continue
+            try:
+                require_served(scoring, Inputs(3, classes=np.arange(kind) if kind > 1 else None, flat=kind == 1), kind)
+            except ConfigError:
+                refused[kind].add(name)
+    by_samples = {f"{name}_samples" for name in ("f1", "precision", "recall", "jaccard")}
+    of_numbers = {"neg_mean_poisson_deviance", "neg_mean_gamma_deviance"}  # above 0
+    assert refused[2] == by_samples | of_numbers
+    binary = {"f1", "precision", "recall", "jaccard", "roc_auc"}
+    binary |= {"positive_likelihood_ratio", "neg_negative_likelihood_ratio"}
+    assert refused[3] == by_samples | of_numbers | binary
+    assert not {name for name in refused[1] if name.startswith(("neg_m", "neg_root", "r2", "d2", "explained"))}
 
 
 @pytest.mark.parametrize("refit", [True, "accuracy", "score"])
