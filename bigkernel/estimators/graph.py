@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.fit_state import Problem
+from bigkernel.estimators.fit_state import MomentFit, Problem
 from bigkernel.solvers.anchor_graph import anchored, laplacian
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import MomentStatistic
+
+if TYPE_CHECKING:  # what it is mixed into
+    from bigkernel.estimators.moment_estimator import LandmarkEstimator as _Landmarks
+else:
+    _Landmarks = object
 
 Array = NDArray[Any]
 GRAPH: dict[str, list[Any]] = {
@@ -22,7 +27,7 @@ GRAPH: dict[str, list[Any]] = {
 }
 
 
-class Graph:
+class Graph(_Landmarks):
     """Mixin of landmark estimators, left of those that say what is summed."""
 
     manifold: float
@@ -41,7 +46,39 @@ class Graph:
         """The statistic with the anchors of all its rows, where there is a graph."""
         if not self.manifold > 0:
             return statistic
-        return anchored(statistic, min(int(self.n_neighbors), statistic.features.width))
+        return anchored(statistic, self._neighbors(statistic.features.width))
+
+    def _neighbors(self, landmarks: int) -> int:
+        """The anchors of a row, where there are so many landmarks."""
+        return min(int(self.n_neighbors), landmarks)
+
+    def sweep(
+        self, rows: Any, targets: Any, inputs: Any, basis: Any, whitening: Whitening | None = None
+    ) -> tuple[Problem, dict[str, Any]]:
+        """See `LandmarkEstimator`; the report tells the anchors of a row too, which the sums do not."""
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
+        return problem, report | ({"n_neighbors": self._neighbors(basis.width)} if self.manifold > 0 else {})
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        self._require_same_neighbors()
+        return super()._partial_fit(X, y, classes, sample_weight)
+
+    def refit(self) -> Self:
+        """See `LandmarkEstimator`; another n_neighbors is another graph, and takes another fit."""
+        self._require_same_neighbors()
+        return super().refit()
+
+    def _require_same_neighbors(self) -> None:
+        """Raise `ConfigError` where the graph that was summed has other anchors than the rows that are to come."""
+        fit = self._fitted
+        if not isinstance(fit, MomentFit) or not self.manifold > 0 or "n_neighbors" not in fit.sweep:
+            return
+        summed, wanted = int(fit.sweep["n_neighbors"]), self._neighbors(fit.basis.width)
+        if summed != wanted:
+            raise ConfigError(
+                f"n_neighbors={self.n_neighbors}: the rows that are summed meet in {summed} landmarks each, and one "
+                f"graph has one number; set n_neighbors={summed}, or fit again"
+            )
 
     def _graph(self, problem: Problem, whitening: Whitening) -> Array | None:
         """ΦᵀLΦ (r, r) in whitened coordinates, or None."""

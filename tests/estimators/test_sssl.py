@@ -432,6 +432,20 @@ def test_a_graph_without_landmarks_to_meet_in_is_refused(settings, words):
         model.with_landmarks(9)
 
 
+def test_another_number_of_neighbours_is_no_part_of_a_graph():
+    model = SSSL(**GIVEN, landmarks=Z, manifold=1.0, n_neighbors=3).partial_fit(X[:50], PARTLY[:50])
+    model.set_params(n_neighbors=4)
+    for again in (model.refit, lambda: model.partial_fit(X[50:], PARTLY[50:])):
+        with pytest.raises(ConfigError, match=r"n_neighbors=4: .* meet in 3 landmarks each.*set n_neighbors=3"):
+            again()
+    model.set_params(n_neighbors=3).partial_fit(X[50:], PARTLY[50:])
+    whole = SSSL(**GIVEN, landmarks=Z, manifold=1.0, n_neighbors=3).fit(X, PARTLY)
+    assert_allclose(model.predict(X), whole.predict(X), rtol=1e-7)
+    with pytest.raises(ConfigError, match="n_neighbors=4"):
+        model.set_params(n_neighbors=4).partial_fit(X, PARTLY)
+    model.fit(X, PARTLY)
+
+
 def test_rows_without_a_graph_end_that_of_the_rows_before():
     model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).partial_fit(X[:50], PARTLY[:50])
     model.set_params(manifold=0.0).partial_fit(X[50:], PARTLY[50:])
