@@ -142,7 +142,8 @@ def _show_in_words(figures: dict[str, Any], title: str) -> dict[str, float]:
     return stages
 
 
-INCIDENTS = ("retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")  # where there were any
+# where there were any
+INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
 
 @click.command()

@@ -26,7 +26,8 @@ from bigkernel.solvers.perturbation import change, moved
 from bigkernel.solvers.posterior import Posterior
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic
+from bigkernel.statistics import triangle
+from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, selected
 from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -144,6 +145,18 @@ def drawn(
     ]
 
 
+def of_columns(problem: Any, columns: Array) -> Any:
+    """What a solve on some of the landmarks (k,) starts from."""
+    basis, centre, R = problem.basis, problem.centre, problem.triangle
+    return replace(
+        problem,
+        basis=replace(basis, landmarks=basis.landmarks[columns]),
+        statistics=selected(problem.statistics, columns),
+        centre=None if centre is None else centre[columns],
+        triangle=None if R is None else triangle.selected(R, columns, basis.width),
+    )
+
+
 def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
     """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
     evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
@@ -195,6 +208,7 @@ def sweep_until_right(
         try:
             noted = Certificates()
             again = whitening_for(estimator, wider, noted)
+            emit(Note(f"{note}: the rows are swept again, with {what} in float64"))
             problem, report = estimator.sweep(rows, targets, inputs, wider, again)
         except PlanTooLarge as error:
             certificates.notes.append(f"{note} in {basis.dtype}, and {what} in float64 do not fit: {error}")
@@ -214,6 +228,7 @@ def _factored(
     problem, before = solved.problem, solved.certificates
     note = f"predictions would be off by {before.errors.total:.1g}"
     try:
+        emit(Note(f"{note}: the rows are swept again, for a QR factorisation"))
         R, swept = sweep_triangle(rows, problem.basis.centred(), targets, problem.centre)
     except PlanTooLarge as error:
         before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,7 +32,7 @@ from bigkernel.monitor.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.target_penalties import require_alpha
-from bigkernel.statistics.moments import Moments, MomentStatistic, selected
+from bigkernel.statistics.moments import Moments, MomentStatistic
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
@@ -223,15 +223,14 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         fewer: Self = copy(self).set_params(n_landmarks=count)
         if not isinstance(self.landmarks, str):
             fewer.set_params(landmarks=np.asarray(self.landmarks)[columns])
-        basis, centre = replace(before.basis, landmarks=before.basis.landmarks[columns]), before.centre
-        about = None if centre is None else centre[columns]
 
-        def part(whole: Problem) -> Problem:
-            sums = selected(whole.statistics, columns)
-            return replace(whole, basis=basis, statistics=sums, centre=about, triangle=None)
+        def part(whole: Any) -> Any:
+            return arithmetic.of_columns(whole, columns)
 
-        solved, whitening = fewer._solved(part(before)), arithmetic.whitening_for(self, before.basis)
-        solved.certificates.errors = arithmetic.told(fewer, before, whitening, solved.solution, part)
+        solved = fewer._solved(part(before))
+        if before.triangle is None:  # which tells by itself
+            whitening = arithmetic.whitening_for(self, before.basis)
+            solved.certificates.errors = arithmetic.told(fewer, before, whitening, solved.solution, part)
         fewer._fitted = fewer._settle(solved, sweep=before.sweep, skipped_rows=before.skipped_rows)
         return fewer
 

@@ -5,6 +5,7 @@ Shapes: p columns of the map, c targets, q = 1 + p + c.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def solve_triangle(
     """Coefficients, intercept and training squared errors of ridge, as of `nystrom_ridge`, from the triangle."""
     shift, zero = problem.inputs.shift, None
     R = problem.triangle if fit_intercept or not np.ndim(shift) else moved(problem.triangle, zero, shift)
-    return nystrom_ridge_of(
+    found = nystrom_ridge_of(
         R,
         problem.centre,
         whitening,
@@ -58,6 +59,9 @@ def solve_triangle(
         noise=block_noise(problem.basis),
         certificates=certificates,
     )
+    if certificates.errors is not None:
+        certificates.errors = replace(certificates.errors, widest=problem.basis.dtype == "float64")
+    return found
 
 
 def block_noise(basis: Any) -> float:

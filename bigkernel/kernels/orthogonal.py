@@ -22,5 +22,7 @@ def add_rows(R: Array, rows: Array, *, triangular: bool = False) -> Array:
     """
     q = len(R)
     below = np.array(rows, order="F")
-    out = lapack.dtpqrt(q if triangular else 0, min(_PANEL, q), np.array(R, order="F"), below, overwrite_b=1)[0]
+    out = lapack.dtpqrt(
+        q if triangular else 0, min(_PANEL, q), np.array(R, order="F"), below, overwrite_a=1, overwrite_b=1
+    )[0]
     return np.asarray(np.where(np.diagonal(out) < 0, -1.0, 1.0)[:, None] * np.triu(out))

@@ -35,7 +35,7 @@ STAGES = {
     "convert": Stage("rows become floats and pass their transforms", _GREY),
     "block": Stage("products of rows and landmarks, for k(x, z)", _BLUE),
     "exp": Stage("the function of the kernel, of these products", _GREEN),
-    "gram": Stage("products of kernel values, for the moments", _ORANGE),
+    "gram": Stage("products of kernel values for the moments, or their QR factorisation", _ORANGE),
     "product": Stage("products of kernel values and vectors", _OLIVE),
     "predict": Stage("predictions from kernel values", _PURPLE),
     "add": Stage("sums of blocks join the float64 total", _SLATE),

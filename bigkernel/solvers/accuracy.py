@@ -65,7 +65,7 @@ class Evidence:
 class Errors:
     """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
 
-    `advice` says what makes them large and what to do.
+    `advice` says what makes them large and what to do; `widest`: the blocks are float64, and no dtype is finer.
     """
 
     sums: float
@@ -74,6 +74,7 @@ class Errors:
     advice: str = (
         "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
     )
+    widest: bool = False
 
     def figures(self) -> dict[str, float]:
         """As figures of a fit report."""
@@ -99,7 +100,8 @@ class Errors:
         far = f"about {self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
         return (
             f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
-            f"of {worst} is too large for {self.advice}" + (", or dtype='float64'" if worst == "kernel values" else "")
+            f"of {worst} is too large for {self.advice}"
+            + (", or dtype='float64'" if worst == "kernel values" and not self.widest else "")
         )
 
 

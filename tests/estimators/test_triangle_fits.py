@@ -1,15 +1,20 @@
 """Fits that moments spoil are right by a QR factorisation of the rows: against 80 bits, which square nothing."""
 
+import html
+import json
+
 import dask
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from rounding import TABLES, M, distance
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model, write_corpus
+from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.errors import Inaccurate
+from bigkernel.errors import Inaccurate, RankDeficient
 from bigkernel.estimators import triangle_sweeps
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.ridge import whiten
@@ -82,6 +87,48 @@ def test_classes_and_another_penalty_go_by_the_triangle_and_files_and_more_rows_
     assert model.fit_report()["sums"] == "float64"
     with pytest.warns(Inaccurate):  # the f without each fold are solved for from moments
         KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
+
+
+def test_fewer_landmarks_are_solved_for_from_the_triangle_of_all():
+    model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, fit_intercept=True, random_state=0).fit(X, y)
+    fewer = model.with_landmarks(M - 10)  # warnings are errors here
+    wanted = in_80_bits(fewer.kernel_, fewer.landmarks_, y, 1e-6, intercept=True)
+    error, told = distance(fewer.predict(X), wanted), fewer.certificates_["prediction_error"]
+    assert fewer.fit_report()["sums"] == "qr"
+    assert error < 1e-5
+    assert told / 10 < error < 10 * told
+
+
+def test_advice_on_values_too_coarse_in_float64_names_no_finer_dtype():
+    with pytest.warns((Inaccurate, RankDeficient)) as caught:
+        model = KernelRidge(Gaussian(300.0), alpha=1e-14, n_landmarks=M, random_state=0).fit(X, y)
+    assert model.fit_report()["sums"] == "qr"
+    (said,) = (str(one.message) for one in caught if issubclass(one.category, Inaccurate))
+    assert "rounding of kernel values" in said
+    assert "float64'" not in said
+
+
+def test_a_fit_and_its_page_say_why_rows_are_factored(tmp_path):
+    write_corpus(tmp_path / "a.corpus", X, y)
+    words = [
+        "fit",
+        tmp_path / "a.corpus",
+        tmp_path / "a.model",
+        "--sigma",
+        "4",
+        "--alpha",
+        "1e-6",
+        "--landmarks",
+        str(M),
+    ]
+    done = CliRunner().invoke(main, [*map(str, words), "--run", str(tmp_path / "run"), "--json"])
+    assert done.exit_code == 0, done.output
+    (again,) = json.loads(done.stdout)["swept_again"]
+    assert "swept again for a QR factorisation of the rows" in again
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert again in html.unescape(page)
+    assert "a QR factorisation of the rows in place of moments" in page
+    assert "the rows are swept again, for a QR factorisation" in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
 def test_too_many_columns_or_too_little_memory_leave_the_warning(monkeypatch):

@@ -48,7 +48,7 @@ _RATIOS = {
 }
 _FIGURES = {
     "prediction_error": "predictions are right to (relative to their norm)",
-    "error_of_sums": "of that, by rounding of the moments",
+    "error_of_sums": "of that, by rounding of the moments, or of the QR factorisation of the rows",
     "error_of_solve": "of that, by rounding of the solve",
     "error_of_blocks": "of that, by rounding of kernel values",
     "excess": "the objective is above its least value by (as a share of it)",

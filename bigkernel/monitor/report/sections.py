@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import bigkernel
@@ -154,6 +154,11 @@ def _what(page: Page, facts: Facts) -> None:
     ):
         if fit.get(key) not in (None, [], "", {}) and (key != "skipped_rows" or fit[key]):
             described[name] = plainly(fit[key])
+    if fit.get("sums") == "qr":
+        described["solved from"] = "a QR factorisation of the rows in place of moments"
+    swept = fit.get("sweep")
+    if isinstance(swept, Mapping) and swept.get("swept_again"):
+        described["swept again"] = plainly(swept["swept_again"])
     if fit.get("rounds"):
         described["rounds of pseudo-labels"] = rounds_in_words(fit["rounds"])
     described["run directory"] = facts.run
