@@ -27,14 +27,18 @@ _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "za
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what the corpus, model or prediction store at PATH is.
+    """Say what the corpus, model, prediction store or predictor file at PATH is.
 
     Of a model what people ask for; --json has all of its settings and arrays.
     """
+    from bigkernel.serving.file import is_predictor
     from bigkernel.storage import zarr_arrays
     from bigkernel.storage.check import STORES, kind_at
     from bigkernel.storage.corpus import open_corpus
 
+    if is_predictor(path):
+        show(_predictor_figures(path), as_json=as_json, title=path)
+        return
     kind = kind_at(path)
     if kind == "corpus":
         show(describe(open_corpus(path)), as_json=as_json, title=path)
@@ -68,16 +72,25 @@ def info(path: str, as_json: bool) -> None:
 def check(path: str, every: bool, as_json: bool) -> None:
     """Read all of what is at PATH: every chunk, every checksum, every value.
 
-    PATH is a corpus, a model, a prediction store, a run directory (every partial result of every sweep, against its
-    receipt) or any zarr array or group on a local disk. The line `protection` says what damage can be seen at all.
+    PATH is a corpus, a model, a prediction store, a predictor file, a run directory (every partial result of every
+    sweep, against its receipt) or any zarr array or group on a local disk. The line `protection` says what damage can
+    be seen at all.
 
-    Ends with 0 if all is sound; with 3 (7 for a model) otherwise, and the first damage is named.
+    Ends with 0 if all is sound; with 3 (7 for a model or predictor) otherwise, and the first damage is named.
     """
     from bigkernel.estimators.persistence import load_model
     from bigkernel.monitor.terminal.bar import bar
+    from bigkernel.serving.file import is_predictor
     from bigkernel.storage.check import kind_at, protections, walk
 
-    start, kind = time.perf_counter(), kind_at(path)
+    start = time.perf_counter()
+    if is_predictor(path):
+        described = _predictor_figures(path)
+        found = {"kind": "predictor", "sound": True, "protection": "CRC-32 of each array and of the description"}
+        found |= {"bytes_read": described["stored_bytes"], "seconds": time.perf_counter() - start}
+        show(found, as_json=as_json, title=path)
+        return
+    kind = kind_at(path)
     names: list[str] = []
     damaged: list[DataError] = []
     parts = 0
@@ -110,6 +123,27 @@ def check(path: str, every: bool, as_json: bool) -> None:
         show(figures, as_json=as_json, title=path)
         if damaged:
             raise DataError(f"{path}: {len(damaged)} of {parts} chunks are damaged; the first: {damaged[0]}")
+
+
+def _predictor_figures(path: str) -> dict[str, Any]:
+    """The figures of a predictor file, all of which is read."""
+    from bigkernel.kernels.feature_maps import LandmarkMap
+    from bigkernel.serving.predictor import Predictor
+
+    predictor = Predictor.load(path)
+    expansion = predictor.expansion
+    features, classes = expansion.features, predictor.classes
+    figures: dict[str, Any] = {"kind": "predictor", "features": predictor.n_features}
+    if isinstance(features, LandmarkMap):
+        figures |= {"kernel": features.kernel.formula(), "landmarks": features.width}
+    else:
+        figures["kernel"] = "none, a linear model"
+    figures |= {"targets": expansion.width} if classes is None else {"classes": classes.tolist()}
+    figures["probabilities"] = expansion.logits
+    figures["dtype"] = str(features.dtype)
+    figures["row_maps"] = [row_map.name for row_map in predictor.row_maps]
+    figures["stored_bytes"] = os.path.getsize(path)
+    return figures
 
 
 @contextmanager

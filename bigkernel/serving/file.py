@@ -55,7 +55,7 @@ def write(path: str | os.PathLike[str], values: Mapping[str, Any], kinds: Kinds,
     require_target(path, "the predictor")
     if os.path.exists(path) and not overwrite:
         raise DataError(f"{os.fspath(path)}: already exists; choose another path or ask to overwrite it")
-    if os.path.exists(path) and not _is_ours(path):
+    if os.path.exists(path) and not is_predictor(path):
         raise DataError(f"{os.fspath(path)}: expected a predictor of ours to replace; choose another path")
     arrays: dict[str, Array] = {}
     said = {name: _described(value, name, kinds, arrays) for name, value in values.items()}
@@ -164,7 +164,7 @@ def _read_array(file: BinaryIO, name: str, said: Mapping[str, Any], crc32: int) 
     return array
 
 
-def _is_ours(path: str | os.PathLike[str]) -> bool:
+def is_predictor(path: str | os.PathLike[str]) -> bool:
     """True for a file that says that it is a predictor, damaged or not."""
     try:
         with open(path, "rb") as file:

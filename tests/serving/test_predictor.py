@@ -311,5 +311,19 @@ def test_the_command_makes_the_file_of_a_model(run, tmp_path):
     run("export", tmp_path / "a.model", file := tmp_path / "a.predictor")
     assert_array_equal(bk.Predictor.load(file).predict(X), chain.predict(X))
     run("export", tmp_path / "a.model", file, code=3)
+    stated, loaded = json.loads(run("info", file, "--json").stdout), bk.Predictor.load(file)
+    assert (stated["kind"], stated["features"]) == ("predictor", loaded.n_features)
+    assert stated.get("landmarks") == getattr(getattr(loaded.expansion.features, "landmarks", None), "shape", [None])[0]
+    assert stated["row_maps"] == [row_map.name for row_map in loaded.row_maps]
+    assert stated.get("classes") == (None if loaded.classes is None else loaded.classes.tolist())
+    assert stated["stored_bytes"] == file.stat().st_size
+    checked = json.loads(run("check", file, "--json").stdout)
+    assert checked["sound"]
+    assert checked["bytes_read"] == file.stat().st_size
+    content = file.read_bytes()
+    for broken in (content[:-1], content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]):
+        (damaged := tmp_path / "damaged.predictor").write_bytes(broken)
+        for command in ("info", "check"):
+            assert "damaged.predictor" in run(command, damaged, code=7).stderr
     found = json.loads(run("export", tmp_path / "a.model", file, "--overwrite", "--json").stdout)
     assert (found["features"], found["bytes"]) == (D, file.stat().st_size)
