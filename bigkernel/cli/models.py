@@ -303,8 +303,7 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 
     last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     width = getattr(last, "n_landmarks", corpus.n_features) or 0
-    if hasattr(last, "n_landmarks") and not last._fourier:  # landmarks are rows, or as few centres
-        width = min(width, corpus.n_rows)
+    width = width if getattr(last, "landmarks", "fourier") == "fourier" else min(width, corpus.n_rows)
     solver = getattr(last, "solver", "direct")
     keeps_sums = solver != "cg" and (solver != "auto" or width < AUTO_LEAST)
     return 8 * (keeps_sums * width**2 + width * (corpus.n_features + max(1, len(corpus.info.classes))))

@@ -138,12 +138,14 @@ class BaseKernelRidge(ChoosesSolver):
         moments = problem.moments
         if not flag:
             moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
-        alpha = penalty_of(self.alpha)
-        if isinstance(alpha, str):
-            alpha = best_alpha(moments, whitening, fit_intercept=flag, per_target=self.alpha_per_target)
+        alpha, each = penalty_of(self.alpha), self.alpha_per_target
         if problem.triangle is not None:
-            coef, intercept, error = solve_triangle(problem, whitening, alpha, certificates, fit_intercept=flag)
+            coef, intercept, error, alpha = solve_triangle(
+                problem, whitening, alpha, certificates, fit_intercept=flag, per_target=each
+            )
         else:
+            if isinstance(alpha, str):
+                alpha = best_alpha(moments, whitening, fit_intercept=flag, per_target=each)
             evidence = evidence_of(problem, whitening)
             coef, intercept, error = nystrom_ridge(
                 moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence

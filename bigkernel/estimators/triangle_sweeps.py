@@ -44,9 +44,9 @@ def sweep_triangle(rows: Rows, features: Any, targets: Targets, centre: Array | 
 
 
 def solve_triangle(
-    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool
-) -> tuple[Array, Array, Array]:
-    """Coefficients, intercept and training squared errors of ridge, as of `nystrom_ridge`, from the triangle."""
+    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool, per_target: bool
+) -> tuple[Array, Array, Array, Any]:
+    """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
     shift, zero = problem.inputs.shift, None
     R = problem.triangle if fit_intercept or not np.ndim(shift) else moved(problem.triangle, zero, shift)
     found = nystrom_ridge_of(
@@ -58,6 +58,7 @@ def solve_triangle(
         rows=float(problem.statistics["rows"].sum()),
         noise=block_noise(problem.basis),
         certificates=certificates,
+        per_target=per_target,
     )
     if certificates.errors is not None:
         certificates.errors = replace(certificates.errors, widest=problem.basis.dtype == "float64")

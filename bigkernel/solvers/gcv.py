@@ -33,6 +33,7 @@ class Spectral:
     rest : what no direction explains: the squared error of least squares
     n : rows
     fixed : degrees of freedom that α does not shrink: 1 with an intercept, else 0
+    rounding : of the eigenvalues, relative to the largest: below it an α is no different from 0
     """
 
     values: Array
@@ -40,6 +41,7 @@ class Spectral:
     rest: float
     n: float
     fixed: float
+    rounding: float = float(np.finfo(np.float64).eps)
 
     def gcv(self, alpha: float) -> float:
         """GCV(α), summed over the targets; infinite where the fit has as many degrees of freedom as rows."""
@@ -50,11 +52,11 @@ class Spectral:
         return error / self.n / left**2 if left > 1e-12 else np.inf
 
     def best(self) -> float:
-        """The α of least GCV, between r·eps and 10 of the largest eigenvalue."""
+        """The α of least GCV, between the rounding and 10 of the largest eigenvalue."""
         largest = float(self.values.max(initial=0.0))
         if not largest > 0:
             return 1.0
-        low, high = np.log(len(self.values) * np.finfo(np.float64).eps * largest), np.log(10 * largest)
+        low, high = np.log(self.rounding * largest), np.log(10 * largest)
         grid = np.linspace(low, high, _STEPS)
         scores = np.array([self.gcv(float(np.exp(step))) for step in grid])
         place = int(np.argmin(scores))
@@ -67,8 +69,9 @@ def _spectral(values: Array, explained: Array, q: float, n: float, fixed: float)
     """Of eigenvalues (r,), ascending, and what they explain of q = Σ w y²; rounding and more than n − fixed are cut."""
     keep = values > max(len(values), n) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
     keep[: max(0, len(values) - int(n - fixed))] = False
-    explained = explained[keep]
-    return Spectral(values[keep], explained, max(q - float(explained.sum()), 0.0), n, fixed)
+    values, explained = values[keep], explained[keep]
+    rounding = len(values) * float(np.finfo(np.float64).eps)
+    return Spectral(values, explained, max(q - float(explained.sum()), 0.0), n, fixed, rounding)
 
 
 def of_moments(small: Reduced, rows: float, *, fit_intercept: bool) -> Spectral:
@@ -107,6 +110,23 @@ def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool, p
     """The α that GCV chooses for ridge on a whitened map; see `chosen`."""
     small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
     return chosen(small, float(moments.rows), fit_intercept=fit_intercept, per_target=per_target)
+
+
+def best_of_rows(F: Array, Y: Array, n: float, *, fit_intercept: bool, per_target: bool) -> Any:
+    """The α that GCV chooses from centred rows F (k, r), Y (k, c) that stand for n, and no squares; see `chosen`."""
+    U, s, _ = linalg.svd(F, full_matrices=False, check_finite=False)
+    rounding, fixed = max(len(s), n) * float(np.finfo(np.float64).eps), float(fit_intercept)
+    kept = min(np.count_nonzero(s > rounding * s.max(initial=0.0)), max(0, int(n - fixed)))
+    values, U = s[:kept] ** 2, U[:, :kept]
+    along = U.T @ Y
+    rest = ((Y - U @ along) ** 2).sum(axis=0)
+
+    def best(explained: Array, left: float) -> float:
+        return Spectral(values, explained, left, n, fixed, rounding**2).best()
+
+    if not per_target or len(rest) == 1:
+        return best((along**2).sum(axis=1), float(rest.sum()))
+    return np.array([best(one, float(left)) for one, left in zip((along**2).T, rest, strict=True)])
 
 
 def best_alpha_exact(

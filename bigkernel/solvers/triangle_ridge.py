@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.solvers.gcv import best_of_rows
 from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.target_penalties import Columns, by_penalty
@@ -158,24 +159,28 @@ def nystrom_ridge_of(
     R: Array,
     shift: Array | None,
     whitening: Whitening,
-    alpha: float | Array,
+    alpha: float | Array | str,
     *,
     fit_intercept: bool,
     rows: float,
     noise: float,
     certificates: Certificates,
-) -> tuple[Array, Array, Array]:
-    """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R.
+    per_target: bool = False,
+) -> tuple[Array, Array, Array, Any]:
+    """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
     Parameters
     ----------
     R : (q, q), about `shift` (p,) or 0 in the columns, and 0 in the targets
+    alpha : "gcv": chosen from the same rows, `per_target` one for each
     rows : labelled, that weigh something
     noise : of a value of a block, its standard deviation
     certificates : take the condition, the effective degrees of freedom and the errors of predictions
     """
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
+    if isinstance(alpha, str):
+        alpha = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept, per_target=per_target)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     rounds = Roundings(part.lengths, values, rows, part.n)
 
@@ -191,4 +196,4 @@ def nystrom_ridge_of(
 
     w, error = by_penalty(alpha, part.targets.shape[1], certificates, solve)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
-    return whitening.expand(w), intercept, error
+    return whitening.expand(w), intercept, error, alpha

@@ -13,7 +13,6 @@ from test_cli import FIT, ROWS, here, made, work  # noqa: F401
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, load_model, open_corpus
 from bigkernel.cli import main
-from bigkernel.search.shared_sweeps import Work
 
 GRID = ["--landmarks", "30", "--sigma", "0.3:1.2:3", "--alpha", "1e-4,0.1,1", "--transform", "unit-norm"]
 
@@ -96,14 +95,13 @@ def test_only_what_the_search_made_is_removed(run, work):  # noqa: F811
 
 def test_an_interrupted_search_goes_on_to_the_same_results(run, work, monkeypatch):  # noqa: F811
     arguments = ["tune", "digits.corpus", *GRID, "--folds", "4", "--out", "t"]
-    solve = Work._solve
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Work, "_solve", stop)
-    assert CliRunner().invoke(main, arguments).exit_code == 75
-    monkeypatch.setattr(Work, "_solve", solve)
+    with monkeypatch.context() as patched:
+        patched.setattr("bigkernel.search.shared_sweeps.solve_folds", stop)
+        assert CliRunner().invoke(main, arguments).exit_code == 75
     assert "--resume" in run(*arguments, code=3).stderr
     run(*arguments, "--resume")
     run(*[*arguments[:-1], "whole"])
