@@ -179,8 +179,9 @@ def nystrom_ridge_of(
     """
     part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
+    penalty: Any = alpha
     if isinstance(alpha, str):
-        alpha = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept, per_target=per_target)
+        penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept, per_target=per_target)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     rounds = Roundings(part.lengths, values, rows, part.n)
 
@@ -194,6 +195,6 @@ def nystrom_ridge_of(
             noted.errors = errors_of(F, Y, stacked, w, coef, value, rounds, whitening.reduce, Errors.advice)
         return w, ((F @ w - Y) ** 2).sum(axis=0)
 
-    w, error = by_penalty(alpha, part.targets.shape[1], certificates, solve)
+    w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
-    return whitening.expand(w), intercept, error, alpha
+    return whitening.expand(w), intercept, error, penalty
