@@ -31,8 +31,9 @@ from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
+from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
-from bigkernel.solvers.ridge import Reduced, Whitening, centre, factorize, reduced
+from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.softmax_sums import SoftmaxStatistic

@@ -141,37 +141,40 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
     ----------
     small : `Reduced` moments in whitened coordinates, centred as for the fit
     fit : w (r, c), and the squared errors of training (c,)
-    solver : its `solve` gives H⁻¹C for C (r, ·), and `hidden` the directions that rounding hides
+    solver : its `bent` gives what changes of Hw do to predictions, and `hidden` the directions that rounding hides
     """
     w, squares = fit
-    G, solve = small.G, solver.solve
+    G = small.G
     predicted = float((w * (G @ w)).sum())
     if not w.any() or predicted == 0:
         return Errors(0.0, 0.0, 0.0)
     if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if known.blocks is None else np.inf)
 
-    def moved(variances: Array) -> float:
-        """The mean of ‖predictions‖² that a change of Hw of these variances (r,) makes."""
-        return bent(solve(np.sqrt(variances)[:, None] * probes(len(w), VECTORS))) / VECTORS
+    def moving(variances: Array) -> Array:
+        """Changes of Hw of these variances (r,)."""
+        return np.asarray(np.sqrt(variances)[:, None] * probes(len(w), VECTORS))
 
-    def bent(x: Array) -> float:
-        """xᵀGx, summed over columns; where rounding has made G negative, its size."""
-        return float(np.abs((x * (G @ x)).sum(axis=0)).sum())
-
-    def of_matrix(a: Array) -> float:
-        total = float(a.sum())
-        return moved(a) * (float((a @ w**2).sum()) / total) if total else 0.0  # a may be near the end of the range
-
-    blocks = 0.0
-    if known.blocks is not None:
-        d = known.blocks
+    # all at once: a solve and a product with G are dear
+    changes, d, seen = [moving(known.sums), moving(known.rotation)], known.blocks, 0.0
+    if d is not None:
         seen = float((d @ w**2).sum())
-        blocks = moved(d * float(squares.sum()) + np.maximum(np.diagonal(G), 0) * seen)
-        blocks += bent(solve(small.n * d[:, None] * w)) + small.n * seen
+        changes.append(moving(d * float(squares.sum()) + np.maximum(np.diagonal(G), 0) * seen))
+        changes.append(small.n * d[:, None] * w)
+    # ‖predictions‖² of each; where rounding has made G negative, its size
+    bent = np.split(np.abs(solver.bent(G, np.hstack(changes))), np.cumsum([one.shape[1] for one in changes])[:-1])
+    of_sums, of_rotation, *of_blocks = (float(one.sum()) for one in bent)
+
+    def of_matrix(a: Array, moved: float) -> float:
+        total = float(a.sum())
+        return (
+            moved / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
+        )  # a may be near the end of the range
+
+    blocks = of_blocks[0] / VECTORS + of_blocks[1] + small.n * seen if of_blocks else 0.0
     # in directions that are hidden, least squares would fit as much of the residual as chance would
     lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0) + _dropped(known, small, solver)
-    parts = of_matrix(known.sums), of_matrix(known.rotation) + lost, blocks
+    parts = of_matrix(known.sums, of_sums), of_matrix(known.rotation, of_rotation) + lost, blocks
     sums, solve_, blocks_ = (float(np.sqrt(part / predicted)) for part in parts)
     return Errors(sums, solve_, blocks_)
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.solvers.factors import Factor, factorize
 from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
-from bigkernel.solvers.ridge import Factor, Reduced, centre, factorize, squared_error
+from bigkernel.solvers.ridge import Reduced, centre, squared_error
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]

@@ -26,7 +26,6 @@ from bigkernel.solvers.ridge import (
     Reduced,
     Whitening,
     centre,
-    factorize,
     identity,
     positive_part,
     reduced,
@@ -160,9 +159,9 @@ def candidates(
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        path = paths.setdefault((penalty.fit_intercept, s), PenaltyPath(part, float(train.rows), known))
+        path = paths.setdefault((penalty.fit_intercept, s), PenaltyPath(part.G, float(train.rows), condition))
         noted = Certificates()
-        solve = partial(_solve, part, float(train.rows), condition, path, known, shared=shared)
+        solve = partial(_solve, part, path, known, shared=shared)
         (w,) = by_penalty(penalty.alpha, c, noted, solve)
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
@@ -170,9 +169,7 @@ def candidates(
 
 
 def _solve(
-    whole: Any,
-    rows: float,
-    condition: float,
+    whole: Reduced,
     path: PenaltyPath,
     known: Variances | None,
     alpha: float,
@@ -181,17 +178,9 @@ def _solve(
     *,
     shared: bool,
 ) -> tuple[Array]:
-    """Weights of some targets, with the errors of their predictions where something is known of them.
-
-    `shared`: so many penalties have these moments that a decomposition costs less than a factor for each.
-    """
-    if shared and path.takes(alpha):
-        w, errors = path.solve(alpha, columns)
-        if noted is not None:
-            noted.errors = errors
-        return (w,)
+    """Weights of some targets, with the errors of their predictions where something is known of them."""
     part = replace(whole, C=whole.C[:, columns], q=whole.q[columns], target_mean=whole.target_mean[columns])
-    factor = factorize(part.G, alpha, n_rows=rows, condition=condition, spectrum=lambda: path.spectrum)
+    factor = path.factor(alpha, shared=shared)
     w = factor.solve(part.C)
     if known is not None and noted is not None:
         noted.errors = prediction_errors(known, part, (w, squared_error(part, w)), factor)

@@ -57,3 +57,8 @@ def regularised(G: Array, alpha: float) -> Array:
     regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
     regular[np.diag_indices(len(G))] += alpha
     return regular
+
+
+def solve_lower(factor: Array | None, right: Array) -> Array:
+    """L⁻¹C of a lower triangular L (r, r), (r, c)."""
+    return np.asarray(linalg.solve_triangular(factor, right, lower=True, check_finite=False))

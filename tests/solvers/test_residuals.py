@@ -9,8 +9,9 @@ from scipy import linalg
 
 from bigkernel.errors import RankDeficient
 from bigkernel.solvers import residuals
+from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.residuals import LIMIT, Certificates
-from bigkernel.solvers.ridge import factorize, ridge, whiten
+from bigkernel.solvers.ridge import ridge, whiten
 
 SIZES = [1, 2, 7, 40, 300]
 

@@ -265,8 +265,8 @@ MUTANTS = [
     Mutant(
         "accuracy: the rounding of the sums is not counted",
         "solvers/accuracy.py",
-        "parts = of_matrix(known.sums), ",
-        "parts = 0.0 * of_matrix(known.sums), ",
+        "parts = of_matrix(known.sums, of_sums), ",
+        "parts = 0.0 * of_matrix(known.sums, of_sums), ",
         "estimators/test_accuracy.py",
     ),
     Mutant(
@@ -315,8 +315,8 @@ MUTANTS = [
     Mutant(
         "whitening: landmarks in the wrong order",
         "solvers/ridge.py",
-        "return _solve_lower(self.factor, C[self.pivots])",
-        "return _solve_lower(self.factor, C[np.sort(self.pivots)])",
+        "return solve_lower(self.factor, C[self.pivots])",
+        "return solve_lower(self.factor, C[np.sort(self.pivots)])",
         "solvers/test_ridge_solver.py",
     ),
     Mutant(
@@ -356,7 +356,7 @@ MUTANTS = [
     ),
     Mutant(
         "ridge: weak directions are dropped",
-        "solvers/ridge.py",
+        "solvers/factors.py",
         "if reciprocal <= relative and alpha > 0:",
         "if reciprocal <= relative and alpha < 0:",
         "solvers/test_eigenfunctions.py",
