@@ -26,7 +26,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from bigkernel import save_model
-from bigkernel.cli.options import transform_steps
+from bigkernel.cli.transforms import steps
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
@@ -41,7 +41,7 @@ from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
 from pipelines.corpus.material import Material, few_labels, first_rows, gather, labels_of, targets_of, truth
 from pipelines.corpus.settings import Settings
-from pipelines.shared.sight import Sight, looked_at
+from pipelines.shared.sight import Sight, looked_at, rows_at
 
 Array = NDArray[Any]
 
@@ -136,12 +136,9 @@ def _view(
     """Learn what the transforms learn, choose the settings, and plan the fit, which may be refused."""
     train = material.train
     emit(Note(f"{name}: {', '.join(texts)}"))
-    maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
+    maps = Pipeline(steps(texts, train, job.seed)).fit(train)
     rows = _labelled(job, maps.transform(train), first)
-    order = np.argsort(ids)
-    Z = np.empty((len(ids), rows.shape[1]))
-    Z[order] = rows.take(ids[order])
-    choice = choose(job, rows, Z, searched_rows, train.n_features)
+    choice = choose(job, rows, rows_at(rows, ids), searched_rows, train.n_features)
     if job.method == "krr":  # one solver for all steps
         choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])
     plan = choice.model.plan(rows)
@@ -231,7 +228,7 @@ def growing(first: int, last: int, count: int) -> list[int]:
 def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
     """The rows as wide as fitted transforms can make them; nothing is learnt. `corpus.info` tells what images are."""
     seen = rows
-    for _, step in transform_steps(texts, corpus, job.seed):
+    for _, step in steps(texts, corpus, job.seed):
         seen = step.widest(seen) if step.learns else clone(step).fit(seen).transform(seen)
     return seen
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bigkernel import open_corpus
 from bigkernel.config import settings
@@ -17,43 +13,13 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.corpus import CorpusInfo, chunk_rows_for
-from bigkernel.streaming.row_maps import MapCost
 from pipelines.corpus.choice import Record, search_rows
 from pipelines.corpus.job import plan_of
 from pipelines.corpus.settings import Settings
 from pipelines.shared import digit_corpora
+from pipelines.shared.blank import Blank
 
-Array = NDArray[Any]
 MNIST_SIZE = (60_000, 784)
-
-
-@dataclass(frozen=True, eq=False)
-class _Blank:
-    """Rows of ones that are nowhere: what a plan needs to know of a corpus that is not made yet."""
-
-    shape: tuple[int, ...]
-    chunk_rows: int
-    dtype: Any
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return (*range(0, self.shape[0], self.chunk_rows), self.shape[0])
-
-    def read(self, start: int, stop: int) -> Array:
-        return np.ones((stop - start, *self.shape[1:]), self.dtype)
-
-    def part(self, start: int, stop: int) -> _Blank:
-        return self
-
-    def fingerprint(self) -> str:
-        return f"blank {self.shape}"
-
-    @property
-    def origin(self) -> _Blank:
-        return self
-
-    def cost(self) -> MapCost:
-        return MapCost()
 
 
 def planned(job: Settings, run: Path) -> Record:
@@ -91,9 +57,9 @@ def _rows(job: Settings) -> tuple[Rows, Any, int | None]:
         train = open_corpus(job.corpus)
         return as_rows(train), train, None
     n, d = MNIST_SIZE if job.data else (1797 - digit_corpora.TEST_ORIGINALS, 64)
-    side, bytes_ = int(d**0.5), np.dtype(np.uint8)
+    side = int(d**0.5)
     chunk_rows = chunk_rows_for(d, 1, job.rows_wanted)
-    x, y = _Blank((job.rows_wanted, d), chunk_rows, bytes_), _Blank((job.rows_wanted,), chunk_rows, bytes_)
+    x, y = Blank((job.rows_wanted, d), chunk_rows), Blank((job.rows_wanted,), chunk_rows)
     classes = tuple(range(10))
     rows = Rows(x, {"y": y}, name="deformed digits", classes=classes)
     return rows, SimpleNamespace(info=CorpusInfo("digits", "", classes, (side, side), 255.0)), n

@@ -24,17 +24,16 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client, Scheduler, Worker, wait
-from numpy.typing import NDArray
 
 from bigkernel.engine.preflight import wait_for_workers
-from bigkernel.engine.rows import Rows, Source
+from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
-from bigkernel.streaming.row_maps import MapCost
+from pipelines.shared.blank import Blank
 
 START_SECONDS = 120.0  # most that processes may take to start
 CONNECTIONS = 24  # that a worker keeps open to others
@@ -46,49 +45,6 @@ _QUIET = {
     "distributed.scheduler.http.routes": ["distributed.http.health"],
     "distributed.worker.http.routes": [],
 }
-
-
-@dataclass(frozen=True)
-class Blank:
-    """A matrix (n, 1) of zeros that is nowhere, one row a step, with the cost of reading none."""
-
-    n_rows: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, 1)."""
-        return (self.n_rows, 1)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """8-bit integers."""
-        return np.dtype(np.uint8)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Every row."""
-        return tuple(range(self.n_rows + 1))
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Zeros."""
-        return np.zeros((stop - start, 1), np.uint8)
-
-    def part(self, start: int, stop: int) -> Source:
-        """Itself."""
-        return self
-
-    def fingerprint(self) -> str:
-        """Its number of rows."""
-        return f"blank {self.n_rows}"
-
-    @property
-    def origin(self) -> Source:
-        """Itself."""
-        return self
-
-    def cost(self) -> MapCost:
-        """Nothing."""
-        return MapCost()
 
 
 @dataclass(frozen=True)
@@ -132,7 +88,7 @@ def count_rows(client: Client, segments: int, *, run: Path | None, watched: bool
     """Sweep so many segments of one row each."""
     with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1, "bigkernel.monitor": watched}):
         before, start = processor_seconds(client), time.perf_counter()
-        swept = sweep(Rows(Blank(segments)), Count(), client=client, run=run, what="count")
+        swept = sweep(Rows(Blank((segments, 1), 1)), Count(), client=client, run=run, what="count")
         seconds, after = time.perf_counter() - start, processor_seconds(client)
     if len(swept.receipts) != segments or swept.total["rows"][0] != segments:
         raise RuntimeError(f"a sweep of {segments} segments counted {swept.total['rows'][0]} rows")

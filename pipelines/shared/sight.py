@@ -100,35 +100,34 @@ def looked_at(
     y = test.column("y")
     chosen = np.array([int(np.argmax(y == code)) for code in np.unique(y[targets.labelled(y, 0)])[:DIGITS]])
     images = _pixels(test, chosen)
-    shown = maps.transform(as_rows(test)).take(np.sort(chosen))[np.argsort(np.argsort(chosen))]
+    seen = maps.transform(as_rows(test))
+    shown = rows_at(seen, chosen)
     values = model.kernel_(shown, model.landmarks_)
     near = np.argsort(-values, axis=1, kind="stable")[:, :NEIGHBOURS]
     predicted = [str(label) for label in np.asarray(model.predict(shown))]
     landmarks = _beside(
         train, images, names(y[chosen]), predicted, chosen, ids[near], np.take_along_axis(values, near, 1), names
     )
-    return Sight(tuple(_stages(maps, images)), landmarks, _worst(maps, train, test, worst, among, targets, names))
+    neighbours = maps.transform(as_rows(train).window(0, among))
+    return Sight(tuple(_stages(maps, images)), landmarks, _worst(seen, neighbours, train, test, worst, targets, names))
 
 
 def _worst(
-    maps: Pipeline,
+    seen: Rows,
+    neighbours: Rows,
     train: Corpus,
     test: Corpus,
     worst: Mapping[str, Any],
-    among: int,
     targets: Targets,
     names: Callable[[Array], list[str]],
 ) -> Neighbours | None:
-    """The misread digits that the model is surest of, beside the labelled training rows nearest to them."""
+    """The misread digits that the model is surest of, beside the labelled rows nearest to them, as it sees both."""
     wrong = [place for place, margin in enumerate(worst["margin"]) if margin < 0][:WORST]
     if not wrong:
         return None
     rows = np.array(worst["row"])[wrong]
-    order = np.argsort(rows)
-    points = np.empty((len(rows), maps.transform(as_rows(test)).shape[1]))
-    points[order] = maps.transform(as_rows(test)).take(rows[order])
-    seen: Rows = maps.transform(as_rows(train).window(0, among))
-    found = sweep(seen, NearestRows(points, targets, min(OTHERS, among)), what="nearest").total
+    nearest = NearestRows(rows_at(seen, rows), targets, min(OTHERS, len(neighbours)))
+    found = sweep(neighbours, nearest, what="nearest").total
     told = ([str(worst[name][place]) for place in wrong] for name in ("true", "predicted"))
     return _beside(train, _pixels(test, rows), *told, rows, found["row"].astype(np.int64), found["distance"], names)
 
@@ -171,8 +170,12 @@ def _stages(maps: Pipeline, images: Array) -> list[Stage]:
 
 def _pixels(corpus: Corpus, ids: Array) -> Array:
     """Rows of any order and shape of ids as images, (*ids.shape, h, w)."""
-    distinct, place = np.unique(ids, return_inverse=True)
     shape = corpus.info.image_shape or (1, corpus.n_features)
-    taken = replace(as_rows(corpus), row_maps=()).take(distinct)
-    images: Array = taken[place.reshape(ids.shape)].reshape(*ids.shape, *shape)
-    return images
+    return rows_at(replace(as_rows(corpus), row_maps=()), ids).reshape(*ids.shape, *shape)
+
+
+def rows_at(rows: Rows, ids: Array) -> Array:
+    """The mapped rows of ids in any order and shape, (*ids.shape, d)."""
+    distinct, place = np.unique(ids, return_inverse=True)
+    taken: Array = rows.take(distinct)[place.reshape(ids.shape)]
+    return taken

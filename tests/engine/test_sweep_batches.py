@@ -16,7 +16,8 @@ from bigkernel.engine.tasks import Job, merge, merge_bundle
 from bigkernel.monitor.events import Incident
 from bigkernel.monitor.scope import observe
 from bigkernel.storage.run_directory import ArrayRef
-from pipelines.scaling.scheduler import Blank, Count
+from pipelines.scaling.scheduler import Count
+from pipelines.shared.blank import Blank
 
 SEGMENTS = 40
 
@@ -45,7 +46,7 @@ def counted(monkeypatch, client, name):
 def test_segments_and_the_merges_of_a_level_are_one_message_each(monkeypatch, client, tmp_path, published):
     maps = counted(monkeypatch, client, "map")
     run = tmp_path / "run" if published else None
-    swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client, run=run)
+    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client, run=run)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
     # a task for the merges of a few segments, and without a run also the job and the receipts; then the other merges
@@ -75,7 +76,7 @@ def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_a_bundle(
         return original(function, *columns, **options)
 
     monkeypatch.setattr(client, "map", call)
-    swept = sweep(Rows(Blank(SEGMENTS)), Bulky(), client=client, run=tmp_path / "run" if published else None)
+    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Bulky(), client=client, run=tmp_path / "run" if published else None)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
     bundles = SEGMENTS // BUNDLE if published else 0  # with a run none wait in memory
@@ -84,7 +85,7 @@ def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_a_bundle(
 
 def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
     monkeypatch.setattr("bigkernel.engine.dask_executor.BATCH", 7)
-    swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
+    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert len({receipt.node for receipt in swept.receipts}) == SEGMENTS
 
@@ -93,11 +94,11 @@ def test_receipts_that_cannot_come_together_come_one_by_one(monkeypatch, client)
     def refuse(*args, **options):
         raise OSError("not together")
 
-    expected = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
+    expected = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client)
     monkeypatch.setattr(client, "gather", refuse)
     events = []
     with observe(events.append):
-        swept = sweep(Rows(Blank(SEGMENTS)), Count(), client=client)
+        swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client)
     assert not [event for event in events if isinstance(event, Incident)]
     assert [receipt.node for receipt in swept.receipts] == [receipt.node for receipt in expected.receipts]
     assert all(receipt.elapsed > 0 and receipt.worker for receipt in swept.receipts)
@@ -120,7 +121,7 @@ def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(monkeypa
         return original(function, *columns, **options)
 
     monkeypatch.setattr(client, "map", call)
-    swept = sweep(Rows(Blank(SEGMENTS)), Weighty(), client=client)
+    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Weighty(), client=client)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert len(jobs) == 2 * (SEGMENTS // BUNDLE) - 1
     assert all(isinstance(job, Job) and job.statistic.weights == ArrayRef("") for job in jobs)

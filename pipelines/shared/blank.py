@@ -1,0 +1,46 @@
+"""Rows that are nowhere: what a plan or a scheduler needs to know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel.engine.sources import Source
+
+
+@dataclass(frozen=True, eq=False)
+class Blank(Source):
+    """A matrix or a column of ones of a byte, `chunk_rows` of them a step, with the cost of reading none."""
+
+    size: tuple[int, ...]
+    chunk_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Source`."""
+        return self.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `Source`."""
+        return np.dtype(np.uint8)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """See `Source`."""
+        return (*range(0, self.shape[0], self.chunk_rows), self.shape[0])
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Ones."""
+        return np.ones((stop - start, *self.shape[1:]), self.dtype)
+
+    def part(self, start: int, stop: int) -> Source:
+        """Itself."""
+        return self
+
+    def fingerprint(self) -> str:
+        """Its shape."""
+        return f"blank {self.shape}"
