@@ -8,6 +8,7 @@ follows from all rows, never from those of a chunk, so that no cut of the rows c
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
@@ -31,9 +32,9 @@ class _Csr(Source):
     """What rows in CSR have, wherever they lie."""
 
     @property
+    @abstractmethod
     def entries(self) -> int:
         """Values that are stored."""
-        raise NotImplementedError
 
     @property
     def share(self) -> float:

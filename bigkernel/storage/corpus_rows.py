@@ -6,6 +6,7 @@ Shapes: n rows, d features. What comes into memory at once is bounded; a fit tak
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,7 @@ MOST_BYTES = 2**30  # that an index or np.asarray brings into memory
 _ROWS = 1024  # that become dense at once where each is asked for
 
 
-class CorpusRows:
+class CorpusRows(ABC):
     """What a corpus does as a sequence of rows; it knows its path, sizes and arrays."""
 
     path: str
@@ -52,9 +53,9 @@ class CorpusRows:
     def __len__(self) -> int:
         return self.n_rows
 
+    @abstractmethod
     def array(self, name: str) -> zarr.Array:
         """See `Corpus`."""
-        raise NotImplementedError
 
     @property
     def x(self) -> zarr.Array:
