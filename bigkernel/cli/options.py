@@ -7,7 +7,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,13 @@ import click
 
 from bigkernel.cli.finished import may_be_finished
 from bigkernel.cli.said import say
-from bigkernel.cli.transforms import Transform
+from bigkernel.cli.transforms import Transform, steps
 from bigkernel.errors import BigKernelError
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from bigkernel.storage.corpus import Corpus
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -57,9 +59,9 @@ class Numbers(click.ParamType):
                 ctx,
             )
         if self.whole:
-            numbers = sorted({round(number) for number in numbers})
-            if numbers[0] < 1:
+            if not all(0.5 < number < math.inf for number in numbers):
                 self.fail(f"{value!r}: expected whole numbers of at least 1", param, ctx)
+            numbers = sorted({round(number) for number in numbers})
         return tuple(numbers)
 
 
@@ -147,7 +149,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--transform, as one argument `transforms`; `cli.transforms.steps` makes estimators of it."""
+    """--transform, as one argument `transforms`; `transform_steps` makes estimators of it."""
     return click.option(
         "--transform",
         "transforms",
@@ -160,6 +162,11 @@ def transform_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "conv:patch-size=5,sigma=0.5; of two layers: conv:n-landmarks=32/128. Side by side: "
         "orientations+0.5*conv.",
     )(function)
+
+
+def transform_steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
+    """What --transform describes, as named steps of a Pipeline, not fitted; see `cli.transforms.steps`."""
+    return steps(texts, corpus, seed)
 
 
 def bad_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:

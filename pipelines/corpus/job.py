@@ -26,7 +26,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from bigkernel import save_model
-from bigkernel.cli.transforms import steps
+from bigkernel.cli.options import transform_steps
 from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
@@ -136,7 +136,7 @@ def _view(
     """Learn what the transforms learn, choose the settings, and plan the fit, which may be refused."""
     train = material.train
     emit(Note(f"{name}: {', '.join(texts)}"))
-    maps = Pipeline(steps(texts, train, job.seed)).fit(train)
+    maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
     rows = _labelled(job, maps.transform(train), first)
     choice = choose(job, rows, rows_at(rows, ids), searched_rows, train.n_features)
     if job.method == "krr":  # one solver for all steps
@@ -228,7 +228,7 @@ def growing(first: int, last: int, count: int) -> list[int]:
 def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
     """The rows as wide as fitted transforms can make them; nothing is learnt. `corpus.info` tells what images are."""
     seen = rows
-    for _, step in steps(texts, corpus, job.seed):
+    for _, step in transform_steps(texts, corpus, job.seed):
         seen = step.widest(seen) if step.learns else clone(step).fit(seen).transform(seen)
     return seen
 

@@ -121,6 +121,12 @@ def test_a_penalty_may_be_left_to_gcv(run, work):  # noqa: F811
     assert "number or gcv" in run("fit", "digits.corpus", "n", "--alpha", "best", code=2).stderr
 
 
+@pytest.mark.parametrize("counts", ["nan", "1,inf", "0.4", "-3"])
+def test_numbers_of_components_that_are_none_are_wrong_usage(run, work, counts):  # noqa: F811
+    refused = run("tune", "digits.corpus", *GRID, f"--components={counts}", "--out", "t", code=2)
+    assert "expected whole numbers of at least 1" in refused.stderr
+
+
 def test_candidates_at_random_and_finer_grids_by_a_score_of_scikit_learn(run, work):  # noqa: F811
     options = ["--folds", "4", "--n-iter", "5", "--refine", "1", "--scoring", "f1_macro"]
     shown = json.loads(run("tune", "digits.corpus", *GRID, *options, "--out", "t", "--json").stdout)
