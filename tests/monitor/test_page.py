@@ -16,7 +16,7 @@ from simulated import messages
 
 from bigkernel.monitor.dashboard import page as page_module
 from bigkernel.monitor.dashboard.page import Page
-from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, rate
+from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, rate, title
 from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
 from bigkernel.monitor.dashboard.page_map import RowMap
 from bigkernel.monitor.state.board import Board
@@ -144,6 +144,20 @@ def test_a_card_says_what_its_job_waits_for_and_gives_no_time_left_to_merges():
     assert "moments: all rows done, 2 of 3 merges" in seen
     assert re.fullmatch(r"finished after \d+ s", seen[-1])
     assert seen[-2] == "moments: finished; the driver goes on"
+
+
+def test_the_bar_shows_what_the_driver_does_between_sweeps():
+    board = Board()
+    for message, now in messages(4, 2, finished=True):
+        board.apply(message, now)
+    (job,) = board.jobs.values()
+    job.state = "running"
+    board.apply({"kind": "step", "job": job.id, "what": "normal matrix", "done": 30, "total": 120}, now)
+    state = {**board.snapshot(now), "workers": {}}
+    card = jobs_facts(state, (), "")["cards"][0]
+    assert (card["sentence"], card["percent"], card["rate"]) == ("normal matrix: 30 of 120", "25 %", "")
+    assert card["shares"] == {"merged": 0.0, "published": 0.0, "running": 0.25}
+    assert title(*chosen(state, ())).startswith("25 % · ")
 
 
 def test_the_map_has_a_cell_of_the_right_state_for_every_segment():

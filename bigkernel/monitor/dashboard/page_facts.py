@@ -67,7 +67,10 @@ def _card(job: Mapping[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(("rows", "merged", "percent", "rate", "left", "between"), ""),
         "shares": dict.fromkeys(("merged", "published", "running"), 0.0),
     }
-    if sweep is not None:
+    if _stepping(job):  # the driver works alone: the sweep before it is no progress of this
+        share = job["step"]["done"] / max(1, job["step"]["total"])
+        card |= {"percent": percent(share), "shares": {"merged": 0.0, "published": 0.0, "running": share}}
+    elif sweep is not None:
         rows, done = max(1, sweep["rows"]), rows_done(sweep)
         # once all rows are done, what is left is merges, whose time nobody knows
         at_rows = job["state"] == sweep["state"] == "running" and done < sweep["rows"]
@@ -86,6 +89,11 @@ def _card(job: Mapping[str, Any]) -> dict[str, Any]:
             },
         }
     return card
+
+
+def _stepping(job: Mapping[str, Any]) -> bool:
+    """Whether the driver is at work between two sweeps."""
+    return job["state"] == "running" and job["step"] is not None
 
 
 def rows_done(sweep: Mapping[str, Any]) -> int:
@@ -155,7 +163,11 @@ def title(job: Mapping[str, Any] | None, sweep: Mapping[str, Any] | None) -> str
     """Return the title of the window: "62 % · fit digits · bigkernel"."""
     if job is None:
         return "bigkernel"
-    done = f"{percent(rows_done(sweep), max(1, sweep['rows']))} · " if sweep and job["state"] == "running" else ""
+    done = ""
+    if _stepping(job):
+        done = f"{percent(job['step']['done'], max(1, job['step']['total']))} · "
+    elif sweep and job["state"] == "running":
+        done = f"{percent(rows_done(sweep), max(1, sweep['rows']))} · "
     return f"{done}{visible(job['title'], most=200)} · bigkernel"
 
 
