@@ -203,20 +203,41 @@ class DaskSource(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
-    """Rows first … first + count of another source, which are rows 0 … count here."""
+class Derived(Source):
+    """Rows that are made of those of another source; without a subclass's say, of its shape, dtype, pieces and cost."""
 
     source: Source
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.source.steps
+
+    @property
+    def origin(self) -> Source:
+        return self.source.origin
+
+    def cost(self) -> MapCost:
+        return self.source.cost()
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Derived):
+    """Rows first … first + count of another source, which are rows 0 … count here."""
+
     first: int
     count: int
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.count, *self.source.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.source.dtype
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -231,13 +252,6 @@ class Window:
 
     def fingerprint(self) -> str:
         return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
-
-    @property
-    def origin(self) -> Source:
-        return self.source.origin
-
-    def cost(self) -> MapCost:
-        return self.source.cost()
 
     @property
     def sparse(self) -> bool:

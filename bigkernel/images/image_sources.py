@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.engine.sources import Source
+from bigkernel.engine.sources import Derived, Source
 from bigkernel.images.restyle import Styling
 from bigkernel.storage import zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
@@ -64,7 +64,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class Repeated(Derived):
     """Values of the originals, and again those of the chosen ones: a column of copies.
 
     Attributes
@@ -75,7 +75,6 @@ class Repeated:
         None: every original is copied.
     """
 
-    source: Source
     n_originals: int
     n_rows: int
     chosen: Chosen | None = None
@@ -84,11 +83,6 @@ class Repeated:
     def shape(self) -> tuple[int, ...]:
         """(N, …)."""
         return self.n_rows, *self.source.shape[1:]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the values."""
-        return self.source.dtype
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -115,15 +109,6 @@ class Repeated:
         """Of the values, which are copied, and the number of rows."""
         chosen = "" if self.chosen is None else f" {zarr_arrays.digest({'': self.chosen.ids})}"
         return f"repeated {self.n_rows}{chosen} {self.source.fingerprint()}"
-
-    @property
-    def origin(self) -> Source:
-        """That of the values."""
-        return self.source.origin
-
-    def cost(self) -> MapCost:
-        """That of the values."""
-        return self.source.cost()
 
     @property
     def _round_rows(self) -> int:
@@ -238,7 +223,7 @@ class SharedWeight(Repeated):
 
 
 @dataclass(frozen=True)
-class RowNumbers:
+class RowNumbers(Source):
     """The column 0, 1, …, n − 1, int64."""
 
     n_rows: int
@@ -270,15 +255,6 @@ class RowNumbers:
         """Of the number of rows."""
         return f"row numbers {self.n_rows}"
 
-    @property
-    def origin(self) -> Source:
-        """The source itself."""
-        return self
-
-    def cost(self) -> MapCost:
-        """Nothing."""
-        return MapCost()
-
 
 @dataclass(frozen=True)
 class Ones(RowNumbers):
@@ -299,26 +275,10 @@ class Ones(RowNumbers):
 
 
 @dataclass(frozen=True, eq=False)
-class StyledSource:
+class StyledSource(Derived):
     """Images (n, h·w) of `source`, each in the style of its domain."""
 
-    source: Source
     styling: Styling
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, h·w)."""
-        return self.source.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the images."""
-        return self.source.dtype
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Those of the images."""
-        return self.source.steps
 
     def read(self, start: int, stop: int) -> Array:
         """Rows start … stop, (stop − start, h·w)."""
@@ -331,11 +291,6 @@ class StyledSource:
     def fingerprint(self) -> str:
         """Of the images and their styles."""
         return f"styled {self.styling.recipe} {fingerprint(self.styling)} {self.source.fingerprint()}"
-
-    @property
-    def origin(self) -> Source:
-        """That of the images."""
-        return self.source.origin
 
     def cost(self) -> MapCost:
         """Of the images, and of their styles."""
