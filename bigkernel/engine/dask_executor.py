@@ -24,21 +24,21 @@ from bigkernel.engine.interrupts import patience, tell_waiting
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.process_probes import at_work
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import BUNDLE, spread
+from bigkernel.engine.schedule import BUNDLE, Subtree, spread
 from bigkernel.engine.sources import DaskSource, NumpySource
-from bigkernel.engine.tasks import Bundled, Job, Partial, merge, merge_bundle, receipts_of, run_held, run_segment
+from bigkernel.engine.tasks import Bundled, Job, Partial, merge_bundle, receipts_of, run_held, run_subtree
 from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
 from bigkernel.monitor.events import Receipted
 from bigkernel.monitor.scope import Scope, emit
 from bigkernel.monitor.sinks import send_to_scheduler
 from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
-from bigkernel.streaming.merge_tree import Merge, leaf
-from bigkernel.streaming.plan import Plan, Segment
+from bigkernel.streaming.merge_tree import Merge
+from bigkernel.streaming.plan import Plan
 
 BATCH = 512  # most tasks of one message to the scheduler
 MERGER_BYTES = 2**16  # most of a job that every merge brings along
-PULSES_PER_SECOND = 200  # of all workers, beside the first of each segment: each takes the scheduler about 0.2 ms
+PULSES_PER_SECOND = 200  # of all workers: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most that landmarks may take to reach every worker before the first task
 
 
@@ -69,8 +69,7 @@ class DaskExecutor:
         tasks = _Tasks(self.client, work)
         try:
             tasks.share()
-            name_of = work.schedule.name_of
-            with Watch(self.client, work.token, work.wanted, work.require_lock, name_of) as watch:
+            with Watch(self.client, work.token, work.wanted, work.require_lock, work.schedule) as watch:
                 tasks.begin(watch)
                 return tasks.finish(watch)
         except BaseException as error:
@@ -115,58 +114,52 @@ class _Tasks:
         nodes: dict[str, Future | Partial] = {
             node: (None, receipt) for node, receipt in self._schedule.finished.items()
         }
-        segments = spread(self._schedule.waiting(), len(self._client.ncores()))
-        names = [leaf(segment.index) for segment in segments]
-        tasks = self._begin_segments(segments, names)
-        nodes.update(zip(names, tasks, strict=True))
-        self._segments = dict(zip(tasks, names, strict=True))
+        slots = sum(self._client.ncores().values())
+        # rows that the cluster holds come with their own tasks
+        most = 1 if self._work.rows.persisted else self._schedule.segments_a_task(slots)
+        subtrees = spread(self._schedule.subtrees(most), len(self._client.ncores()))
+        tasks = self._begin_segments(subtrees)
+        nodes.update(zip((subtree.node for subtree in subtrees), tasks, strict=True))
+        self._segments = {task: subtree.node for task, subtree in zip(tasks, subtrees, strict=True)}
         for task in tasks:
             watch.expect(task)
-        # with a run a bundle reads two partials at a time
-        bundled = self._run is not None or self._schedule.bundles_fit()
-        if bundled:
-            self._begin_bundles(nodes)
+        # with a run a task reads two partials at a time
+        at_once = BUNDLE if self._run else self._schedule.merged_at_once()
+        batches = self._schedule.merge_tasks(subtrees, at_once)
+        self._begin_merges(next(batches, []), nodes, told=self._run is not None)
         if not self._run:  # with a run the result is the receipt
             receipts = self._submit(receipts_of, "receipt", list(nodes), list(nodes.values()), priority=2)
             self._receipts = dict(zip(receipts, nodes, strict=True))
-        for batch in self._schedule.merge_batches(bundled=bundled):
-            self._begin_merges(batch, nodes)
+        for batch in batches:
+            self._begin_merges(batch, nodes, told=True)
         ((self._top, self._last),) = nodes.items()  # all others were merged into it
         for future in (*self._receipts, self._last):
             if isinstance(future, Future) and future not in self._segments:
                 watch.expect(future)
 
-    def _begin_segments(self, segments: Sequence[Segment], names: Sequence[str]) -> list[Future]:
-        rows = self._work.rows
-        pieces = [rows.part(segment.start, segment.stop) for segment in segments]
-        shared, ancestors = [self._shared] * len(segments), [self._schedule.ancestors(node) for node in names]
-        if not rows.persisted or not segments:
-            return self._submit(run_segment, "segment", names, shared, pieces, segments, ancestors)
+    def _begin_segments(self, subtrees: Sequence[Subtree]) -> list[Future]:
+        rows, names = self._work.rows, [subtree.node for subtree in subtrees]
+        segments = [subtree.segments for subtree in subtrees]
+        pieces = [rows.part(some[0].start, some[-1].stop) for some in segments]
+        shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors(node) for node in names]
+        if not rows.persisted or not names:
+            merges = [subtree.merges for subtree in subtrees]
+            return self._submit(run_subtree, "segment", names, shared, pieces, segments, merges, ancestors)
         plain, lazy, held = zip(*(_split_dask_arrays(piece, self._client) for piece in pieces), strict=True)
-        columns = shared, plain, segments, ancestors, lazy, *zip(*held, strict=True)
+        columns = shared, plain, [one for (one,) in segments], ancestors, lazy, *zip(*held, strict=True)
         return self._submit(run_held, "segment", names, *columns)
 
-    def _begin_bundles(self, nodes: dict[str, Future | Partial]) -> None:
-        """Submit the merges within a few segments, a task for all of these; the inputs leave `nodes`."""
-        bundles = self._schedule.bundles
-        ancestors = [[self._schedule.ancestors(node) for node, _, _ in merges] for merges in bundles.values()]
+    def _begin_merges(self, tasks: Sequence[tuple[Merge, ...]], nodes: dict[str, Future | Partial], told: bool) -> None:
+        """Submit merges none of whose tasks waits for another; the inputs leave `nodes`, and so are forgotten then."""
+        names = [merges[-1][0] for merges in tasks]
         inputs: list[list[Future | Partial | None]] = []
-        for merges in bundles.values():
+        for merges in tasks:
             taken = [nodes.pop(child) for _, *children in merges for child in children if child in nodes]
             inputs.append([*taken, *[None] * (BUNDLE - len(taken))])
-        columns = [self._merger] * len(bundles), list(bundles.values()), ancestors, *zip(*inputs, strict=True)
-        nodes.update(
-            zip(bundles, self._submit(merge_bundle, "merge", list(bundles), *columns, priority=1), strict=True)
-        )
-
-    def _begin_merges(self, merges: Sequence[Merge], nodes: dict[str, Future | Partial]) -> None:
-        """Submit merges none of which waits for another; the inputs leave `nodes`, and so are forgotten when merged."""
-        names = [node for node, _, _ in merges]
-        left, right = [nodes.pop(left) for _, left, _ in merges], [nodes.pop(right) for _, _, right in merges]
         ancestors = [self._schedule.ancestors(node) for node in names]
-        columns = [self._merger] * len(names), names, left, right, ancestors
+        columns = [self._merger] * len(names), tasks, ancestors, [told] * len(names), *zip(*inputs, strict=True)
         # before other segments, so that few partials wait
-        nodes.update(zip(names, self._submit(merge, "merge", names, *columns, priority=1), strict=True))
+        nodes.update(zip(names, self._submit(merge_bundle, "merge", names, *columns, priority=1), strict=True))
 
     def finish(self, watch: Watch) -> Partial:
         """Wait for all of it; the last merge, which ends early where any task has failed, is waited for meanwhile."""
@@ -181,7 +174,7 @@ class _Tasks:
                 if future.status in ("error", "cancelled"):
                     watch.result(future, node, self._run)
                 if future in self._segments:
-                    self._finish_segment(node, future, watch)
+                    self._finish_segments(node, future, watch)
                 elif future in self._receipts:
                     # it comes when its worker has a moment
                     del self._receipts[future]
@@ -215,16 +208,21 @@ class _Tasks:
             )
         return futures
 
-    def _finish_segment(self, node: str, future: Future, watch: Watch) -> None:
+    def _finish_segments(self, node: str, future: Future, watch: Watch) -> None:
         del self._segments[future]
-        receipt = Receipt(node, *self._schedule.rows_of(node))
-        if self._run:
-            receipt = self._published(node, future, watch)[1]
+        leaves = self._schedule.segments_of(node)
+        if self._run is None:
+            for one in leaves:
+                self._work.receipts.tell_done(Receipt(one, *self._schedule.rows_of(one)))
+            return
+        # the run knows it, even when the worker that did it has died since
+        receipts = [self._run.receipt(one) for one in leaves]
+        found = [replace(receipt, resumed=False) for receipt in receipts if receipt]
+        for receipt in found if len(found) == len(leaves) else watch.result(future, node, self._run)[2]:
             self._work.receipts.add(receipt)
-        self._work.receipts.tell_done(receipt)
+            self._work.receipts.tell_done(receipt)
 
     def _published(self, node: str, future: Future, watch: Watch) -> Partial:
-        # a run knows it, even when the worker that did it has died since
         receipt = self._run.receipt(node) if self._run else None
         if receipt:
             return None, replace(receipt, resumed=False)

@@ -44,6 +44,16 @@ def at_work(token: str, dask_worker: Worker) -> bool:
     ) or any(token in str(key) for key, task in list(dask_worker.state.tasks.items()) if task.state == "cancelled")
 
 
+def is_released() -> bool:
+    """Tell if nobody waits any more for the Dask task that this thread runs; False outside of one."""
+    try:
+        worker = get_worker()
+        task = worker.state.tasks.get(worker.get_current_task())
+    except ValueError:
+        return False
+    return task is None or task.state in ("cancelled", "released", "forgotten")
+
+
 def state_of(dask_worker: Worker) -> dict[str, Any]:
     """Status, memory, tasks under way and free disk of a worker, told when a job stalls; for `Client.run`."""
     free = shutil.disk_usage(dask_worker.local_directory).free

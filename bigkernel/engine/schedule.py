@@ -5,16 +5,32 @@ It knows names and receipts alone; executors run the tasks and hold what these r
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from bigkernel.storage.run_directory import Receipt, Run
 from bigkernel.streaming.merge_tree import Merge, ancestors_of, covered, leaf, merge_tree, spans
 from bigkernel.streaming.plan import Plan, Segment
 
-BUNDLE = 4  # most segments whose merges are one task
+TASK_SECONDS = 10.0  # of a task of several segments at most, where a processor does what follows in a second
+_FLOPS_PER_SECOND = 1e11
+_BYTES_PER_SECOND = 5e8  # of rows, decoded
+MOST_SEGMENTS = 16  # of one task
+ROUNDS = 8  # least tasks of segments for every slot, so that all slots end at about the same time
+BUNDLE = 4  # most partials that one task merges
 SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Subtree:
+    """Neighbouring segments that one task computes, and their merges, children before parents, up to `node`."""
+
+    node: str
+    segments: tuple[Segment, ...]
+    merges: tuple[Merge, ...]
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,11 @@ class Schedule:
         return {child: merge for merge in self._merges for child in merge[1:]}
 
     @cached_property
+    def _covers(self) -> dict[str, tuple[int, int]]:
+        """By the name of a node, the first segment that it covers and one past the last."""
+        return spans(len(self.plan.segments))
+
+    @cached_property
     def _spans(self) -> dict[str, tuple[int, int]]:
         """By the name of a node, the rows that it covers."""
         spans = {leaf(segment.index): (segment.start, segment.stop) for segment in self.plan.segments}
@@ -68,43 +89,70 @@ class Schedule:
         merge = self._merge_above.get(node)
         return merge if merge is not None and merge[1] in held and merge[2] in held else None
 
-    @cached_property
-    def bundles(self) -> dict[str, tuple[Merge, ...]]:
-        """The merges that one task may do: those still to be done within a few segments, by the node that ends them."""
-        covers, found = spans(len(self.plan.segments)), dict[str, tuple[Merge, ...]]()
+    def segments_a_task(self, slots: int) -> int:
+        """Segments that one task computes, where so many tasks run at once: 1, 2, 4, 8 or 16.
+
+        A task costs the scheduler the same however much it does, and a lost worker costs at most one task's segments
+        (with a run, the one that it was at). So several short segments are one task, reckoned from the plan and not
+        from a clock. The sums do not depend on it: the tree of merges is the same.
+        """
+        plan, waiting = self.plan, len(self.waiting())
+        seconds = plan.flops / _FLOPS_PER_SECOND + plan.bytes_read / _BYTES_PER_SECOND
+        short = TASK_SECONDS * len(plan.segments) / max(seconds, 1e-9)
+        most = int(min(MOST_SEGMENTS, short, waiting / (ROUNDS * max(1, slots))))
+        return 1 << max(0, most.bit_length() - 1)
+
+    def subtrees(self, most: int) -> list[Subtree]:
+        """The segments that are still to be computed, in order, together where the tree merges up to `most` of them."""
+        covers, found = self._covers, {leaf(s.index): Subtree(leaf(s.index), (s,), ()) for s in self.waiting()}
         for merge in self._merges:
             node, left, right = merge
             first, stop = covers[node]
-            if stop - first <= BUNDLE and not self._done(node):
-                found[node] = (*found.pop(left, ()), *found.pop(right, ()), merge)
-        return found
+            if stop - first <= most and left in found and right in found and not self._done(node):
+                a, b = found.pop(left), found.pop(right)
+                found[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
+        return sorted(found.values(), key=lambda subtree: subtree.segments[0].index)
 
-    def bundles_fit(self) -> bool:
-        """Tell if a bundle that holds what it takes until it ends stays within `Plan.task_bytes`.
+    def merge_tasks(self, subtrees: Sequence[Subtree], most: int) -> Iterator[list[tuple[Merge, ...]]]:
+        """The merges that are left beside `subtrees`, in batches none of whose tasks waits for another of its batch.
+
+        A task is up to `most` - 1 merges, children before parents, the last of which is the parent of all.
+        """
+        inside = {merge[0] for subtree in subtrees for merge in subtree.merges}
+        due = [merge for merge in self._merges if merge[0] not in inside and not self._done(merge[0])]
+        tasks: dict[str, tuple[Merge, ...]] = {}
+        for merge in due:
+            node, left, right = merge
+            # a task of j merges takes j + 1 partials; one that is full is an input itself
+            below = [tasks[child] for child in (left, right) if child in tasks]
+            if sum(len(merges) for merges in below) + 2 <= most:
+                for child in (left, right):
+                    tasks.pop(child, None)
+                tasks[node] = tuple(one for merges in below for one in merges) + (merge,)
+            else:
+                tasks[node] = (merge,)
+        batch: dict[str, tuple[Merge, ...]] = {}
+        for node, merges in tasks.items():
+            if any(child in batch for merge in merges for child in merge[1:]):
+                yield list(batch.values())
+                batch = {}
+            batch[node] = merges
+        if batch:
+            yield list(batch.values())
+
+    def merged_at_once(self) -> int:
+        """Partials that one task may merge within `Plan.task_bytes`: `BUNDLE`, or two where they are large.
 
         Four partials wait then, and three sums are made of them: two more than where every merge is a task. They have
         the room that rows and buffers of a segment leave.
         """
         plan = self.plan
-        return plan.partial_bytes <= max(SMALL_BYTES, (4 * plan.chunk_bytes + plan.work_bytes) // 2)
+        fit = plan.partial_bytes <= max(SMALL_BYTES, (4 * plan.chunk_bytes + plan.work_bytes) // 2)
+        return BUNDLE if fit else 2
 
-    def merge_batches(self, *, bundled: bool = False) -> Iterator[list[Merge]]:
-        """All merges that are still to be done, in batches none of whose merges waits for another of its batch.
-
-        `bundled`: but for those that are in `bundles`.
-        """
-        batch: dict[str, Merge] = {}
-        inside = {node for merges in self.bundles.values() for node, _, _ in merges} if bundled else set[str]()
-        for merge in self._merges:
-            node, left, right = merge
-            if self._done(node) or node in inside:
-                continue
-            if left in batch or right in batch:
-                yield list(batch.values())
-                batch = {}
-            batch[node] = merge
-        if batch:
-            yield list(batch.values())
+    def segments_of(self, node: str) -> tuple[str, ...]:
+        """The names of the segments that a node covers; its own where it is of no tree."""
+        return tuple(leaf(i) for i in range(*self._covers[node])) if node in self._covers else (node,)
 
     def rows_of(self, node: str) -> tuple[int, int]:
         """The rows start … stop that a node covers."""
@@ -116,6 +164,18 @@ class Schedule:
             return "the job itself"
         start, stop = self._spans[node]
         return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
+
+    def names_of(self, nodes: Collection[str]) -> list[str]:
+        """Nodes in words, by their rows; segments that follow one another, as those of one task do, together."""
+        names, rows = [], list[tuple[int, int]]()
+        for node in sorted(nodes, key=lambda node: self._spans.get(node, (0, 0))):
+            if not node.startswith("0-") or node not in self._spans:
+                names.append(self.name_of(node))
+                continue
+            start, stop = self._spans[node]
+            joins = rows and rows[-1][1] == start
+            rows.append((rows.pop()[0] if joins else start, stop))
+        return [f"rows {start}:{stop}" for start, stop in rows] + names
 
     def _done(self, node: str) -> bool:
         return covered(node, self.finished, self._ancestors)
@@ -136,14 +196,14 @@ def schedule(plan: Plan, run: Run | None) -> Schedule:
     return Schedule(plan, finished, recovered, damaged)
 
 
-def spread(segments: Sequence[Segment], workers: int) -> list[Segment]:
-    """The order in which segments are begun: each worker mostly meets neighbours, so that most merges move nothing.
+def spread(tasks: Sequence[T], workers: int) -> list[T]:
+    """The order in which tasks are begun: each worker mostly meets neighbours, so that most merges move nothing.
 
     An order binds nobody to a task. (Dask's `workers=` does, `allow_other_workers` or not, once all of them have died.)
     """
-    share = -(-len(segments) // max(1, workers))
-    order = (first + i for i in range(share) for first in range(0, len(segments), share))
-    return [segments[i] for i in order if i < len(segments)]
+    share = -(-len(tasks) // max(1, workers))
+    order = (first + i for i in range(share) for first in range(0, len(tasks), share))
+    return [tasks[i] for i in order if i < len(tasks)]
 
 
 def longest_last_rounds(segments: Sequence[Segment], slots: int) -> list[Segment]:

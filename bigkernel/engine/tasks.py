@@ -1,4 +1,4 @@
-"""The tasks of a sweep: accumulate one segment, merge two partials.
+"""The tasks of a sweep: accumulate a segment, merge two partials; or several of both, one after another.
 
 The serial executor, the threads and Dask all run these same functions; that is why they give the same bits. A task
 takes plain data, opens its store itself and returns plain data.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from distributed import Reschedule
 
-from bigkernel.engine.process_probes import peak_bytes, worker_name
+from bigkernel.engine.process_probes import is_released, peak_bytes, worker_name
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.engine.telemetry import PulseTeller
@@ -24,12 +26,12 @@ from bigkernel.storage.atomic_write import LASTING
 from bigkernel.storage.retry import retry
 from bigkernel.storage.run_directory import Receipt, Run, attach
 from bigkernel.streaming.chunk import Workspace
-from bigkernel.streaming.merge_tree import Accumulator, Merge, leaf
+from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, leaf
 from bigkernel.streaming.plan import Segment
 
 _OVERTAKEN_SECONDS = 0.5
 Partial = tuple[Accumulator | None, Receipt]  # the accumulator is None when it was published in a run
-Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with the receipts of the segments below
+Bundled = tuple[Accumulator | None, Receipt, tuple[Receipt, ...]]  # with receipts of the segments below
 
 
 @dataclass(frozen=True)
@@ -82,28 +84,61 @@ def run_held(
     return run_segment(job, replace(rows, x=x, columns={**rows.columns, **held}), segment, ancestors)
 
 
-def merge(job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...] = ()) -> Partial:
+def merge(job: Job, node: str, a: Partial | Bundled, b: Partial | Bundled, ancestors: tuple[str, ...] = ()) -> Partial:
     """Merge two partials, in this order; with a run, publish the sum and remove the two."""
     what = f"the partial results of rows {a[1].start}:{b[1].stop} could not be read or merged"
     return _patiently(job, what, lambda reasons: _merge(job, node, a, b, ancestors, reasons))
 
 
+def run_subtree(
+    job: Job, rows: Rows, segments: Sequence[Segment], merges: Sequence[Merge], ancestors: tuple[str, ...] = ()
+) -> Bundled:
+    """Run segments one after another, as `run_segment` does each, and merge two as soon as both are there.
+
+    `merges` are those of the tree over these segments, children before parents; `ancestors` the nodes that contain all
+    of them. So few partials wait: one on each level, as many as `Plan.task_bytes` counts. One task in the place of
+    several: a scheduler pays for each task, however little it does.
+
+    Raises
+    ------
+    Reschedule
+        Between two segments, where nobody waits for the task any more.
+    """
+    above, merge_of = ancestors_of(list(merges)), {right: merge for merge in merges for right in merge[2:]}
+    spending, held, receipts = replace(job, spends=True), dict[str, Partial](), list[Receipt]()
+    for segment in segments:
+        if receipts:
+            _tell_done(job, receipts[-1])
+            if is_released():
+                raise Reschedule
+        node = leaf(segment.index)
+        held[node] = run_segment(job, rows, segment, (*above.get(node, ()), *ancestors))
+        receipts.append(held[node][1])
+        while node in merge_of:  # its left sibling came before it
+            node, left, right = merge_of[node]
+            children = held.pop(left), held.pop(right)
+            held[node] = merge(spending, node, *children, (*above.get(node, ()), *ancestors))
+            del children  # neither is held while the next segment is summed
+    ((total, receipt),) = held.values()
+    return total, receipt, tuple(receipts)
+
+
 def merge_bundle(
-    job: Job, merges: Sequence[Merge], ancestors: Sequence[tuple[str, ...]], *partials: Partial | None
+    job: Job, merges: Sequence[Merge], ancestors: tuple[str, ...], told: bool, *partials: Partial | Bundled | None
 ) -> Bundled:
     """Do some merges, children before parents, the last of which is the parent of all; each as `merge` does it.
 
-    `partials` are what they take from outside, in order, and None behind them. One task in the place of several: a
-    scheduler pays for each task, however little it does.
+    `partials` are what they take from outside, in order, and None behind them; `ancestors` the nodes above the last.
+    `told`: without the receipts of the segments below, which others have brought already.
     """
-    made = {node for node, _, _ in merges}
+    above, made = ancestors_of(list(merges)), {node for node, _, _ in merges}
     outside = [child for _, *children in merges for child in children if child not in made]
-    held: dict[str, Partial] = {node: partial for node, partial in zip(outside, partials, strict=False) if partial}
-    receipts = tuple(receipt for _, receipt in held.values())
-    for (node, left, right), above in zip(merges, ancestors, strict=True):
-        held[node] = merge(job, node, held.pop(left), held.pop(right), above)
-    ((total, receipt),) = held.values()
-    return total, receipt, receipts
+    held = {node: partial for node, partial in zip(outside, partials, strict=False) if partial}
+    receipts = () if told else tuple(receipt for partial in held.values() for receipt in _receipts_in(partial))
+    for node, left, right in merges:
+        held[node] = merge(job, node, held.pop(left), held.pop(right), (*above.get(node, ()), *ancestors))
+    (partial,) = held.values()
+    return partial[0], partial[1], receipts
 
 
 def merge_seconds(receipt: Receipt) -> float:
@@ -113,9 +148,21 @@ def merge_seconds(receipt: Receipt) -> float:
 
 def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
     """The receipts of the segments in it, which travel to the driver while the accumulator stays on the worker."""
-    receipts = partial[2] if len(partial) == 3 else (partial[1],)
     here, peak = worker_name(), peak_bytes()
-    return tuple(replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in receipts)
+    return tuple(
+        replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in _receipts_in(partial)
+    )
+
+
+def _receipts_in(partial: Partial | Bundled) -> tuple[Receipt, ...]:
+    return partial[2] if len(partial) == 3 else (partial[1],)
+
+
+def _tell_done(job: Job, receipt: Receipt) -> None:
+    """Tell that all rows of a segment are done, whose task goes on."""
+    if job.heard is not None:
+        with suppress(Exception):  # nobody hears it then
+            job.heard(Pulse(receipt.node, receipt.rows, receipt.worker, receipt.peak_bytes, receipt.seconds))
 
 
 def _patiently(job: Job, what: str, task: Callable[[tuple[str, ...]], Partial]) -> Partial:
@@ -172,7 +219,12 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
 
 
 def _merge(
-    job: Job, node: str, a: Partial, b: Partial, ancestors: tuple[str, ...], reasons: tuple[str, ...]
+    job: Job,
+    node: str,
+    a: Partial | Bundled,
+    b: Partial | Bundled,
+    ancestors: tuple[str, ...],
+    reasons: tuple[str, ...],
 ) -> Partial:
     start = time.perf_counter()
     (left, ra), (right, rb) = a[:2], b[:2]  # of a bundle there is more

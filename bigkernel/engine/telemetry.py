@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from distributed import get_worker
+from distributed import Worker, get_worker
 
 from bigkernel.engine.process_probes import peak_bytes, worker_name
 from bigkernel.monitor.events import Pulse
@@ -15,17 +18,48 @@ from bigkernel.monitor.transport.messages import TOPIC
 PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 
 
+class _Outbox:
+    """The latest pulse of each segment of a sweep on one worker, which leave together after a pause."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, dict[str, Any]] = {}
+        self._next = 0.0
+
+    def put(self, pulse: Pulse, token: str, pause_seconds: float) -> list[dict[str, Any]]:
+        """Take a pulse; the messages that leave now, none within the pause."""
+        with self._lock:
+            before = self._waiting.get(pulse.node)
+            begins = not pulse.rows or (before is not None and before["kind"] == "running")  # nobody knows it yet
+            message = {"kind": "running" if begins else "pulse", "sweep": token, **vars(pulse)}
+            self._waiting[pulse.node] = message
+            if time.monotonic() < self._next:
+                return []
+            self._next = time.monotonic() + pause_seconds
+            messages, self._waiting = list(self._waiting.values()), {}
+            return messages
+
+
+_outboxes: WeakKeyDictionary[Worker, dict[str, _Outbox]] = WeakKeyDictionary()  # of the latest sweeps by their tokens
+_MOST_SWEEPS = 4  # of one worker at a time; one more sends its pulses without a pause
+
+
 @dataclass(frozen=True)
 class ToScheduler:
-    """Hears the segments of a sweep on their workers, each after so long a pause, and tells the scheduler."""
+    """Hears the segments of a sweep on their workers and tells the scheduler, a worker at most once in a pause."""
 
     token: str
     pause_seconds: float = PULSE_SECONDS
 
     def __call__(self, pulse: Pulse) -> None:
-        """Send a message; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
-        message = {"kind": "pulse" if pulse.rows else "running", "sweep": self.token, **vars(pulse)}
-        get_worker().log_event(TOPIC, {"messages": [message]})
+        """Send what has gathered; it leaves with the worker's next heartbeat of messages, and nobody waits for it."""
+        worker = get_worker()
+        boxes = _outboxes.setdefault(worker, {})
+        if self.token not in boxes and len(boxes) >= _MOST_SWEEPS:
+            boxes.pop(next(iter(boxes)), None)
+        messages = boxes.setdefault(self.token, _Outbox()).put(pulse, self.token, self.pause_seconds)
+        if messages:
+            worker.log_event(TOPIC, {"messages": messages})
 
 
 class PulseTeller:

@@ -22,6 +22,7 @@ from distributed.scheduler import KilledWorker, NoWorkerError
 from bigkernel.config import Settings
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process_probes import last_words, state_of
+from bigkernel.engine.schedule import Schedule
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
 from bigkernel.monitor.events import Incident, Merged, Pulse
 from bigkernel.monitor.scope import emit
@@ -45,7 +46,7 @@ class Watch:
     token : part of the keys of all tasks of the sweep
     wanted : settings in force
     alive : called at every look; raises where the job must not go on
-    name_of : says what a node of the merge tree is
+    schedule : says what a node of the merge tree is
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class Watch:
         token: str,
         wanted: Settings,
         alive: Callable[[], None],
-        name_of: Callable[[str], str],
+        schedule: Schedule,
     ) -> None:
-        self.deaths: Counter[str] = Counter()  # by node: workers that were lost with it
+        self.deaths: Counter[str] = Counter()  # by segment or merge: workers that were lost with it
         self._client, self._token, self._wanted, self._alive = client, token, wanted, alive
-        self._name_of = name_of
+        self._schedule, self._name_of = schedule, schedule.name_of
         self._done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self._frozen: set[str] = set()
         self._lost: list[str] = []  # workers, with the reasons
@@ -93,13 +94,18 @@ class Watch:
     def _tell_lost(self, report: Mapping[str, Any]) -> None:
         here = [key for key in report["under_way"] if self._token in key]
         gone = [key for key in report["held"] if self._token in key]
-        self.deaths.update({node_of(key) for key in here})
         stimulus, address = report["stimulus"], report["worker"]
+        self.deaths.update({node for key in here for node in self._suspects(key)})
         why = next((text for name, text in _REASONS.items() if name in stimulus), stimulus)
         why = _FROZEN if address in self._frozen else why
         again = f"{len(here)} tasks under way and {len(gone)} results are done again"
         self._lost.append(f"{address}: {why}")
         emit(Incident("worker", f"worker {address} lost: {why}; {again}", address))
+
+    def _suspects(self, key: str) -> tuple[str, ...]:
+        """What a worker may have been at in a task: any of its segments, or the merge that it is."""
+        kind, node = key.split("-")[1:2], node_of(key)
+        return self._schedule.segments_of(node) if kind == ["segment"] else (node,)
 
     def expect(self, future: Future) -> None:
         """Wait for this future too."""
@@ -218,7 +224,7 @@ class Watch:
         """The scheduler blames every task that a dying worker had taken; who died most often, began it most often."""
         time.sleep(SETTLE_SECONDS)  # the report of the last death, and what its nanny says, may still be on their way
         self.drain()
-        deaths = dict(self.deaths) or {node_of(str(error.task)): 0}
+        deaths = dict(self.deaths) or dict.fromkeys(self._suspects(str(error.task)), 0)
         worst = max(deaths.values())
         suspects = [node for node, count in deaths.items() if count == worst]
         if run is not None:
@@ -229,7 +235,7 @@ class Watch:
             wait_for_workers(self._client, 1, REPLACED_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
-        named = " or ".join(self._name_of(node) for node in sorted(suspects, key=_place))
+        named = " or ".join(self._schedule.names_of(suspects))
         return TaskAbandoned(
             f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{words}; "
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
@@ -240,7 +246,3 @@ class Watch:
 def node_of(key: str) -> str:
     """The node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
     return "-".join(key.split("-")[3:])
-
-
-def _place(node: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in node.split("-") if part.isdigit())

@@ -25,34 +25,39 @@ def planned(count: int) -> Plan:
 def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_for_none_of_their_own(count, data):
     covers = spans(count)
     finished: dict[str, Receipt] = {}
-    taken: set[int] = set()
+    of_run: set[int] = set()
     for node in data.draw(st.lists(st.sampled_from(sorted(covers)), max_size=4)):
         inside = set(range(*covers[node]))
-        if not inside & taken:  # no usable node of a run contains another
-            taken |= inside
+        if not inside & of_run:  # no usable node of a run contains another
+            of_run |= inside
             finished[node] = Receipt(node, *covers[node])
     found = Schedule(planned(count), finished, (), {})
-    assert {segment.index for segment in found.waiting()} == set(range(count)) - taken
-    there = set(finished) | {leaf(segment.index) for segment in found.waiting()}
-    for batch in found.merge_batches():
-        for node, left, right in batch:
-            assert {left, right} <= there, node  # there before the batch begins
-        there -= {child for merge in batch for child in merge[1:]}
-        there |= {node for node, _, _ in batch}
+    assert {segment.index for segment in found.waiting()} == set(range(count)) - of_run
+    # several segments may be one task with the merges within them, several merges one task
+    most, at_once = data.draw(st.sampled_from([1, 2, 4, 16])), data.draw(st.sampled_from([2, BUNDLE]))
+    subtrees = found.subtrees(most)
+    assert [segment for subtree in subtrees for segment in subtree.segments] == list(found.waiting())
+    there, done = set(finished), []
+    for subtree in subtrees:
+        assert len(subtree.segments) <= most
+        within = [leaf(segment.index) for segment in subtree.segments]
+        for node, left, right in subtree.merges:
+            within = [name for name in within if name not in (left, right)] + [node]
+            done.append(node)
+        assert within == [subtree.node]
+        there.add(subtree.node)
+    for batch in found.merge_tasks(subtrees, at_once):
+        before = set(there)  # the batch begins
+        for merges in batch:
+            assert len(merges) < at_once
+            taken = {child for merge in merges for child in merge[1:]} - {node for node, _, _ in merges}
+            assert taken <= before
+            for node, left, right in merges:
+                assert {left, right} <= there, node
+                there = (there - {left, right}) | {node}
+                done.append(node)
     assert [covers[node] for node in there] == [(0, count)]
-    # and so in bundles of a few segments, and what is left of the batches then
-    there = set(finished) | {leaf(segment.index) for segment in found.waiting()}
-    for node, merges in found.bundles.items():
-        assert 2 <= covers[node][1] - covers[node][0] <= BUNDLE
-        for made, left, right in merges:
-            assert {left, right} <= there, made
-            there = (there - {left, right}) | {made}
-    for batch in found.merge_batches(bundled=True):
-        for node, left, right in batch:
-            assert {left, right} <= there, node
-        there -= {child for merge in batch for child in merge[1:]}
-        there |= {node for node, _, _ in batch}
-    assert [covers[node] for node in there] == [(0, count)]
+    assert len(done) == len(set(done)) == len(finished) + len(found.waiting()) - 1
 
 
 @given(count=st.integers(1, 70), data=st.data())
@@ -77,6 +82,8 @@ def test_nodes_are_named_by_their_rows():
     assert found.name_of("1-0") == "the merge of rows 0:4"
     assert found.name_of("all") == "the job itself"
     assert found.rows_of("2-0") == (0, 6)
+    assert found.names_of(["1-0", "0-2", "0-1"]) == ["rows 2:6", "the merge of rows 0:4"]
+    assert found.names_of(["0-2", "0-0"]) == ["rows 0:2", "rows 4:6"]
 
 
 @given(count=st.integers(0, 50), workers=st.integers(0, 9))

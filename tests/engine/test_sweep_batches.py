@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import dask
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.schedule import BUNDLE
 from bigkernel.engine.sweep import sweep
-from bigkernel.engine.tasks import Job, merge, merge_bundle
+from bigkernel.engine.tasks import Job, merge_bundle
 from bigkernel.monitor.events import Incident
 from bigkernel.monitor.scope import observe
 from bigkernel.storage.run_directory import ArrayRef
@@ -42,19 +40,29 @@ def counted(monkeypatch, client, name):
     return sizes
 
 
+@dataclass(frozen=True)
+class Long(Count):
+    """Says that a segment takes a processor a minute."""
+
+    def footprint(self, block_rows):
+        return replace(super().footprint(block_rows), flops_per_row=5e12)
+
+
 @pytest.mark.parametrize("published", [False, True])
-def test_segments_and_the_merges_of_a_level_are_one_message_each(monkeypatch, client, tmp_path, published):
+@pytest.mark.parametrize(
+    ("statistic", "tasks"), [(Count(), [20, 5, 1, 1]), (Long(), [40, 10, 2, 1])], ids=["short", "long"]
+)
+def test_short_segments_share_a_task_and_the_tasks_of_a_level_are_one_message(
+    monkeypatch, client, tmp_path, published, statistic, tasks
+):
+    """Two segments a task on two workers, where they are short; four partials a merging task; receipts beside these."""
     maps = counted(monkeypatch, client, "map")
     run = tmp_path / "run" if published else None
-    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client, run=run)
+    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), statistic, client=client, run=run)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
-    # a task for the merges of a few segments, and without a run also the job and the receipts; then the other merges
-    bundles = SEGMENTS // BUNDLE
-    first = [SEGMENTS, bundles] if published else [1, SEGMENTS, bundles, bundles]
-    assert maps[: len(first)] == first
-    assert sum(maps[len(first) :]) == bundles - 1
-    assert len(maps) - len(first) <= math.ceil(math.log2(bundles)) + 1
+    # without a run also the job, and receipts
+    assert maps == (tasks if published else [1, *tasks[:2], tasks[1], *tasks[2:]])
 
 
 @dataclass(frozen=True)
@@ -66,21 +74,24 @@ class Bulky(Count):
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_a_bundle(
+def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_one_another(
     monkeypatch, client, tmp_path, published
 ):
-    done, original = [], client.map
+    taken, original = [], client.map
 
     def call(function, *columns, **options):
-        done.extend([function] * len(options["key"]))
+        if function is merge_bundle:
+            taken.extend(
+                sum(partial is not None for partial in partials) for partials in zip(*columns[4:], strict=True)
+            )
         return original(function, *columns, **options)
 
     monkeypatch.setattr(client, "map", call)
     swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Bulky(), client=client, run=tmp_path / "run" if published else None)
     assert swept.total["rows"].tolist() == [SEGMENTS]
     assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
-    bundles = SEGMENTS // BUNDLE if published else 0  # with a run none wait in memory
-    assert (done.count(merge_bundle), done.count(merge)) == (bundles, bundles - 1 if bundles else SEGMENTS - 1)
+    # of twenty partials of two segments each; with a run none wait in memory
+    assert sorted(taken) == ([2, *[4] * 6] if published else [2] * 19)
 
 
 def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
@@ -116,12 +127,12 @@ def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(monkeypa
     jobs, original = [], client.map
 
     def call(function, *columns, **options):
-        if function in (merge, merge_bundle):
+        if function is merge_bundle:
             jobs.extend(columns[0])
         return original(function, *columns, **options)
 
     monkeypatch.setattr(client, "map", call)
     swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Weighty(), client=client)
     assert swept.total["rows"].tolist() == [SEGMENTS]
-    assert len(jobs) == 2 * (SEGMENTS // BUNDLE) - 1
+    assert len(jobs) == 7
     assert all(isinstance(job, Job) and job.statistic.weights == ArrayRef("") for job in jobs)

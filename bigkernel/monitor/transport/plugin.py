@@ -89,10 +89,11 @@ class Monitor(SchedulerPlugin):
         if kind in ("segment", "merge") and token in self._drivers:
             if finish == "erred" and self._blamed_key(key) != key:
                 return  # it fails because of another
-            done = "published" if kind == "segment" else "merged"
+            # a task of several segments has merged them
+            done = "published" if node.startswith("0-") else "merged"
             message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
             self.board.apply(message, steady())
-            if kind == "merge":
+            if not node.startswith("0-"):
                 self._send(token, message)
 
     def _blamed_key(self, key: str) -> str:

@@ -1,0 +1,183 @@
+"""Several segments in one task: what they hold, what a lost worker costs, and when they end early."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+from drivers import wait_until
+from probes import Bulky, Die, Hold, Sums, Touch, local_cluster
+
+from bigkernel.engine import telemetry
+from bigkernel.engine.preflight import wait_for_workers
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.schedule import MOST_SEGMENTS, schedule
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.tasks import Job, run_subtree
+from bigkernel.engine.telemetry import ToScheduler
+from bigkernel.errors import TaskAbandoned
+from bigkernel.monitor.events import Pulse
+from bigkernel.storage import zarr_arrays
+from bigkernel.storage.run_directory import Run
+from bigkernel.streaming.merge_tree import leaf
+from bigkernel.streaming.plan import Footprint, Plan, plan
+
+SEGMENTS, WIDTH, CHUNK = 64, 3, 5
+rng = np.random.default_rng(8)
+X = rng.normal(size=(CHUNK * SEGMENTS, WIDTH)) * 10.0 ** rng.integers(-8, 8, (CHUNK * SEGMENTS, 1))
+VICTIM = 22  # a segment amid those of one task: four each on two workers
+
+
+@pytest.fixture(autouse=True)
+def a_chunk_a_segment():
+    with dask.config.set({"bigkernel.segment-rows": CHUNK, "bigkernel.min-segments": 1}):
+        yield
+
+
+@pytest.fixture
+def rows(make_corpus):
+    return as_rows(make_corpus(X, chunk_rows=CHUNK))
+
+
+@pytest.fixture
+def expected(rows):
+    return zarr_arrays.digest(sweep(rows, Sums(WIDTH), client="serial").total)
+
+
+def planned(count: int, flops_per_row: float) -> Plan:
+    """So many segments of 1,000 rows."""
+    return plan(range(0, 1000 * count + 1, 1000), 10, 8, Footprint(flops_per_row, 8, 8), segment_rows=1000)
+
+
+def test_a_task_has_as_many_segments_as_take_seconds_and_leave_every_slot_eight_tasks():
+    assert schedule(planned(10_000, 1.0), None).segments_a_task(2) == MOST_SEGMENTS
+    assert schedule(planned(10_000, 1e12 / 3000), None).segments_a_task(2) == 2  # a third of ten seconds each
+    assert schedule(planned(10_000, 1e12), None).segments_a_task(2) == 1
+    assert schedule(planned(10_000, 1.0), None).segments_a_task(300) == 4
+    assert schedule(planned(31, 1.0), None).segments_a_task(2) == 1
+    assert schedule(planned(32, 1.0), None).segments_a_task(2) == 2
+    assert schedule(planned(0, 1.0), None).segments_a_task(2) == 1
+
+
+def traced(task, *args):
+    """What a task returns, and the most memory that it held meanwhile."""
+    tracemalloc.start()
+    try:
+        return task(*args), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_sixteen_segments_of_a_task_hold_no_more_than_is_announced(rows, tmp_path, published):
+    tail, levels = 200_000, 6  # of 64 segments
+    statistic, run = Bulky(WIDTH, tail=tail), Run(str(tmp_path / "run")) if published else None
+    steps = plan_sweep(rows, statistic)
+    if run:
+        run.begin({}, resume=False)
+    two, subtree = schedule(steps, None).subtrees(2)[0], schedule(steps, None).subtrees(MOST_SEGMENTS)[1]
+    job = Job(statistic, 16, run)
+    run_subtree(job, rows, two.segments[:1], ())  # what is loaded once
+    _, least = traced(run_subtree, job, rows, two.segments, two.merges)
+    (total, receipt, receipts), peak = traced(run_subtree, job, rows, subtree.segments, subtree.merges)
+    assert (len(receipts), receipt.node, receipt.start) == (MOST_SEGMENTS, subtree.node, CHUNK * MOST_SEGMENTS)
+    assert (total is None) is published
+    partial_bytes = 8 * (tail + WIDTH + 1)
+    if published:  # none waits in memory; what writes them has buffers, at times a little later than at others
+        assert peak < least + 2 * partial_bytes
+    else:  # what `Plan.task_bytes` counts, with the real size of a partial
+        assert peak <= steps.task_bytes + (3 + levels) * (partial_bytes - steps.partial_bytes)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("published", [False, True])
+def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, client, tmp_path, published):
+    dead, run = Die(CHUNK * VICTIM, str(tmp_path / "died")), tmp_path / "run"
+    swept = sweep(rows, Sums(WIDTH, dead), client=client, run=run if published else None)
+    wait_for_workers(client, 2, 90)
+    assert Path(dead.once).exists()
+    assert zarr_arrays.digest(swept.total) == expected
+    assert [receipt.node for receipt in swept.receipts] == [leaf(i) for i in range(SEGMENTS)]
+    if published:  # the segments that its task had finished before are not begun again
+        starts = [len(Run(str(run)).starts(leaf(i))) for i in range(4 * (VICTIM // 4), VICTIM + 2)]
+        assert starts == [1, 1, 2, 1]
+
+
+@pytest.mark.cluster
+def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, tmp_path):
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        local_cluster(2) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        pytest.raises(TaskAbandoned) as caught,
+    ):
+        sweep(rows, Sums(WIDTH, Die(CHUNK * VICTIM)), client=client, run=tmp_path / "run")
+    assert str(caught.value).startswith(f"rows {CHUNK * VICTIM}:{CHUNK * VICTIM + CHUNK}: ended 2 worker")
+
+
+@pytest.mark.cluster
+def test_a_task_that_nobody_waits_for_ends_with_the_segment_that_it_is_at(rows, client, tmp_path):
+    touch, gate = Touch(str(tmp_path / "touched")), Hold(0, str(tmp_path / "gate"))
+    subtree = schedule(plan_sweep(rows, Sums(WIDTH)), None).subtrees(MOST_SEGMENTS)[0]
+    job = Job(Sums(WIDTH, Both(touch, gate)), 16)
+    future = client.submit(run_subtree, job, rows, subtree.segments, subtree.merges, pure=False)
+    wait_until(gate.holding)
+    key = future.key
+    future.release()
+    wait_until(lambda: not client.run_on_scheduler(lambda dask_scheduler: key in dask_scheduler.tasks))
+    wait_until(lambda: "cancelled" in client.run(state_of_task, key).values())
+    Path(gate.gate).touch()
+    wait_until(lambda: set(client.run(state_of_task, key).values()) == {""})
+    assert touch.starts() == [0]
+
+
+def state_of_task(key, dask_worker):
+    task = dask_worker.state.tasks.get(key)
+    return task.state if task else ""
+
+
+class Both:
+    """Two acts, one after the other."""
+
+    def __init__(self, *acts):
+        self.acts = acts
+
+    def __call__(self, chunk):
+        for act in self.acts:
+            act(chunk)
+
+
+class FakeWorker:
+    """What `ToScheduler` uses of a worker."""
+
+    def __init__(self):
+        self.sent = []
+
+    def log_event(self, topic, message):
+        self.sent.append(message["messages"])
+
+
+def test_pulses_of_a_worker_leave_together_and_none_is_told_as_news_twice(monkeypatch):
+    worker, now = FakeWorker(), SimpleNamespace(monotonic=lambda: clock[0])
+    clock = [100.0]
+    monkeypatch.setattr(telemetry, "get_worker", lambda: worker)
+    monkeypatch.setattr(telemetry, "time", now)
+    hear = ToScheduler("tok", 2.0)
+    hear(Pulse("0-0", 0, "w"))
+    assert [(m["kind"], m["node"], m["sweep"]) for m in worker.sent.pop()] == [("running", "0-0", "tok")]
+    for pulse in (Pulse("0-0", 10, "w"), Pulse("0-0", 20, "w"), Pulse("0-1", 0, "w"), Pulse("0-1", 5, "w")):
+        hear(pulse)
+    assert not worker.sent
+    clock[0] += 2
+    hear(Pulse("0-2", 0, "w"))
+    # the latest of each; what nobody knew of yet begins
+    assert [(m["kind"], m["node"], m["rows"]) for m in worker.sent.pop()] == [
+        ("pulse", "0-0", 20),
+        ("running", "0-1", 5),
+        ("running", "0-2", 0),
+    ]
