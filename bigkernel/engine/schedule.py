@@ -90,17 +90,10 @@ class Schedule:
         return merge if merge is not None and merge[1] in held and merge[2] in held else None
 
     def segments_a_task(self, slots: int) -> int:
-        """Segments that one task computes, where so many tasks run at once: 1, 2, 4, 8 or 16.
-
-        A task costs the scheduler the same however much it does, and a lost worker costs at most one task's segments
-        (with a run, the one that it was at). So several short segments are one task, reckoned from the plan and not
-        from a clock. The sums do not depend on it: the tree of merges is the same.
-        """
-        plan, waiting = self.plan, len(self.waiting())
-        seconds = plan.flops / _FLOPS_PER_SECOND + plan.bytes_read / _BYTES_PER_SECOND
-        short = TASK_SECONDS * len(plan.segments) / max(seconds, 1e-9)
-        most = int(min(MOST_SEGMENTS, short, waiting / (ROUNDS * max(1, slots))))
-        return 1 << max(0, most.bit_length() - 1)
+        """Segments that one task computes, where so many tasks run at once."""
+        plan = self.plan
+        flops, stored = (total / max(1, len(plan.segments)) for total in (plan.flops, plan.bytes_read))
+        return segments_a_task(flops, stored, len(self.waiting()), slots)
 
     def subtrees(self, most: int) -> list[Subtree]:
         """The segments that are still to be computed, in order, together where the tree merges up to `most` of them."""
@@ -194,6 +187,24 @@ def schedule(plan: Plan, run: Run | None) -> Schedule:
         if covered(node, finished, above)
     )
     return Schedule(plan, finished, recovered, damaged)
+
+
+def segments_a_task(flops: float, stored: float, segments: float, slots: int) -> int:
+    """Segments that one task computes, each of so many flops and bytes of rows: 1, 2, 4, 8 or 16.
+
+    A task costs the scheduler the same however much it does, and a lost worker costs at most one task's segments (with
+    a run, the one that it was at). So several short segments are one task, reckoned from the plan and not from a clock.
+    The sums do not depend on it: the tree of merges is the same.
+
+    Parameters
+    ----------
+    flops, stored : of a segment; bytes of its rows, decoded
+    segments : that are to be computed
+    slots : tasks that run at once, each of which has `ROUNDS` at least
+    """
+    seconds = max(flops / _FLOPS_PER_SECOND + stored / _BYTES_PER_SECOND, 1e-9)
+    most = int(min(MOST_SEGMENTS, TASK_SECONDS / seconds, segments / (ROUNDS * max(1, slots))))
+    return 1 << max(0, most.bit_length() - 1)
 
 
 def spread(tasks: Sequence[T], workers: int) -> list[T]:

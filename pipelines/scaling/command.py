@@ -73,7 +73,8 @@ class Effort:
             f"{3 * self.repeats} sweeps, each on a fresh local cluster: {self.rows:,} rows on 1 worker and on 2,",
             f"  {self.rows // 2:,} on 1; {self.landmarks:,} landmarks, {flops:.2e} flops on all rows",
             f"{count} sweeps of {', '.join(f'{n:,}' for n in self.segments)} segments that cost nothing, on "
-            f"{self.crowd} workers",
+            f"{self.crowd} workers,",
+            f"  and 3 of {', '.join(f'{n:,}' for n in scheduler.SHORT_SEGMENTS)} on {scheduler.SHORT_WORKERS}",
             "a calibration of this machine, where none is stored (about 20 s)",
             f"on disk: {1.5 * self.rows * FEATURES / 1e6:,.0f} MB of corpora at most",
         ]
@@ -159,11 +160,12 @@ def scaling(
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of this machine: the corpus of all rows, the scaling, the costs of a segment, the calibration."""
+    """Figures of this machine: the corpus of all rows, the scaling, the costs of segments, the calibration."""
 
     corpus: Corpus
     scaling: dict[str, Any]
     costs: list[Any]
+    short: dict[str, float]
     calibration: Calibration
     calibrated: str
 
@@ -180,8 +182,9 @@ def _measure(report: Report, effort: Effort, data: Path, *, quick: bool, quiet: 
     page.measured(report, found, landmarks=effort.landmarks)
     with bar("segments", enabled=not quiet, unit="sweeps") as update:
         costs, bare = scheduler.measure(effort.crowd, effort.segments, out=report.out, update=update)
-    page.segments(report, costs, bare, workers=effort.crowd)
-    return Measured(whole, found, costs, *_calibration(effort, whole, quick=quick))
+    short = scheduler.measure_short()
+    page.segments(report, costs, bare, short, workers=effort.crowd)
+    return Measured(whole, found, costs, short, *_calibration(effort, whole, quick=quick))
 
 
 def _tell_model(report: Report, effort: Effort, measured: Measured, memory_bytes: int, storage_bytes: int) -> None:
@@ -190,6 +193,7 @@ def _tell_model(report: Report, effort: Effort, measured: Measured, memory_bytes
     plain = Cluster(
         measured.calibration.rates,
         scheduler_seconds=max(watched["scheduler"], 1e-6),
+        shared_seconds=min(max(measured.short["scheduler"], 1e-6), max(watched["scheduler"], 1e-6)),
         storage_bytes=storage_bytes,
         stored_share=_stored_share(measured.corpus),
     )
@@ -204,6 +208,7 @@ def _tell_model(report: Report, effort: Effort, measured: Measured, memory_bytes
     )
     report.results["model"] = {
         "scheduler_seconds": cluster.scheduler_seconds,
+        "shared_seconds": cluster.shared_seconds,
         "storage_bytes": cluster.storage_bytes,
         "stored_share": cluster.stored_share,
         "correction": cluster.correction,

@@ -2,7 +2,8 @@
 
 n rows of d features, m landmarks, S segments, W workers of one task each; a partial result has P bytes. What a process
 does in a second is a calibration of this machine (`forecast.time_model.Rates`). On top of it, once for the whole
-cluster: the scheduler, which spends c seconds on every segment, one after the other, and storage, which gives all
+cluster: the scheduler, which spends c seconds on every segment, one after the other (less where several short segments
+are one task), and storage, which gives all
 workers together no more than its ceiling. With t the seconds of a segment and its merge on a worker,
 
     seconds = start + max(⌈S/W⌉·t, S·c, stored bytes / ceiling) + ⌈log₂ min(W, S)⌉·(moved + merged) + home + solve
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bigkernel.engine.schedule import MOST_SEGMENTS, segments_a_task
 from bigkernel.forecast.time_model import Rates, fresh_bytes, row_seconds
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
@@ -40,7 +42,8 @@ class Cluster:
     Attributes
     ----------
     rates : of one busy process of a worker, and of the driver
-    scheduler_seconds : c, of the scheduler for every segment
+    scheduler_seconds : c, of the scheduler for a segment that has a task of its own
+    shared_seconds : c of one of sixteen segments in a task; None: the same
     storage_bytes : a second, that storage gives all workers together
     stored_share : bytes stored over bytes decoded, of the rows
     correction : measured seconds of a segment over those that `rates` tell
@@ -51,6 +54,13 @@ class Cluster:
     storage_bytes: float
     stored_share: float = 1.0
     correction: float = 1.0
+    shared_seconds: float | None = None
+
+    def segment_cost(self, together: int) -> float:
+        """c where so many segments are one task: a part of each segment, and one of each task."""
+        least = self.scheduler_seconds if self.shared_seconds is None else self.shared_seconds
+        task = (self.scheduler_seconds - least) * MOST_SEGMENTS / (MOST_SEGMENTS - 1)
+        return self.scheduler_seconds - task * (1 - 1 / together)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,11 @@ class Fit:
     def segment_rows(self) -> float:
         """Rows of a segment, the mean."""
         return self.rows / self.segments
+
+    def segments_a_task(self, workers: int) -> int:
+        """As a cluster of so many workers has them; 0: as any has them where rows are without end."""
+        flops, stored = self.segment_rows * self.footprint.flops_per_row, self.segment_rows * self.features
+        return segments_a_task(flops, stored, self.segments if workers else math.inf, max(1, workers))
 
     @property
     def footprint(self) -> Footprint:
@@ -165,7 +180,7 @@ def times(fit: Fit, cluster: Cluster, workers: int) -> Times:
     return Times(
         start=rates.sweep_seconds + drawn + shipped,
         tasks=math.ceil(fit.segments / workers) * segment_seconds(fit, cluster),
-        scheduler=fit.segments * cluster.scheduler_seconds,
+        scheduler=fit.segments * cluster.segment_cost(fit.segments_a_task(workers)),
         storage=fit.rows * d * cluster.stored_share / cluster.storage_bytes,
         merges=levels * (partial / rates.transfer + partial / rates.merge) + partial / rates.home,
         solve=solve_seconds(fit, cluster),
@@ -174,7 +189,7 @@ def times(fit: Fit, cluster: Cluster, workers: int) -> Times:
 
 def most_workers(fit: Fit, cluster: Cluster) -> float:
     """Return the number of workers that the scheduler keeps busy, t/c; beyond them it bounds any number of rows."""
-    return segment_seconds(fit, cluster) / cluster.scheduler_seconds
+    return segment_seconds(fit, cluster) / cluster.segment_cost(fit.segments_a_task(0))
 
 
 def largest(

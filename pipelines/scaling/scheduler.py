@@ -1,5 +1,8 @@
 """The cost of a segment beside its rows: sweeps of segments that do next to nothing, on hundreds of workers.
 
+A segment says how long it takes, for a task has several short ones (`engine.schedule.segments_a_task`): those of most
+sweeps here are a task each, and sixteen are one where the least is measured.
+
 Scheduler, driver and workers are processes of their own, joined by TCP on loopback as on a cluster; hundreds of Dask
 workers share one process, for memory. The processor's time of each process tells what part is whose; the scheduler's is
 the serial resource that bounds how many workers are of use. What a sweep costs whatever its segments (examining the
@@ -37,6 +40,9 @@ from pipelines.shared.blank import Blank
 
 START_SECONDS = 120.0  # most that processes may take to start
 CONNECTIONS = 24  # that a worker keeps open to others
+LONG_FLOPS = 1e12  # of a segment that has a task of its own
+SHORT_SEGMENTS = (256, 768)  # of sweeps whose tasks have sixteen each, on `SHORT_WORKERS`
+SHORT_WORKERS = 2
 ROLES = ("driver", "scheduler", "workers")
 _QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -49,7 +55,9 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Count:
-    """A statistic of eight bytes: how many rows there are."""
+    """A statistic of eight bytes: how many rows there are. It says that a row takes so many flops."""
+
+    flops_per_row: float = 1.0
 
     def zero(self) -> Accumulator:
         """Of no rows."""
@@ -64,8 +72,8 @@ class Count:
         return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
-        """Next to nothing."""
-        return Footprint(1.0, 8, 8)
+        """Eight bytes, and what it says."""
+        return Footprint(self.flops_per_row, 8, 8)
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,12 @@ class Cost:
     processor: dict[str, float]
 
 
-def count_rows(client: Client, segments: int, *, run: Path | None, watched: bool) -> Cost:
-    """Sweep so many segments of one row each."""
+def count_rows(client: Client, segments: int, *, run: Path | None, watched: bool, long: bool = True) -> Cost:
+    """Sweep so many segments of one row each; `long`: a task each, as where they take seconds."""
+    statistic = Count(LONG_FLOPS if long else 1.0)
     with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1, "bigkernel.monitor": watched}):
         before, start = processor_seconds(client), time.perf_counter()
-        swept = sweep(Rows(Blank((segments, 1), 1)), Count(), client=client, run=run, what="count")
+        swept = sweep(Rows(Blank((segments, 1), 1)), statistic, client=client, run=run, what="count")
         seconds, after = time.perf_counter() - start, processor_seconds(client)
     if len(swept.receipts) != segments or swept.total["rows"][0] != segments:
         raise RuntimeError(f"a sweep of {segments} segments counted {swept.total['rows'][0]} rows")
@@ -210,10 +219,17 @@ def line(costs: Sequence[Cost]) -> dict[str, float]:
     return {**{name: float(slope) for name, (slope, _) in slopes.items()}, "fixed": float(slopes["seconds"][1])}
 
 
+def measure_short() -> dict[str, float]:
+    """The cost of a segment of which sixteen are one task, with the monitor and without a run, as `line` gives it."""
+    with crowd(SHORT_WORKERS) as client:
+        count_rows(client, SHORT_SEGMENTS[0], run=None, watched=True, long=False)  # workers have imported everything
+        return line([count_rows(client, count, run=None, watched=True, long=False) for count in SHORT_SEGMENTS])
+
+
 def measure(
     workers: int, counts: Sequence[int], *, out: Path, update: Callable[[int, int | None], None]
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """The cost of a segment on so many workers, with and without monitoring and a run directory: a record each.
+    """The cost of a segment that has a task of its own, with and without monitoring and a run directory: a record each.
 
     A record has `monitor` and `run` (whether), `segments` and `wall` (of its sweeps), and what `line` gives. Beside
     them the cost of a bare task of Dask (`bare_tasks`), as `line` gives it.

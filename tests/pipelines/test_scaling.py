@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bigkernel.config import settings
+from bigkernel.engine.schedule import schedule
 from bigkernel.errors import ConfigError
 from bigkernel.forecast.time_model import Curve, Rates, Stages
 from bigkernel.streaming.plan import plan
@@ -155,6 +156,30 @@ def test_segments_and_memory_are_those_of_the_plan(n):
     assert fit.worker_bytes == steps.worker_bytes(settings().worker_base_bytes)
 
 
+@pytest.mark.parametrize(("landmarks", "workers", "together"), [(2000, 1000, 2), (500, 1000, 8), (500, 5000, 4)])
+def test_tasks_have_as_many_segments_as_the_cluster_gives_them(landmarks, workers, together):
+    fit = Fit(10**10, landmarks)
+    steps = plan(
+        [fit.chunk_rows * i for i in range(6001)],
+        784,
+        1,
+        fit.footprint,
+        segment_rows=settings().segment_rows,
+    )
+    # the plan of a share of the rows, on a share of the workers
+    share = len(steps.segments) / fit.segments
+    assert schedule(steps, None).segments_a_task(round(workers * share)) == together
+    assert fit.segments_a_task(workers) == together
+
+
+def test_a_segment_costs_the_scheduler_a_part_of_its_task_and_a_part_of_its_own():
+    found = replace(CLUSTER, scheduler_seconds=0.0016, shared_seconds=0.0002)
+    assert [found.segment_cost(k) for k in (1, 16)] == pytest.approx([0.0016, 0.0002])
+    a_task = (0.0016 - 0.0002) / (1 - 1 / 16)
+    assert found.segment_cost(4) == pytest.approx(0.0016 - a_task * 3 / 4)
+    assert CLUSTER.segment_cost(16) == CLUSTER.scheduler_seconds  # not measured
+
+
 def test_the_model_takes_the_settings_that_are_shipped():
     wanted = settings()
     assert (wanted.segment_rows, wanted.min_segments) == (SEGMENT_ROWS, LEAST_SEGMENTS)
@@ -240,6 +265,8 @@ def test_a_quick_run_measures_and_leaves_page_tables_and_pictures(tmp_path, monk
     cluster_seconds = results["model"]["scheduler_seconds"]
     watched = next(r for r in results["segments"] if r["monitor"] and not r["run"])
     assert cluster_seconds == max(watched["scheduler"], 1e-6)
+    assert results["short_segment"].keys() == results["bare_task"].keys()
+    assert 0 < results["model"]["shared_seconds"] <= cluster_seconds
     assert results["bare_task"].keys() == {"seconds", "fixed", *scheduler.ROLES}
     page = (out / "report.html").read_text()
     assert "assumed, not measured" in page
