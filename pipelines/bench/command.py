@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from bigkernel import connect
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.sweep import sweep
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.shared.experiments import data_option, json_option, out_option
@@ -46,64 +45,33 @@ def bench() -> None:
     """
 
 
-@bench.command(short_help="The rate of the sweep over the machine's own GEMM.")
+@bench.command(short_help="The rate of the sweep over that of its products.")
 @bench_options
 @click.option("--rows", default=200_000, show_default=True)
 @click.option("--landmarks", default=2_000, show_default=True)
-@click.option("--repeats", default=5, show_default=True, help="Pairs of GEMM and sweep, alternated.")
-def gram(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int) -> None:
-    """Rate of the sweep, from zarr on a local cluster, over that of the machine's own GEMM.
+@click.option("--repeats", default=5, show_default=True, help="Turns of GEMM, limit and sweep.")
+@click.option("--seconds", default=1.5, show_default=True, help="That each product is repeated for.")
+@click.option("--threads", is_flag=True, help="On threads of this process, not on a local cluster.")
+def gram(
+    data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, seconds: float, threads: bool
+) -> None:
+    """Rate of the sweep, from zarr on a local cluster, over what the machine gives to its two products.
 
-    2·n·m·d + n·m² flops over the time from the first task to the merged total; the GEMM is single-threaded, float32,
-    4096³, times the cores.
+    2·n·m·d + n·m² flops over the time from the first task to the merged total. The limit: the block's product and the
+    Gram's update alone, float32, on all workers at the same time. Beside it a GEMM of 4096³ on one core, times the
+    cores. "processor": sweep to limit in processor time, which other work on the machine hardly changes.
     """
+    from pipelines.bench import gram as bench_gram
+
     corpus = digits_corpus(out, data, rows, quiet=as_json)
-    lazy, statistic = moments_job(corpus, landmarks)
-    cores = processors()
-    flops = 2.0 * rows * landmarks * FEATURES + float(rows) * landmarks**2
-    pairs, stages = [], {}
-    with connect("local", workers=cores) as client:
-        sweep(lazy, statistic, client=client)  # workers have imported everything and the file is in the page cache
-        for _ in range(repeats):
-            gemm = gemm_flops_per_second(4096, 1.5) * cores
-            swept = sweep(lazy, statistic, client=client)
-            pairs.append((gemm, flops / swept.seconds))
-            stages = swept.stages
-    ratios = [rate / gemm for gemm, rate in pairs]
-    result = {
-        "rows": rows,
-        "landmarks": landmarks,
-        "cores": cores,
-        "gemm_gflops": [gemm / 1e9 for gemm, _ in pairs],
-        "sweep_gflops": [rate / 1e9 for _, rate in pairs],
-        "ratio_median": statistics.median(ratios),
-        "ratios": ratios,
-        "stage_seconds": stages,
-    }
+    with ExitStack() as stack:
+        update = stack.enter_context(bar("turns", enabled=not as_json, unit="turns"))
+        client = "threads" if threads else stack.enter_context(connect("local", workers=processors()))
+        result = bench_gram.measure(corpus, landmarks, repeats=repeats, client=client, seconds=seconds, update=update)
     if as_json:
         click.echo(json.dumps(result))
-        return
-    table(
-        f"sweep of {rows:,} × {FEATURES}, m = {landmarks:,}, {cores} cores",
-        ["pair", "GEMM × cores GFLOP/s", "sweep GFLOP/s", "ratio"],
-        [[str(i + 1), f"{a / 1e9:.1f}", f"{b / 1e9:.1f}", f"{b / a:.3f}"] for i, (a, b) in enumerate(pairs)]
-        + [["median", "", "", f"{result['ratio_median']:.3f}"]],
-    )
-    work = {"block": 2.0 * rows * landmarks * FEATURES, "gram": float(rows) * landmarks**2}
-    total = sum(stages.values())
-    table(
-        "stages of the last sweep, all tasks",
-        ["stage", "seconds", "share %", "GFLOP/s a core"],
-        [
-            [
-                name,
-                f"{value:.2f}",
-                f"{100 * value / total:.1f}",
-                f"{work[name] / value / 1e9:.1f}" if name in work else "",
-            ]
-            for name, value in stages.items()
-        ],
-    )
+    else:
+        bench_gram.show(result)
 
 
 @bench.command(short_help="Peak memory of a worker for few and many rows.")

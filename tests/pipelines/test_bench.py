@@ -1,4 +1,4 @@
-"""The benches of plan and monitoring: they run, what they compare is what they say, and their tables fit a terminal."""
+"""The benches of sweeps, plan and monitoring: they run, compare what they say, and their tables fit a terminal."""
 
 import json
 
@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 from bigkernel import Gaussian, KernelRidgeClassifier
 from bigkernel.forecast.time_model import Forecast
+from pipelines.bench import gram as bench_gram
 from pipelines.bench import monitor as bench_monitor
 from pipelines.bench import numbers as bench_numbers
 from pipelines.bench import plan as bench_plan
@@ -28,6 +29,51 @@ def where(tmp_path, monkeypatch):
     """Options: random rows, a directory and a cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return ["--out", tmp_path, "--data", tmp_path / "none"]
+
+
+def test_a_sweep_is_compared_with_its_two_products_and_all_of_its_time_is_told(where, monkeypatch):
+    monkeypatch.setattr(bench_gram, "GEMM_SIZE", 64)
+    options = ["--rows", 3000, "--landmarks", 40, "--repeats", 2, "--seconds", 0.01, "--threads"]
+    result = json.loads(run("gram", *where, *options, "--json"))
+    for turn in range(2):
+        limit, gemm, rate = (result[f"{name}_gflops"][turn] for name in ("limit", "gemm", "sweep"))
+        assert result["limit_ratio"][turn] == pytest.approx(rate / limit)
+        assert result["gemm_ratio"][turn] == pytest.approx(rate / gemm)
+        assert result["processor_ratio"][turn] > 0
+    assert result["limit_ratio_median"] == pytest.approx(np.mean(result["limit_ratio"]))
+    seconds = 3000 * (2 * 40 * 784 + 40**2) / 1e9 / result["sweep_gflops"][-1] * result["cores"]
+    assert {"block", "exp", "add", "gram", *bench_gram.BESIDE} <= result["shares"].keys()
+    assert sum(result["shares"].values()) == pytest.approx(1)
+    for stage, spent in result["stage_seconds"].items():
+        assert result["shares"][stage] == pytest.approx(spent / seconds)
+    assert result["stage_gflops"]["gram"] == pytest.approx(3000 * 40**2 / 1e9 / result["stage_seconds"]["gram"])
+
+
+def test_the_limit_of_workers_is_that_of_each_doing_both_products_in_turn():
+    fast, slow = {"block": 4.0, "gram": 2.0}, {"block": 2.0, "gram": 1.0}
+    # a row is 8 flops of the one and 2 of the other: 2 s + 1 s, and 4 s + 2 s
+    found = bench_gram.limit_flops_per_second([fast, slow], {"block": 8.0, "gram": 2.0})
+    assert found == pytest.approx(10 / 3 + 10 / 6)
+
+
+def test_the_tables_of_the_sweep_fit_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names, rates = ("limit", "gemm", "processor"), ("limit", "gemm", "sweep")
+    result = {
+        **{"rows": 200_000, "landmarks": 2_000, "cores": 128, "executor": "threads"},
+        **{f"{name}_ratio": [0.801, 0.899] for name in names},
+        **{f"{name}_ratio_median": 0.85 for name in names},
+        **{f"{name}_gflops": [11_234.56] * 2 for name in rates},
+        **{"stage_seconds": {"block": 1234.5}, "stage_gflops": {"block": 91.25}},
+        "shares": {"block": 0.9, "beside stages": 0.025, "no task": 0.075},
+    }
+    bench_gram.show(result)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = [line.split() for line in lines]
+    assert ["median", "0.850", "0.850", "0.850"] in words
+    assert ["block", "1234.50", "90.0", "91.2"] in words
+    assert ["no", "task", "7.5"] in words
 
 
 @pytest.mark.slow
