@@ -93,6 +93,8 @@ class RunSession:
             total = run.partial(receipt.node, receipt.digest) if total is None else total
             run.keep_only(receipt.node)
         assert total is not None
+        finish = getattr(self.work.job.statistic, "finish", None)
+        total = finish(total) if finish else total
         self.seconds = time.perf_counter() - self._start
         self.merge_seconds = 0.0 if receipt.resumed else merge_seconds(receipt)
         emit(SweepEnded(self.seconds, stages={"merge": self.merge_seconds} if self.merge_seconds else {}))

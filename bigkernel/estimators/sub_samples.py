@@ -174,7 +174,7 @@ def _moments(chunk: Chunk, targets: Targets, basis: Any) -> Accumulator:
     chunk.work.passed = _Told(len(chunk))
     statistic.update(total, chunk)
     emit(Step(_MATRIX, len(chunk), len(chunk)))
-    return total
+    return statistic.finish(total)
 
 
 class _Told:

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from bigkernel.kernels.panels import PANEL, WIDE
 
 Array = NDArray[Any]
-_STRIP = 128  # rows of the mirrored addition that stay in cache
+_STRIP = 128  # rows of sums of triangles that stay in cache
 
 
 @cache
@@ -88,13 +88,20 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-def add_mirrored(total: Array, upper: Array) -> None:
-    """total (p, p) += the symmetric matrix whose upper triangle is in `upper`."""
+def add_upper(total: Array, upper: Array) -> None:
+    """total (p, p) += the upper triangle of `upper`, on and above the diagonal; below it stands what stood there."""
     p = len(total)
     for i in range(0, p, _STRIP):
         j = min(i + _STRIP, p)
-        corner = np.triu(upper[i:j, i:j])
-        total[i:j, i:j] += corner
-        total[i:j, i:j] += np.triu(corner, 1).T
+        total[i:j, i:j] += np.triu(upper[i:j, i:j])  # below its diagonal may stand anything
         total[i:j, j:] += upper[i:j, j:]
-        total[j:, i:j] += upper[i:j, j:].T
+
+
+def mirror(total: Array) -> None:
+    """Make total (p, p) the symmetric matrix whose upper triangle it holds, in place."""
+    p = len(total)
+    for i in range(0, p, _STRIP):
+        j = min(i + _STRIP, p)
+        corner = np.triu(total[i:j, i:j])
+        total[i:j, i:j] = corner + np.triu(corner, 1).T
+        total[j:, i:j] = total[i:j, j:].T

@@ -117,12 +117,13 @@ class LandmarkFamily:
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
-                out[:, self.width :] = 0  # so that one contiguous pass serves
+                out[:, self.width :] = 0  # so that contiguous passes serve
+                shift = None if self.shifts is None else np.append(self.shifts[place], np.zeros(spare, self.dtype))
                 for strip in strips(out):
                     np.multiply(shared[strip], self.dtype.type(scale), out=out[strip, : self.width])
                     kernel.finish(out[strip])
-                    if self.shifts is not None:
-                        np.subtract(out[strip, : self.width], self.shifts[place], out=out[strip, : self.width])
+                    if shift is not None:
+                        np.subtract(out[strip], shift, out=out[strip])
             yield out
 
 

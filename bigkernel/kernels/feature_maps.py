@@ -194,11 +194,12 @@ class LandmarkMap(SingleMap):
         with chunk.work.stage("block"):
             self.bound.product(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
-            out[:, self.width :] = 0  # so that one contiguous pass serves
+            out[:, self.width :] = 0  # so that contiguous passes serve
+            shift = None if self.shift is None else np.append(self.shift, np.zeros(spare, self.dtype))
             for strip in strips(out):
                 self.bound.value(out[strip])
-                if self.shift is not None:
-                    np.subtract(out[strip, : self.width], self.shift, out=out[strip, : self.width])
+                if shift is not None:
+                    np.subtract(out[strip], shift, out=out[strip])
         return out
 
 

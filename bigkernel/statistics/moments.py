@@ -1,7 +1,8 @@
 """Additive statistics of the rows: what one sweep accumulates.
 
 A statistic is plain data with `zero`, `update` and `merge`; what it accumulates is a dict of float64 arrays, so that
-every accumulator can be added, stored and sent alike. The moments of a feature map φ (width p) with targets (c) are
+every accumulator can be added, stored and sent alike. Where it has a `finish` too, that completes the sum of all rows.
+The moments of a feature map φ (width p) with targets (c) are
     n = Σw,  G = Σ w φφᵀ (p×p),  C = Σ w φyᵀ (p×c),  s = Σ w φ (p),  t = Σ w y (c),  q = Σ w y² (c),
 kept apart for as many groups of rows as asked (labelled and unlabelled, folds of cross-validation), and for each kernel
 of a family. They add over chunks, workers and days, and everything in `solve` needs nothing else.
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.kernels.blas import add_mirrored, syrk
+from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics.witness import WITNESS_BYTES, WITNESSED, View, Witness
 from bigkernel.streaming.chunk import Chunk
@@ -261,6 +262,13 @@ class MomentStatistic:
             np.add(values, b[name], out=values)
         return a
 
+    def finish(self, total: Accumulator) -> Accumulator:
+        """The sums of all rows as others read them: G is summed above its diagonal, and gets here what is below it."""
+        G = total["G"] if total["G"].flags.writeable else total["G"].copy()
+        for gram in G:
+            mirror(gram)
+        return {**total, "G": G}
+
     @property
     def wide(self) -> int:
         """Columns of [Φ, Y, 1, 0]: zeros keep its rows aligned."""
@@ -327,7 +335,7 @@ class MomentStatistic:
         with chunk.work.stage("add"):
             for place, gram in enumerate(grams):
                 at = place * self.groups + group
-                add_mirrored(total["G"][at], gram[:p, :p])
+                add_upper(total["G"][at], gram[:p, :p])
                 total["C"][at] += gram[:p, p : p + c]
                 total["s"][at] += gram[:p, p + c]
                 if views:

@@ -53,6 +53,10 @@ class TriangleStatistic(MomentStatistic):
         """As `merge`: triangles are no sums, and take none."""
         return self.merge(a, b)
 
+    def finish(self, total: Accumulator) -> Accumulator:
+        """The total itself: a triangle is complete."""
+        return total
+
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p, q = self.features.width, self.side

@@ -59,6 +59,7 @@ def by_landmarks(labels, points=X, *, domain=DOMAIN, weight=None, count=COUNT, k
     statistic = CellMomentStatistic(LandmarkMap(kernel, points, np.dtype(np.float64)), cells)
     total, core = statistic.zero(), kernel(points)
     statistic.update(total, Chunk(X, y=labels, domain=domain, weight=weight))
+    total = statistic.finish(total)
     epsilon = None if labels is None else EPSILON
     given = {"alpha": ALPHA, "epsilon": epsilon, "count": count, "invariance": invariance}
     return landmark_components(total, cells, whiten(core, warn=False), core, **given)

@@ -150,10 +150,10 @@ MUTANTS = [
         "kernels/test_functions.py",
     ),
     Mutant(
-        "syrk: the diagonal of a strip is added twice",
+        "mirror: the diagonal of a strip is added twice",
         "kernels/blas.py",
-        "total[i:j, i:j] += np.triu(corner, 1).T",
-        "total[i:j, i:j] += np.triu(corner).T",
+        "total[i:j, i:j] = corner + np.triu(corner, 1).T",
+        "total[i:j, i:j] = corner + np.triu(corner).T",
         "statistics/test_moments.py",
     ),
     Mutant(

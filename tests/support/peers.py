@@ -32,7 +32,8 @@ def accumulate(
     for a, b in pairwise([0, *sorted(cuts), len(x)]):
         parts = {name: values[a:b] for name, values in columns.items() if values is not None}
         statistic.update(total, Chunk(x[a:b], a, **parts, block_rows=block_rows, work=work))
-    return total
+    finish = getattr(statistic, "finish", None)
+    return finish(total) if finish else total
 
 
 def split_scores(search: Any, label: str = "score") -> Array:
