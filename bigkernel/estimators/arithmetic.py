@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.estimators.triangle_sweeps import sweep_triangle, worth_factoring
+from bigkernel.estimators.triangle_sweeps import factor_rows, worth_factoring
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
@@ -225,18 +225,12 @@ def _factored(
     estimator: Any, rows: Any, targets: Any, solved: Any, report: dict[str, Any], notes: list[str]
 ) -> tuple[Any, dict[str, Any]]:
     """The solve from the triangle of the rows, and the report of its sweep; what there was where that does not fit."""
-    problem, before = solved.problem, solved.certificates
-    note = f"predictions would be off by {before.errors.total:.1g}"
-    try:
-        emit(Note(f"{note}: the rows are swept again, for a QR factorisation"))
-        R, swept = sweep_triangle(rows, problem.basis.centred(), targets, problem.centre)
-    except PlanTooLarge as error:
-        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
+    found = factor_rows(solved.problem, rows, targets, solved.problem.centre, solved.certificates, notes)
+    if found is None:
         return solved, report
-    notes.append(f"{note}: swept again for a QR factorisation of the rows")
     noted = Certificates()
-    whitening = whitening_for(estimator, problem.basis, noted)
-    return estimator._solved(replace(problem, triangle=R), whitening, noted), swept.report()
+    whitening = whitening_for(estimator, solved.problem.basis, noted)
+    return estimator._solved(found[0], whitening, noted), found[1]
 
 
 def adopted(estimator: Any, rows: Any, targets: Any, problem: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,9 +1,12 @@
-"""Linear and ridge regression from additive moments: one sweep over rows of any number, then a d×d solve."""
+"""Linear and ridge regression from additive moments: one sweep over rows of any number, then a d×d solve.
+
+Where the rounding of the moments would move predictions, one more sweep sums the triangle of a QR factorisation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +18,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, ModelRejected
 from bigkernel.estimators.base import LazyScoreMixin, RowsEstimator
-from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, RidgeSolution, RowBasis
+from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, RidgeSolution, RowBasis, Solved
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.estimators.number_range import finite, require_row_squares, require_sums, solving
 from bigkernel.estimators.parameter_checks import PENALTIES, penalty_of, require_some
@@ -31,6 +34,7 @@ from bigkernel.estimators.state_schema import (
     PenaltyNumber,
     Statistics,
 )
+from bigkernel.estimators.triangle_sweeps import factor_rows, triangle_of, worth_factoring
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.gcv import best_alpha
@@ -39,10 +43,18 @@ from bigkernel.solvers.penalty_grid import Coordinates, Penalty
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import identity
 from bigkernel.solvers.target_penalties import Columns, by_penalty, require_alpha
+from bigkernel.solvers.triangle_linear import linear_ridge_of
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinearSolution(RidgeSolution):
+    """With the `level` (c,) of predictions at the point that rows were summed about; None in files that have none."""
+
+    level: Array | None = None
 
 
 class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
@@ -52,6 +64,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         *FEATURES,
         Coefficients("coef_", "solution.coef", axes=("d",), transposed=True),
         Intercept("intercept_", "solution.intercept"),
+        Floats("level_", "solution.level", axes=("c",), optional=True),
         PenaltyNumber("alpha_", "solution.alpha"),
         Floats("training_mse_", "solution.training_mse", axes=("c",)),
         Floats("shift_", "basis.shift", axes=("d",)),
@@ -88,7 +101,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         check_is_fitted(self)
         self._check_settings()
         before = self._require("fit")
-        self._fitted = self._solved(before, sweep=before.sweep, skipped_rows=before.skipped_rows)
+        self._fitted = self._settle(self._solved(before), sweep=before.sweep, skipped_rows=before.skipped_rows)
         return self
 
     def plan(self, X: Any, y: Any = None) -> Plan:
@@ -128,13 +141,15 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         return like or RowBasis(near_mean(rows))
 
     def adopt(self, rows: Rows, targets: Targets, inputs: Inputs, basis: RowBasis, problem: Problem | None) -> Self:
-        """Become the model of these sums of the rows; without any, of a sweep of one's own."""
-        kept: dict[str, Any] = {}
+        """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""
+        report: dict[str, Any] = {}
         if problem is None:
             problem, report = self.sweep(rows, targets, inputs, basis)
-            kept = {"sweep": report, "skipped_rows": report["skipped_rows"]}
         self._see(problem.inputs)
-        self._fitted = self._solved(problem, **kept)
+        solved, report = self._until_right(rows, targets, problem, report)
+        self._fitted = self._settle(
+            solved, **({"sweep": report, "skipped_rows": report["skipped_rows"]} if report else {})
+        )
         return self
 
     def fit_report(self) -> dict[str, Any]:
@@ -144,6 +159,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         return FitReport(
             estimator=type(self).__name__,
             features=self.n_features_in_,
+            sums="float64" if fit.triangle is None else "qr",
             alpha=np.asarray(fit.solution.alpha).tolist(),
             certificates=dict(fit.certificates),
             skipped_rows=fit.skipped_rows,
@@ -165,21 +181,53 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         with part_of_job(f"{type(self).__name__}.fit"):
             problem, report = self.sweep(rows, targets, inputs, basis)
             skipped = report["skipped_rows"]
-            if before is not None:
+            if before is None:
+                solved, report = self._until_right(rows, targets, problem, report)
+            else:
                 skipped += before.skipped_rows
-                problem = replace(problem, statistics=add(before.statistics, problem.statistics))
-            self._fitted = self._solved(problem, sweep=report, skipped_rows=skipped)
+                solved = self._solved(replace(problem, statistics=add(before.statistics, problem.statistics)))
+            self._fitted = self._settle(solved, sweep=report, skipped_rows=skipped)
         return self
 
-    def _solved(self, problem: Problem, **kept: Any) -> MomentFit:
+    def _until_right(
+        self, rows: Rows, targets: Targets, problem: Problem, report: dict[str, Any]
+    ) -> tuple[Solved, dict[str, Any]]:
+        """Solve, from the triangle of the rows where predictions would be off; with the report of the last sweep."""
+        solved = self._solved(problem)
+        if worth_factoring(solved.certificates.errors, problem.basis.width + targets.width):
+            notes: list[str] = []
+            found = factor_rows(problem, rows, targets, problem.basis.shift, solved.certificates, notes)
+            if found is not None:
+                return self._solved(found[0]), {**found[1], "swept_again": notes}
+        return solved, report
+
+    def _solved(self, problem: Problem) -> Solved:
         if not problem.statistics["n"][0] > 0:
             raise DataError("y: no labelled row with a weight above zero")
         sums = problem.statistics
         require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
         require_sums(sums)
-        shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
+        flag, certificates = self.fit_intercept, Certificates()
+        with solving(self):
+            by = self._by_moments if problem.triangle is None else self._by_triangle
+            coef, level, error, alpha = by(problem, certificates)
+        shift = problem.basis.shift
+        if flag:
+            level = level + problem.inputs.shift
+        solution = LinearSolution(
+            coef=coef,
+            intercept=level - shift @ coef if flag else np.zeros_like(level),
+            rank=problem.basis.width,
+            alpha=alpha,
+            training_mse=error / float(sums["n"][0]),
+            with_intercept=flag,
+            level=level,
+        )
+        return Solved(problem, finite(self, solution), certificates)
+
+    def _by_moments(self, problem: Problem, certificates: Certificates) -> tuple[Any, ...]:
+        shift, alpha, flag, each = problem.basis.shift, self._alpha(), self.fit_intercept, self.alpha_per_target
         moments = (problem if flag else problem.of_targets()).moments
-        certificates = Certificates()
 
         def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
             part = moments
@@ -187,30 +235,28 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
                 part = replace(moments, C=moments.C[:, columns], t=moments.t[columns], q=moments.q[columns])
             return linear_ridge(part, shift, value, fit_intercept=flag, certificates=noted or Certificates())
 
-        with solving(self):
-            if isinstance(alpha, str):
-                about = moments if flag else replace(moments, shift=shift)
-                each = self.alpha_per_target
-                alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag, per_target=each)
-            coef, intercept, error = by_penalty(alpha, len(moments.t), certificates, solve)
+        if isinstance(alpha, str):
+            about = moments if flag else replace(moments, shift=shift)
+            alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag, per_target=each)
+        return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
+
+    def _by_triangle(self, problem: Problem, certificates: Certificates) -> tuple[Any, ...]:
+        return linear_ridge_of(
+            triangle_of(problem, fit_intercept=self.fit_intercept),
+            problem.basis.shift,
+            self._alpha(),
+            fit_intercept=self.fit_intercept,
+            rows=float(problem.statistics["rows"].sum()),
+            certificates=certificates,
+            per_target=self.alpha_per_target,
+        )
+
+    def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
+        """The fit of a solution, after a warning of what the solve has met."""
+        problem, certificates = solved.problem, solved.certificates
         certificates.warn()
-        solution = RidgeSolution(
-            coef=coef,
-            intercept=intercept + (problem.inputs.shift if flag else 0.0),
-            rank=problem.basis.width,
-            alpha=alpha,
-            training_mse=error / moments.n,
-            with_intercept=self.fit_intercept,
-        )
-        finite(self, solution)
-        return MomentFit(
-            inputs=problem.inputs,
-            basis=problem.basis,
-            statistics=problem.statistics,
-            solution=solution,
-            certificates=certificates.report(),
-            **kept,
-        )
+        given = {part.name: getattr(problem, part.name) for part in fields(Problem)}
+        return MomentFit(**given, solution=solved.solution, certificates=certificates.report(), **kept)
 
     def _restored(self, inputs: Inputs, parts: Mapping[str, Any]) -> MomentFit:
         if parts["statistics"] is None:
@@ -219,18 +265,25 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
             inputs=inputs,
             basis=RowBasis(**parts["basis"]),
             statistics=parts["statistics"],
-            solution=RidgeSolution(**parts["solution"], rank=inputs.n_features, with_intercept=self.fit_intercept),
+            solution=LinearSolution(**parts["solution"], rank=inputs.n_features, with_intercept=self.fit_intercept),
         )
 
     def _features(self) -> IdentityMap:
-        return IdentityMap(np.zeros(self.n_features_in_))
+        fit = self._require("predict")
+        return IdentityMap(np.zeros(fit.basis.width)) if fit.solution.level is None else fit.basis.centred()
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        """W (d, c), and b (c,) about the point of the features: about 0 it would lose the digits of an offset."""
+        solution = self._require("predict").solution
+        return solution.coef, solution.intercept if solution.level is None else solution.level
 
 
 class LinearRegression(_Linear):
     """Least squares; the minimum-norm solution where the columns are dependent.
 
-    Solved through the normal equations of centred columns of unit length: directions whose singular value is below
-    about 1e-7 of the largest count as absent, and where predictions may be off by a thousandth there is a warning.
+    Solved through the normal equations of centred columns of unit length, and where these would move predictions by a
+    thousandth, from one more sweep that factors the rows by QR: directions whose singular value is below about 1e-14
+    of the largest count as absent.
 
     Parameters
     ----------

@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import PlanTooLarge
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, Errors
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
@@ -27,30 +30,49 @@ _POINTS = 64
 
 def worth_factoring(errors: Errors | None, columns: int) -> bool:
     """Whether rows of p + c columns should be factored: not where moments will do, nor where blocks are too coarse."""
-    return errors is not None and not errors.total <= ENOUGH and errors.blocks <= ENOUGH and columns < MOST_COLUMNS
+    if errors is None or columns >= MOST_COLUMNS:
+        return False
+    return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
 
 
-def sweep_triangle(rows: Rows, features: Any, targets: Targets, centre: Array | None) -> tuple[Array, Swept]:
-    """R (q, q) of the labelled rows, about `centre` (p,) or 0; and the sweep.
+def factor_rows(
+    problem: Any, rows: Rows, targets: Targets, centre: Array | None, before: Certificates, notes: list[str]
+) -> tuple[Any, dict[str, Any]] | None:
+    """A problem with the triangle of its rows, and the report of their sweep; None where that does not fit.
 
-    Raises
-    ------
-    PlanTooLarge
+    Parameters
+    ----------
+    centre : (p,) what the columns are taken about, or None: 0
+    before : of the solve from moments, which take a note where it does not fit
+    notes : take why the rows are swept again
     """
-    swept = sweep(rows, TriangleStatistic(features, targets), what="triangle")
+    features = problem.basis.centred()
+    off, doubt = before.errors.total, before.errors.doubt
+    note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
+    try:
+        emit(Note(f"{note}: the rows are swept again, for a QR factorisation"))
+        swept = sweep(rows, TriangleStatistic(features, targets), what="triangle")
+    except PlanTooLarge as error:
+        before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")
+        return None
+    notes.append(f"{note}: swept again for a QR factorisation of the rows")
     zero = np.zeros(features.width)
     further = (zero if features.shift is None else features.shift) - (zero if centre is None else centre)
-    return moved(swept.total["R"], further), swept
+    return replace(problem, triangle=moved(swept.total["R"], further)), swept.report()
+
+
+def triangle_of(problem: Any, *, fit_intercept: bool) -> Array:
+    """R (q, q) of a problem; without an intercept of targets that nothing was taken off."""
+    shift, R = problem.inputs.shift, problem.triangle
+    return np.asarray(R if fit_intercept or not np.ndim(shift) else moved(R, None, shift))
 
 
 def solve_triangle(
     problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool, per_target: bool
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
-    shift, zero = problem.inputs.shift, None
-    R = problem.triangle if fit_intercept or not np.ndim(shift) else moved(problem.triangle, zero, shift)
     found = nystrom_ridge_of(
-        R,
+        triangle_of(problem, fit_intercept=fit_intercept),
         problem.centre,
         whitening,
         alpha,

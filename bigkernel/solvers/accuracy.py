@@ -66,6 +66,7 @@ class Errors:
     """Of predictions on the rows of the fit, relative to their norm: from each cause, and of all together.
 
     `advice` says what makes them large and what to do; `widest`: the blocks are float64, and no dtype is finer.
+    `doubt`: what directions that count as null may hold, where a QR factorisation can tell; none is warned of.
     """
 
     sums: float
@@ -75,6 +76,7 @@ class Errors:
         "landmarks this alike and a penalty this small; take a larger alpha, a narrower kernel or fewer landmarks"
     )
     widest: bool = False
+    doubt: float = 0.0
 
     def figures(self) -> dict[str, float]:
         """As figures of a fit report."""

@@ -203,7 +203,7 @@ def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty
             return linear_ridge(part, origin, value, fit_intercept=flag, certificates=noted or Certificates())
 
         w, b, _ = by_penalty(alpha, c, certificates, solve)
-        weights[place], intercepts[place] = w, b + origin @ w
+        weights[place], intercepts[place] = w, b
         errors.append(certificates.errors)
     return weights, intercepts, errors
 

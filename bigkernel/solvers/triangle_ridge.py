@@ -1,8 +1,8 @@
 """Ridge from the triangle of a QR factorisation of the rows: no condition is squared.
 
 Least squares on the rows is least squares on R (`statistics.triangle`), and the penalty is so many rows more:
-    min ‖Fw − Y‖² + α‖w‖²,   [F; √α I] = QS,   w = S⁻¹Qᵀ[Y; 0],
-F = R T in whitened coordinates.
+    min ‖Fw − Y‖² + ‖Pw‖²,   [F; P] = QS,   w = S⁻¹Qᵀ[Y; 0],
+F = R T and P = √α I in whitened coordinates.
 
 Rounding of R, of relative size ε in every column, moves predictions as noise of the columns does. With H = SᵀS and Δ of
 independent entries beside F = RT,
@@ -36,36 +36,44 @@ NULL = 8.0  # times ε√r of the largest singular value, below which one is nul
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """[F; √α I] = QS, and Qᵀ[Y; 0].
+    """[F; P] = QS, and Qᵀ[Y; 0].
 
     Attributes
     ----------
     S, z : (r, r) upper triangular, (r, c)
     spectrum : U, values, Vᵀ of the singular values above rounding, where S is singular
+    null : (r, ·) the directions of the others, orthonormal
     condition : of S, about, as far as it is solved
+    left : squared errors that no w takes away
     """
 
     S: Array
     z: Array
     spectrum: tuple[Array, Array, Array] | None
+    null: Array
     condition: float
+    left: float
 
     @classmethod
-    def of(cls, F: Array, Y: Array, alpha: float) -> Stacked:
-        """Of F (k, r), Y (k, c) and a penalty."""
+    def of(cls, F: Array, Y: Array, penalty: float | Array, noise: float = 0.0) -> Stacked:
+        """Of F (k, r), Y (k, c) and α, or rows P (·, r) in the place of √α I.
+
+        `noise`: the length of the rounding of F in units of ε times its norm, where it is more than √r.
+        """
         r = F.shape[1]
-        tall = np.zeros((len(F) + r, r + Y.shape[1]))
-        tall[: len(F), :r], tall[: len(F), r:] = F, Y
-        tall[len(F) + np.arange(r), np.arange(r)] = np.sqrt(alpha)
+        below = np.sqrt(penalty) * np.eye(r) if np.ndim(penalty) == 0 else np.asarray(penalty)
+        tall = np.zeros((len(F) + len(below), r + Y.shape[1]))
+        tall[: len(F), :r], tall[: len(F), r:], tall[len(F) :, :r] = F, Y, below
         R: Array = np.asarray(np.linalg.qr(tall, mode="r"))
-        S, z = np.triu(R[:r, :r]), R[:r, r:]
+        S, z, left = np.triu(R[:r, :r]), R[:r, r:], float((R[r:, r:] ** 2).sum())
         reciprocal = float(linalg.lapack.dtrcon(S, norm="1", uplo="U")[0]) if r else 1.0
-        if reciprocal > NULL * EPS * r:
-            return cls(S, z, None, 1 / reciprocal)
+        lost = NULL * EPS * max(np.sqrt(r), noise)
+        if reciprocal > lost * np.sqrt(r):
+            return cls(S, z, None, np.zeros((r, 0)), 1 / reciprocal, left)
         U, values, Vt = linalg.svd(S, check_finite=False)
-        keep = values > NULL * EPS * np.sqrt(r) * values[0]
+        keep = values > lost * values[0]
         condition = float(values[0] / values[keep][-1]) if keep.any() else 1.0
-        return cls(S, z, (U[:, keep], values[keep], Vt[keep]), condition)
+        return cls(S, z, (U[:, keep], values[keep], Vt[keep]), Vt[~keep].T, condition, left)
 
     def solution(self) -> Array:
         """w (r, c), of least norm."""
@@ -145,7 +153,7 @@ def errors_of(
 
     of_S = np.linalg.norm(stacked.S, axis=0)
     sums = of_columns(rounds.factored) * left_squares / k + along(rounds.factored) + float((Y**2).sum())
-    rest = left_squares + alpha * float((w**2).sum())
+    rest = stacked.left + float(((stacked.S @ w - stacked.z) ** 2).sum())
     solve = moved(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
     blocks = along(rounds.values)
     if rounds.values.any():  # noise of a row meets its own residual, and that of the core α times the coefficients

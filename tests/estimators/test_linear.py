@@ -93,7 +93,7 @@ def test_what_nearly_dependent_columns_cost_is_told(apart, fit_intercept):
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("larger", [1e4, 1e6, 1e8, 1e10, 1e12])
-def test_rows_that_one_row_hides_are_told_of(larger, alpha, fit_intercept):
+def test_rows_that_one_row_hides_are_right_or_told_of(larger, alpha, fit_intercept):
     rows = np.vstack([larger * X[:1], X[1:60]])
     wanted, _ = right(rows, y[:60], alpha, fit_intercept)
     with warnings.catch_warnings(record=True) as told:
@@ -103,6 +103,13 @@ def test_rows_that_one_row_hides_are_told_of(larger, alpha, fit_intercept):
     estimate = model.fit_report()["certificates"]["prediction_error"]
     assert error < 1e-3 or [one.category for one in told] == [Inaccurate]
     assert error < 4 * estimate or error < 1e-10
+    assert (larger > 1e7) == (model.fit_report()["sums"] == "qr")
+    with warnings.catch_warnings(record=True) as told:  # in parts, from moments alone
+        warnings.simplefilter("always")
+        model = Ridge(alpha=alpha, fit_intercept=fit_intercept).partial_fit(rows[1:], y[1:60])
+        model.partial_fit(rows[:1], y[:1])
+    error = np.linalg.norm(model.predict(rows) - wanted) / np.linalg.norm(wanted)
+    assert error < 1e-3 or [one.category for one in told] == [Inaccurate]
     assert (larger > 1e7) == bool(told)
 
 

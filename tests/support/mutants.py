@@ -180,8 +180,8 @@ MUTANTS = [
     Mutant(
         "linear: a direction that rounding hides counts as null",
         "solvers/linear.py",
-        "lost = left if _misses(scaled, factor, blur) else",
-        "lost = 0 if _misses(scaled, factor, blur) else",
+        "lost = left if missed[0] or",
+        "lost = 0 if missed[0] or",
         "estimators/test_linear.py",
     ),
     Mutant(
