@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.config import Settings
-from bigkernel.engine.make_sources import source_of, window
+from bigkernel.engine.make_sources import source_of, windows
 from bigkernel.engine.sources import Changeable, DaskSource, NumpySource, Source, ZarrSource, row_bytes, state_of
 from bigkernel.engine.sparse_sources import CsrSource, SparseSource, dense, suited_maps
 from bigkernel.errors import DataError
@@ -32,6 +32,7 @@ from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 
 Array = NDArray[Any]
 _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
+_EXCERPTS = 16  # pieces of an excerpt
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +133,21 @@ class Rows:
         """
         if not 0 <= start < stop <= len(self):
             raise DataError(f"{self.name}: rows {start:,} to {stop:,} were asked for, of {len(self):,}")
-        columns = {name: window(source, start, stop) for name, source in self.columns.items()}
-        name = f"{self.name}, rows {start:,} to {stop:,}"
-        return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
+        return self._windows((start,), stop - start, f"{self.name}, rows {start:,} to {stop:,}")
+
+    def excerpt(self, count: int) -> Rows:
+        """`count` rows at most, in pieces from all over these, as rows of their own, whose ids begin at 0.
+
+        Rows stand in the order of time or of classes, so that the first ones may be unlike all others.
+        """
+        n = len(self)
+        pieces = max(1, min(_EXCERPTS, count))
+        length = min(max(1, count // pieces), n // pieces)
+        return self._windows([n * i // pieces for i in range(pieces)], length, f"{self.name}, an excerpt")
+
+    def _windows(self, starts: Sequence[int], count: int, name: str) -> Rows:
+        columns = {key: windows(source, starts, count) for key, source in self.columns.items()}
+        return replace(self, x=windows(self.x, starts, count), columns=columns, name=name)
 
     @property
     def persisted(self) -> bool:

@@ -3,6 +3,11 @@
 Blocks of float32 rows are float32, and so are their products, summed over some thousand rows. Where the witness says
 that predictions would be off by more than `accuracy.ENOUGH`, the rows are swept again: with products and sums in
 float64, or, where the kernel values themselves are too coarse, with blocks in float64.
+
+Of many rows an excerpt is summed first, a few per cent of them, where the core leaves room for doubt: scaled to all
+rows, it foretells the error, and the sweep of all begins in the arithmetic that this asks for. What is foretold wrongly
+costs a sweep, for the witness has the last word. The core alone does not do: where its condition and the penalty are
+alike, errors of different tables differ a hundredfold, by what the targets ask of weak directions.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.estimators.kernel_basis import FourierBasis
 from bigkernel.estimators.triangle_sweeps import factor_rows, worth_factoring
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
@@ -28,12 +34,17 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics import triangle
 from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, selected
-from bigkernel.statistics.witness import Witness, windows_to_skip
+from bigkernel.statistics.witness import WITNESSED, Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
+from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 _DRAW = 20  # every process moves sums alike
 _SAFE = 2.0  # one draw tells an error to a factor of about four
+PREVIEW = "preview"  # what the sweep of an excerpt is for
+_PREVIEW_ROWS = (2048, 2)  # at least; and a column: fewer are fitted too well, so that noise moves them too far
+_PREVIEW_SHARE = 12  # all rows are so many times those of an excerpt, at least
+_DOUBTFUL = 100.0  # condition of a core, below which float32 sums were always good enough
 ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
 
 
@@ -181,6 +192,63 @@ def rounding_note(solved: Any) -> str:
     )
 
 
+def preview_rows(rows: int, width: int) -> int:
+    """Rows of the excerpt that foretells the arithmetic of a sweep of `rows` rows; 0 where that would not pay."""
+    least, columns = _PREVIEW_ROWS
+    count = max(least, columns * width)
+    return count if rows >= _PREVIEW_SHARE * count else 0
+
+
+def doubtful(basis: Any, whitening: Whitening) -> bool:
+    """True where float32 sums might be too coarse, and are to be taken."""
+    return basis.dtype == "float32" and basis.sums is None and whitening.condition >= _DOUBTFUL
+
+
+def as_all_rows(total: Accumulator, times: float) -> Accumulator:
+    """The sums of so many times as many rows that are like these; what a witness saw stays what it is."""
+    return {name: values if name in WITNESSED else values * times for name, values in total.items()}
+
+
+def _finer(
+    estimator: Any, rows: Rows, targets: Any, inputs: Any, basis: Any, whitening: Whitening
+) -> tuple[Any, str] | None:
+    """The basis in the arithmetic that an excerpt asks for, and why; None: it asks for none, or none was summed."""
+    count = preview_rows(len(rows), basis.width)
+    if not count or not doubtful(basis, whitening):
+        return None
+    some = rows.excerpt(count)
+    try:
+        problem, _ = estimator.sweep(some, targets, inputs, basis, whitening, PREVIEW)
+        total = as_all_rows(problem.statistics, len(rows) / len(some))
+        solved = estimator._solved(replace(problem, statistics=total), whitening)
+    except (DataError, PlanTooLarge):  # the sweep of all rows says what is wrong, and with which
+        return None
+    errors, hidden = solved.certificates.errors, estimator.hides(solved.solution)
+    finer = None if errors is None else better(basis, errors, choose=estimator.dtype == "auto", hidden=hidden)
+    if finer is None:
+        return None
+    return finer, f"{_off(errors)}, as {len(some):,} rows foretell: swept with {_in_float64(finer)} in float64"
+
+
+def _off(errors: Errors) -> str:
+    """What is wrong with a sweep of these errors."""
+    return f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
+
+
+def _in_float64(basis: Any) -> str:
+    """Of the arithmetic of a sweep, what is better than float32."""
+    return "blocks" if basis.dtype == "float64" else "sums"
+
+
+def _sweep_in(
+    estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any
+) -> tuple[Any, Whitening, Certificates, tuple[Any, dict[str, Any]]]:
+    """The basis with its whitening, what that has met, and a sweep with it."""
+    noted = Certificates()
+    whitening = whitening_for(estimator, basis, noted)
+    return basis, whitening, noted, estimator.sweep(rows, targets, inputs, basis, whitening)
+
+
 def sweep_until_right(
     estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any, swept: tuple[Any, dict[str, Any]] | None = None
 ) -> tuple[Any, dict[str, Any]]:
@@ -188,11 +256,19 @@ def sweep_until_right(
 
     `swept`: the problem of a sweep that has been made already, and its report.
     """
-    choose, notes = estimator.dtype == "auto", []
+    choose, notes, said = estimator.dtype == "auto", [], ""
     if estimator.whitens:
         basis, whitening, certificates = whitened(basis, choose=choose and swept is None)
     else:
         whitening, certificates = whitening_for(estimator, basis), Certificates()
+    finer = _finer(estimator, rows, targets, inputs, basis, whitening) if swept is None else None
+    if finer is not None:
+        try:
+            emit(Note(finer[1]))
+            basis, whitening, certificates, swept = _sweep_in(estimator, rows, targets, inputs, finer[0])
+            said = finer[1]
+        except PlanTooLarge:
+            emit(Note("that does not fit; what does tells its error"))
     problem, report = swept or estimator.sweep(rows, targets, inputs, basis, whitening)
     while True:
         solved = estimator._solved(problem, whitening, certificates)
@@ -201,23 +277,18 @@ def sweep_until_right(
         wider = None if errors is None else better(basis, errors, choose=choose, hidden=hidden)
         if wider is None:
             break
-        what = "blocks" if wider.dtype == "float64" else "sums"
-        note = f"predictions would be off by {errors.total:.1g}"
-        if errors.total <= ENOUGH:
-            note = "rounding hides directions"
+        what, note = _in_float64(wider), _off(errors)
         try:
-            noted = Certificates()
-            again = whitening_for(estimator, wider, noted)
             emit(Note(f"{note}: the rows are swept again, with {what} in float64"))
-            problem, report = estimator.sweep(rows, targets, inputs, wider, again)
+            basis, whitening, noted, (problem, report) = _sweep_in(estimator, rows, targets, inputs, wider)
         except PlanTooLarge as error:
             certificates.notes.append(f"{note} in {basis.dtype}, and {what} in float64 do not fit: {error}")
             break
-        basis, whitening, certificates = wider, again, noted
+        certificates = noted
         notes.append(f"{note}: swept again with {what} in float64")
     if estimator.factors_rows and worth_factoring(certificates.errors, basis.width + targets.width):
         solved, report = _factored(estimator, rows, targets, solved, report, notes)
-    report["swept_again"] = notes
+    report["swept_again"], report["foretold"] = notes, said
     return solved, report
 
 
@@ -239,8 +310,23 @@ def adopted(estimator: Any, rows: Any, targets: Any, problem: Any) -> tuple[Any,
     return solved, {"sweep": report, "skipped_rows": report["skipped_rows"]} if report["swept_again"] else {}
 
 
-def seeing_sweep(rows: Rows, statistic: MomentStatistic, *, what: str) -> Swept:
-    """Sweep; once more where the windows that the witness was to see held no row of the statistic: seeing all then."""
+def planned(estimator: Any, rows: Rows, targets: Any, basis: Any) -> Plan:
+    """The plan of the sweep that a fit makes, with the excerpt that may come before it."""
+    statistic = estimator._statistic(basis, targets)
+    if not estimator.has_witness:
+        return plan_sweep(rows, statistic)
+    fourier = isinstance(basis, FourierBasis)
+    count = 0 if basis.dtype == "float64" or fourier else preview_rows(len(rows), basis.width)
+    return replace(plan_sweep(rows, witnessed(statistic, (), len(rows))), preview_rows=count)
+
+
+def seeing_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str) -> Swept:
+    """Sweep; once more where the windows that the witness was to see held no row of the statistic: seeing all then.
+
+    `whitening`: of a witness that the statistic is given; None: it has one, or has none.
+    """
+    if whitening is not None:
+        statistic = witnessed(statistic, [whitening], len(rows))
     swept, witness = sweep(rows, statistic, what=what), statistic.witness
     if witness is None or witness.every == 1 or swept.total["seen"].any() or not swept.total["rows"].any():
         return swept

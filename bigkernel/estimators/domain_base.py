@@ -155,10 +155,16 @@ class DomainedEstimator(LandmarkEstimator):
         return CellMomentStatistic(basis.centred(), cells, sums=basis.sum_dtype)
 
     def sweep(
-        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+        self,
+        rows: Rows,
+        targets: Any,
+        inputs: Inputs,
+        basis: Any,
+        whitening: Whitening | None = None,
+        what: str = "moments",
     ) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
         if not problem.statistics["n"].sum() > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
         return problem, report

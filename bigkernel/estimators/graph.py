@@ -53,10 +53,16 @@ class Graph(_Landmarks):
         return min(int(self.n_neighbors), landmarks)
 
     def sweep(
-        self, rows: Any, targets: Any, inputs: Any, basis: Any, whitening: Whitening | None = None
+        self,
+        rows: Any,
+        targets: Any,
+        inputs: Any,
+        basis: Any,
+        whitening: Whitening | None = None,
+        what: str = "moments",
     ) -> tuple[Problem, dict[str, Any]]:
         """See `LandmarkEstimator`; the report tells the anchors of a row too, which the sums do not."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
         return problem, report | ({"n_neighbors": self._neighbors(basis.width)} if self.manifold > 0 else {})
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:

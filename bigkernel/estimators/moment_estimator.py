@@ -17,7 +17,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, ModelRejected
 from bigkernel.estimators import arithmetic, reports
 from bigkernel.estimators.base import RowsEstimator
@@ -251,8 +250,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
 
     def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
         """The plan of the sweep that a fit makes."""
-        statistic = self._statistic(basis, targets)
-        return plan_sweep(rows, arithmetic.witnessed(statistic, (), len(rows)) if self.has_witness else statistic)
+        return arithmetic.planned(self, rows, targets, basis)
 
     def _check_settings(self) -> None:
         require_alpha(0.0 if isinstance(self.alpha, str) else self.alpha)
@@ -261,13 +259,17 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         self._check_landmarks()
 
     def sweep(
-        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+        self,
+        rows: Rows,
+        targets: Any,
+        inputs: Inputs,
+        basis: Any,
+        whitening: Whitening | None = None,
+        what: str = "moments",
     ) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep; by a whitening a witness sees it."""
         statistic = self._statistic(basis, targets)
-        if whitening is not None:
-            statistic = arithmetic.witnessed(statistic, [whitening], len(rows))
-        swept = arithmetic.seeing_sweep(rows, statistic, what="moments")
+        swept = arithmetic.seeing_sweep(rows, statistic, whitening, what=what)
         report = swept.report()
         require_some(rows, report["skipped_rows"])
         return Problem.of_sums(inputs, basis, swept.total, statistic.features.shift), report

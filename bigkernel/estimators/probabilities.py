@@ -193,10 +193,16 @@ class Probabilities(LogitProbabilities, LandmarkEstimator):
         return replace(statistic, folds=HeldOutFolds(1))
 
     def sweep(
-        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+        self,
+        rows: Rows,
+        targets: Any,
+        inputs: Inputs,
+        basis: Any,
+        whitening: Whitening | None = None,
+        what: str = "moments",
     ) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, with the sums of each fold, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
         if not self.probability:
             return problem, report
         total, first = problem.statistics, int(self.unlabelled == "keep")

@@ -275,10 +275,16 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         return SidedMomentStatistic(basis.centred(), targets, sides=sides, sums=basis.sum_dtype)
 
     def sweep(
-        self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, whitening: Whitening | None = None
+        self,
+        rows: Rows,
+        targets: Any,
+        inputs: Inputs,
+        basis: Any,
+        whitening: Whitening | None = None,
+        what: str = "moments",
     ) -> tuple[Problem, dict[str, Any]]:
         """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening)
+        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
                 raise DataError(f"weight: no row of the {side} has a weight above zero")

@@ -28,7 +28,7 @@ from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
-from bigkernel.kernels.feature_maps import centre_of
+from bigkernel.kernels.feature_maps import IdentityMap, centre_of
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
@@ -310,6 +310,14 @@ def _columns_of(last: Any) -> Any:
 
 def _kernel_of(last: Any) -> Any:
     return as_kernel(last.kernel, gamma=last.gamma, degree=last.degree, coef0=last.coef0)
+
+
+def about(statistic: MomentStatistic, place: int) -> Array | None:
+    """What the moments of a kernel are about, (p,); None: those of rows themselves, which stay about their point."""
+    features: Any = statistic.features
+    if isinstance(features, IdentityMap):
+        return None
+    return features.about(place) if isinstance(features, LandmarkFamily) else features.shift
 
 
 def within_memory(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scoring: Scoring) -> list[Sweep]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.search.arrangement import Candidate, Descents, Sweep
+from bigkernel.search.previews import previewed_rows
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.splits import Partition
@@ -95,6 +96,8 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
     together: list[tuple[Sweep, Partition]] = [(sweep, partition)]
     if isinstance(sweep, Descents):
         together = [*sweep.at_once(work.rows, work.targets, partition, scoring)]
+    if partition is work.partitions[0] and (count := previewed_rows(sweep, len(work.rows))):
+        yield _Line(f"{count:,} rows first, where cores leave doubt of the arithmetic", 0.0, 0, 0)
     for one, part in together:
         rows = part.attach(work.rows)
         steps = plan_sweep(rows, one.statistic(work.targets, part, len(rows)))

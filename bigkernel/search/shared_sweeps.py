@@ -22,13 +22,12 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing
 from bigkernel.estimators.arithmetic import better, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Problem
-from bigkernel.kernels.families import LandmarkFamily
-from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
-from bigkernel.search.arrangement import Candidate, Descents, Sweep, fits, within_memory
+from bigkernel.search.arrangement import Candidate, Descents, Sweep, about, within_memory
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.fold_solves import solve_folds
+from bigkernel.search.previews import foresee, move
 from bigkernel.search.scoring import FAILURES, Failures, Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.value_sweeps import Training, coefficients, value_scores
@@ -61,12 +60,13 @@ class Work(Training):
         `failed` takes what cannot be fitted, which is raised where it is None.
         """
         for one in self.sweeps:
+            foresee(one, self.rows, self.targets, self.inputs, self.partitions, scoring)
             for partition in self.partitions:
                 if isinstance(one, Descents):
                     for some, folds in one.at_once(self.rows, self.targets, partition, scoring):
                         yield from self._attempt(some, folds, scoring, failed)
                     continue
-                # the partition before may have found that some of its kernels need better arithmetic
+                # an excerpt, or the partition before, may have found that some of its kernels need better arithmetic
                 for part in one.by_arithmetic():
                     for fitting in within_memory(part, self.rows, self.targets, [partition], scoring):
                         yield from self._attempt(fitting, partition, scoring, failed)
@@ -133,7 +133,7 @@ class Work(Training):
             emit(Step("solve", place, len(one.members)))
             of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
             basis = members[0].basis
-            shift = _about(statistic, place)
+            shift = about(statistic, place)
             problem = Problem.of_sums(self.inputs, basis, of_kernel, shift)
             self._keep(members, problem, partition, statistic)
             pool = ThreadPoolExecutor(processors())
@@ -173,10 +173,7 @@ class Work(Training):
             wider = None if worst is None else better(members[0].basis, worst, choose=choose, hidden=hidden)
             if wider is None:
                 continue
-            finer = Sweep([[replace(candidate, basis=wider) for candidate in members]])
-            if fits(finer, self.rows, self.targets, [partition], scoring):
-                for candidate in members:
-                    candidate.basis = wider
+            if move(members, wider, self.rows, self.targets, [partition], scoring):
                 coarse.setdefault((wider.dtype, wider.sums), []).append(members)
         sweeps = []
         for (dtype, sums), lists in coarse.items():
@@ -240,14 +237,6 @@ class Work(Training):
             candidate.last.adopt_descent(self.rows, targets, inputs, candidate.basis, start)
         else:
             candidate.last.adopt(self.rows, targets, inputs, candidate.basis, problem)
-
-
-def _about(statistic: MomentStatistic, place: int) -> Array | None:
-    """What the moments of a kernel are about, (p,); None: those of rows themselves, which stay about their point."""
-    features: Any = statistic.features
-    if isinstance(features, IdentityMap):
-        return None
-    return features.about(place) if isinstance(features, LandmarkFamily) else features.shift
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:

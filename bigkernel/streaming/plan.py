@@ -63,6 +63,7 @@ class Plan:
     partial_bytes : of one accumulator
     work_bytes : of the buffers of a task
     width, dtype : of the block whose Gram matrix is summed; 0 and "" where none is
+    preview_rows : of an excerpt that a fit may sweep first, to choose the arithmetic of this sweep; 0: it will not
     """
 
     n_rows: int
@@ -76,6 +77,7 @@ class Plan:
     work_bytes: int
     width: int = 0
     dtype: str = ""
+    preview_rows: int = 0
 
     def _repr_html_(self) -> str:
         return bigkernel._html_of(self)
@@ -152,6 +154,7 @@ class Plan:
             "bytes_read": self.bytes_read,
             "partial_bytes": self.partial_bytes,
             "task_bytes": self.task_bytes,
+            **({"preview_rows": self.preview_rows} if self.preview_rows else {}),
         }
 
 
