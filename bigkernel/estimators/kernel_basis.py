@@ -88,7 +88,7 @@ class LandmarkBasis:
     def whitening(self, *, warn: bool = True, certificates: Certificates | None = None) -> Whitening:
         """The whitening of the core."""
         eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
-        return whiten(self.core(), eps=eps, kernel=name, warn=warn, certificates=certificates)
+        return whiten(self.core(), eps=eps, kernel=name, warn=warn, certificates=certificates, overwrite=True)
 
     def noise(self) -> Array | None:
         """What blocks of some points between landmarks differ by from those in float64, (k, m); None where they are."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.errors import Inaccurate, RankDeficient
+from bigkernel.solvers.triangles import Upper, times_triangle
 
 Array = NDArray[Any]
 LIMIT = 30.0  # a ratio above it is not rounding any more
@@ -42,15 +43,29 @@ def probes(size: int, count: int = PROBES) -> Array:
     return np.where(np.modf(j * j * np.sqrt([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0][:count]))[0] < 0.5, 1.0, -1.0)
 
 
-def factorization(A: Array, lower: Array, *, kept: Array | None = None, exact: bool = False) -> float:
-    """The ratio of L as the Cholesky factor of A, or of its rows and columns `kept` (r,)."""
+def frobenius(array: Array) -> float:
+    """The Frobenius norm, of which squares may leave the range."""
+    with np.errstate(over="ignore", under="ignore"):
+        size = float(np.linalg.norm(array))
+        largest = float(np.abs(array).max(initial=0.0)) if not 1e-15 < size < 1e15 else 0.0
+        return largest * float(np.linalg.norm(array / largest)) if 0 < largest < np.inf else size
+
+
+def factorization(
+    A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None, exact: bool = False
+) -> float:
+    """The ratio of L as the Cholesky factor of A, or of its rows and columns `kept` (r,).
+
+    `norm` is that of A where it is known. What is above the diagonal of L is not read.
+    """
     V = _vectors(len(lower), exact)
     spread = V if kept is None else np.zeros((len(A), V.shape[1]))
     if kept is not None:
         spread[kept] = V
-    of_A = _times(A, spread) if kept is None else _times(A, spread)[kept]
-    left = of_A - _times(lower, _times(lower.T, V))
-    return _ratio(_norm(left, V), len(lower) * _ulp(lower) * _size(A))
+    of_A = A @ spread if kept is None else (A @ spread)[kept]
+    left = of_A - times_triangle(lower, times_triangle(lower, V, lower=True, transposed=True), lower=True)
+    size = frobenius(np.asarray(A)) if norm is None else norm
+    return _ratio(_norm(left, V), len(lower) * _ulp(lower) * size)
 
 
 def solution(A: Array, shift: float, w: Array, C: Array) -> float:
@@ -61,11 +76,12 @@ def solution(A: Array, shift: float, w: Array, C: Array) -> float:
     largest = max(float(np.abs(w).max(initial=0.0)), float(np.abs(C).max(initial=0.0)), _TINY)
     w, C = w / largest, C / largest  # their products stay in range
     left = (_times(A, w) if A.ndim == 2 else A[:, None] * w) + shift * w - C
-    size = _size(A) + shift * len(A) ** 0.5
-    return _ratio(
-        _size(left),
-        len(A) * _ulp(w) * (size * _size(w) + _size(C)),
-    )
+    return of_residual(left, frobenius(A) + shift * len(A) ** 0.5, w, C)
+
+
+def of_residual(left: Array, size: float, w: Array, C: Array) -> float:
+    """The ratio of w (m, c) as the solution of Aw = C, of left = Aw − C and the norm of A."""
+    return _ratio(frobenius(left), len(w) * _ulp(w) * (size * frobenius(w) + frobenius(C)))
 
 
 def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
@@ -75,18 +91,23 @@ def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tu
     ulp = _ulp(vectors)
     residual = _norm(A @ of_Z - vectors @ (values[:, None] * V), V)
     skew = _norm(vectors.T @ of_Z - V, V)
-    return _ratio(residual, len(A) * ulp * _size(A)), _ratio(skew, len(A) * ulp)
+    return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)
 
 
 def smallest_eigenvalue(lower: Array, *, steps: int = 3) -> float:
-    """About the least eigenvalue of LLᵀ, never below it: inverse iteration from a fixed vector, O(m²) a step."""
-    v, quotient = probes(len(lower), 1)[:, 0], 0.0
+    """About the least eigenvalue of LLᵀ, never below it, O(m²) a step."""
+    return smallest_of(lambda v: linalg.cho_solve((lower, True), v, check_finite=False), len(lower), steps=steps)
+
+
+def smallest_of(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
+    """The same of a matrix A (size, size) by `solve(v)`, A⁻¹v (size, 1): inverse iteration from a fixed vector."""
+    v, quotient = probes(size, 1), 0.0
     for _ in range(steps):
         v = v / max(float(np.abs(v).max()), _TINY)
         v = v / np.linalg.norm(v)
-        solved = linalg.cho_solve((lower, True), v, check_finite=False)
+        solved = solve(v)
         # vᵀA⁻¹v of a unit vector is at most 1/λ_min
-        quotient, v = float(v @ solved), solved
+        quotient, v = float(v[:, 0] @ solved[:, 0]), solved
     return 1 / max(quotient, _TINY)
 
 
@@ -95,7 +116,7 @@ def condition(lower: Array, norm: float) -> float:
     return norm / max(smallest_eigenvalue(lower, steps=2), _TINY) if len(lower) else 1.0
 
 
-def effective_dof(G: Array, alpha: float, solve: Callable[[Array], Array]) -> float:
+def effective_dof(G: Sized, alpha: float, solve: Callable[[Array], Array]) -> float:
     """tr(G(G + αI)⁻¹) = r − α·tr (G + αI)⁻¹, `solve(C)` being (G + αI)⁻¹C: how many parameters the data determine.
 
     Exact up to r = 512; beyond, the mean over 8 fixed vectors, whose relative error is about 1/√(4·dof).
@@ -203,20 +224,12 @@ def _vectors(size: int, exact: bool, count: int = PROBES) -> Array:
 
 def _norm(seen: Array, V: Array) -> float:
     # ‖R‖² from RV: the mean of ‖Rv‖²/‖v‖² over the columns, times their length
-    return _size(seen) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
+    return frobenius(seen) * float(np.sqrt(len(V) / max(float((V * V).sum()), 1.0)))
 
 
 def _times(A: Array, V: Array) -> Array:
     # products with single vectors read A once; those with a few copy it first
     return np.stack([A @ v for v in V.T], axis=1) if V.shape[1] <= PROBES else A @ V
-
-
-def _size(array: Array) -> float:
-    with np.errstate(over="ignore", under="ignore"):
-        size = float(np.linalg.norm(array))
-        largest = float(np.abs(array).max(initial=0.0)) if not 1e-15 < size < 1e15 else 0.0
-        # squares may leave the range
-        return largest * float(np.linalg.norm(array / largest)) if 0 < largest < np.inf else size
 
 
 def _ulp(array: Array) -> float:

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.kernels import positive_definite
-from bigkernel.solvers import residuals
-from bigkernel.solvers.accuracy import Evidence, prediction_errors, variances
+from bigkernel.solvers import residuals, unrotated
+from bigkernel.solvers.accuracy import Evidence, directions, prediction_errors, variances, variances_of
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.target_penalties import Columns, by_penalty
-from bigkernel.solvers.triangles import add_outer, clear_upper, congruence, solve_lower
+from bigkernel.solvers.triangles import Upper, add_outer, congruence, solve_lower, times_triangle
+from bigkernel.solvers.unrotated import WhitenedGram
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
+_SOLVED = 1e-8  # of predictions, that rounding may move before moments are rotated, if the other errors allow it
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class Whitening:
     width : p
     rank : r
     pivots : (r,) the landmarks kept, or None: all, through `basis`
-    factor : (r, r) lower triangular L, or None
+    factor : (r, r) in column order, L in its lower triangle, or None; what is above the diagonal is no part of L
     basis : (p, r), T itself, for cores that are not positive; with neither factor nor basis, T is the identity
+    core : K_mm, above the diagonal of `factor`; None where landmarks were left out, or there is no factor
     """
 
     width: int
@@ -45,6 +48,7 @@ class Whitening:
     pivots: Array | None = None
     factor: Array | None = None
     basis: Array | None = None
+    core: Upper | None = None
 
     @property
     def condition(self) -> float:
@@ -82,6 +86,11 @@ class Whitening:
         out[self.pivots] = linalg.solve_triangular(self.factor, w, lower=True, trans="T", check_finite=False)
         return out
 
+    def weights(self, B: Array) -> Array:
+        """w (r, c) with Tw = B (p, c), coefficients over landmarks none of which is left out."""
+        assert self.factor is not None
+        return times_triangle(self.factor, B[self.pivots], lower=True, transposed=True)
+
     def restore(self, C: Array) -> Array:
         """X (p, c) with TᵀX = C (r, c): what moments are moved by that are moved by C in whitened coordinates."""
         if self.basis is not None:  # its columns are orthogonal
@@ -89,7 +98,7 @@ class Whitening:
         if self.factor is None:
             return C
         out = np.zeros((self.width, *C.shape[1:]))
-        out[self.pivots] = self.factor @ C
+        out[self.pivots] = times_triangle(self.factor, C, lower=True)
         return out
 
 
@@ -105,6 +114,7 @@ def whiten(
     kernel: str = "",
     warn: bool = True,
     certificates: Certificates | None = None,
+    overwrite: bool = False,
 ) -> Whitening:
     """Whiten the m×m core, keeping what exceeds m·eps of its largest part.
 
@@ -115,28 +125,33 @@ def whiten(
     kernel : its name, for the warnings
     warn : False where the core is one that was warned of before
     certificates : take the residual, the condition and, in place of warnings, notes
+    overwrite : the core may be lost: its memory becomes that of the factor
 
     Warns
     -----
     RankDeficient
         Fewer than m directions are kept, or a negative part was dropped; with rank, m and what was dropped.
     """
-    m, scale = len(core), float(np.abs(core).max(initial=0.0))
-    tolerance = m * eps * scale
+    m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
     if scale == 0:
         residuals.warn_or_note(
             f"{kernel} kernel: the core of {m} landmarks is zero; the model is zero", warn, certificates
         )
         return Whitening(m, 0, basis=np.zeros((m, 0)))
-    factor, pivots, rank, _ = linalg.lapack.dpstrf(core, tol=tolerance, lower=1)
+    tolerance, norm = m * eps * scale, residuals.frobenius(core)
+    # in column order, as LAPACK wants it: the transpose of a symmetric matrix costs nothing
+    factor = core if core.flags.f_contiguous else core.T
+    factor = factor if overwrite and factor.flags.f_contiguous else np.array(factor, order="F")
+    above = Upper(factor, np.diagonal(core).copy())
+    factor, pivots, rank, _ = linalg.lapack.dpstrf(factor, tol=tolerance, lower=1, overwrite_a=1)
     pivots = pivots.astype(np.int64) - 1
     kept = pivots[:rank]
     if rank < m:
         lost = pivots[rank:]
         # what is left of a positive core, K − LLᵀ, is below the tolerance; of an indefinite one it is not
-        rest = core[np.ix_(lost, lost)] - factor[rank:, :rank] @ factor[rank:, :rank].T
+        rest = above.part(lost) - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
-            return _whiten_indefinite(core, eps, kernel, warn, certificates)
+            return _whiten_indefinite(above.whole(), eps, kernel, warn, certificates)
         residuals.warn_or_note(
             f"{kernel} kernel: the core of {m} landmarks has numerical rank {rank}; "
             f"{m - rank} landmarks (the first is {int(lost.min())}) repeat the others and are left out",
@@ -144,11 +159,10 @@ def whiten(
             certificates,
         )
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
-    clear_upper(lower)
     if certificates is not None:
-        certificates.ratios["whitening"] = residuals.factorization(core, lower, kept=kept)
-        certificates.figures["core_condition"] = residuals.condition(lower, float(np.linalg.norm(core)))
-    return Whitening(m, int(rank), pivots=kept, factor=lower)
+        certificates.ratios["whitening"] = residuals.factorization(above, lower, kept=kept, norm=norm)
+        certificates.figures["core_condition"] = residuals.condition(lower, norm)
+    return Whitening(m, int(rank), pivots=kept, factor=lower, core=above if rank == m else None)
 
 
 def _whiten_indefinite(
@@ -171,12 +185,12 @@ def _whiten_indefinite(
 class Reduced:
     """Moments in whitened coordinates, centred when an intercept is wanted.
 
-    G (r×r), C (r, c), and the means of the features (r,) and targets (c,) that were taken out (zeros without an
-    intercept); q (c,) = Σ w (y − mean)².
+    G (r×r), an array or what gives products with it, C (r, c), and the means of the features (r,) and targets (c,) that
+    were taken out (zeros without an intercept); q (c,) = Σ w (y − mean)².
     """
 
     n: float
-    G: Array
+    G: Any
     C: Array
     q: Array
     mean: Array
@@ -248,7 +262,12 @@ def nystrom_ridge(
 
     For a landmark map this is Nyström KRR, min ‖Bα + 1b − Y‖² + λ αᵀK_mmα (Williams & Seeger 2000). From evidence of
     the errors behind the moments, the certificates take those of predictions. Penalties (c,) share the whitening.
+    One penalty asks for no whitened moments where it and the core stand out from rounding.
     """
+    if np.ndim(alpha) == 0 and whitening.core is not None and moments.n > 0:
+        found = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, certificates, evidence)
+        if found is not None:
+            return found
     rotated = reduced(moments, whitening)
     known = None if evidence is None else variances(evidence, moments, rotated, whitening)
     small = centre(rotated, fit_intercept=fit_intercept)
@@ -265,6 +284,41 @@ def nystrom_ridge(
 
     w, error = by_penalty(alpha, small.C.shape[1], certificates, solve)
     return whitening.expand(w), small.target_mean - small.mean @ w, error
+
+
+def _unrotated_ridge(
+    moments: Moments,
+    whitening: Whitening,
+    alpha: float,
+    fit_intercept: bool,
+    certificates: Certificates | None,
+    evidence: Evidence | None,
+) -> tuple[Array, Array, Array] | None:
+    """`nystrom_ridge` by one Cholesky factor of G + αK; None where that does not solve as well as one can."""
+    n, target_mean, none = moments.n, moments.t / moments.n, np.zeros_like(moments.t)
+    mean = moments.s / n if moments.shift is None else moments.s / n + moments.shift
+    gram = WhitenedGram(moments, whitening, None if fit_intercept else mean)
+    factor = unrotated.factorize(gram, alpha)
+    if factor is None:
+        return None
+    C = moments.C - np.outer(moments.s, target_mean)
+    coef, right = factor.fit(C, target_mean)
+    C, of_mean = whitening.reduce(C), whitening.reduce(mean)
+    if fit_intercept:
+        q = np.maximum(moments.q - n * target_mean**2, 0)
+        small = Reduced(n, gram, C, q, of_mean, target_mean)
+    else:
+        small = Reduced(n, gram, C + np.outer(n * of_mean, target_mean), moments.q, np.zeros_like(of_mean), none)
+    w = whitening.weights(coef)
+    error = squared_error(small, w)
+    seen = whitening.reduce(factor.rounding_of(whitening.expand(directions(whitening.rank))))
+    errors = prediction_errors(variances_of(evidence, seen, whitening, moments.rows), small, (w, error), factor)
+    if not errors.solve <= _SOLVED:
+        return None
+    if certificates is not None:
+        factor.certify(coef, right, certificates)
+        certificates.errors = None if evidence is None else errors
+    return coef, small.target_mean - small.mean @ w, error
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,46 @@ from scipy import linalg
 
 Array = NDArray[Any]
 _STRIP = 256  # columns that are worked on at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Upper:
+    """A symmetric matrix K (m, m) above the diagonal of `array`, in column order, whose lower triangle is another's.
+
+    Attributes
+    ----------
+    array : (m, m)
+    diagonal : (m,) that of K
+    """
+
+    array: Array
+    diagonal: Array
+
+    def __len__(self) -> int:
+        return len(self.diagonal)
+
+    def __matmul__(self, C: Array) -> Array:
+        """KC, (m, c)."""
+        out = self.diagonal[:, None] * C
+        for i in range(0, len(self), _STRIP):
+            j = min(i + _STRIP, len(self))
+            corner, above = np.triu(self.array[i:j, i:j], 1), self.array[:i, i:j]
+            out[:i] += above @ C[i:j]
+            out[i:j] += above.T @ C[:i] + corner @ C[i:j] + corner.T @ C[i:j]
+        return np.asarray(out)
+
+    def part(self, some: Array) -> Array:
+        """K of some rows and the same columns, (k, k)."""
+        half = self.array[np.ix_(some, some)]
+        out: Array = np.where(some[:, None] < some, half, half.T)
+        out[np.diag_indices(len(some))] = self.diagonal[some]
+        return out
+
+    def whole(self) -> Array:
+        """K in the place of `array`: what was in its lower triangle is lost."""
+        mirror(self.array, lower=True)
+        self.array[np.diag_indices(len(self))] = self.diagonal
+        return self.array
 
 
 def mirror(A: Array, *, lower: bool) -> None:
@@ -57,6 +98,12 @@ def regularised(G: Array, alpha: float) -> Array:
     regular = np.array(G if G.flags.f_contiguous else G.T, order="F")
     regular[np.diag_indices(len(G))] += alpha
     return regular
+
+
+def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False) -> Array:
+    """AC or AᵀC of one triangle of A (r, r) in column order, with the diagonal; the other one is not read. (r, c)."""
+    (trmm,) = linalg.get_blas_funcs(("trmm",), (A, C))
+    return np.asarray(trmm(1.0, A, C, lower=int(lower), trans_a=int(transposed)))
 
 
 def solve_lower(factor: Array | None, right: Array) -> Array:

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
 
 from bigkernel.solvers.ridge import whiten
-from bigkernel.solvers.triangles import add_outer, clear_upper, congruence, mirror
+from bigkernel.solvers.triangles import Upper, add_outer, clear_upper, congruence, mirror, times_triangle
 
 rng = np.random.default_rng(11)
 M = 600  # more than two strips
@@ -48,9 +48,47 @@ def test_whitening_holds_one_factor_and_rotating_one_matrix():
     core = G + 900 * np.eye(M)
     whitening = whiten(core)
     for work in (lambda: whiten(core), lambda: whitening.rotate(G)):
-        tracemalloc.start()
-        kept = work()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert kept is not None
-        assert peak < 1.6 * G.nbytes
+        assert _peak(work) < 1.6 * G.nbytes
+    assert _peak(lambda: whiten(core, overwrite=True)) < 0.6 * G.nbytes
+
+
+def _peak(work):
+    tracemalloc.start()
+    kept = work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert kept is not None
+    return peak
+
+
+def test_a_symmetric_matrix_above_a_triangle_is_read_there_alone():
+    array = np.asfortranarray(np.triu(G, 1) + 1e30 * np.tril(rng.normal(size=(M, M))))
+    above, C, some = Upper(array, np.diagonal(G).copy()), rng.normal(size=(M, 3)), rng.permutation(M)[:20]
+    assert_allclose(above @ C, G @ C, rtol=1e-9, atol=1e-9)
+    assert_array_equal(above.part(some), G[np.ix_(some, some)])
+    assert_array_equal(above.whole(), G)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_products_with_a_triangle_read_nothing_of_the_other(lower):
+    A, C = np.asfortranarray(rng.normal(size=(M, M))), rng.normal(size=(M, 3))
+    triangle = np.tril(A) if lower else np.triu(A)
+    assert_allclose(times_triangle(A, C, lower=lower), triangle @ C, rtol=1e-9, atol=1e-9)
+    assert_allclose(times_triangle(A, C, lower=lower, transposed=True), triangle.T @ C, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("fall, rank", [(0.5, 60), (8.0, 60), (None, 40)])
+def test_a_core_is_whitened_beside_it_or_in_its_memory(fall, rank, overwrite):
+    m = 60
+    Q = np.linalg.qr(rng.normal(size=(m, m)))[0]
+    K = (Q[:, :rank] * np.logspace(0, -(fall or 1.0), rank)) @ Q[:, :rank].T
+    K = (K + K.T) / 2
+    before = K.copy()
+    whitening = whiten(K, warn=False, overwrite=overwrite)
+    assert np.array_equal(K, before) or overwrite
+    T = whitening.expand(np.eye(rank))
+    assert_allclose(T.T @ before @ T, np.eye(rank), atol=1e-14 * 10 ** (fall or 1.0))
+    assert (whitening.core is None) == (rank < m)
+    if whitening.core is not None:
+        assert_allclose(whitening.core @ Q, before @ Q, atol=1e-14)

@@ -1,0 +1,155 @@
+"""Ridge by one factor of G + αK: the answers and the errors of rotated moments, and these where it does not serve."""
+
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bigkernel import Gaussian
+from bigkernel.solvers import ridge, unrotated
+from bigkernel.solvers.accuracy import VECTORS, Evidence, directions
+from bigkernel.solvers.residuals import Certificates
+from bigkernel.solvers.ridge import nystrom_ridge, whiten
+from bigkernel.statistics.moments import Moments
+
+rng = np.random.default_rng(77)
+N, M = 900, 120
+X = rng.normal(size=(N, 4))
+Y = np.column_stack([np.sin(2 * X[:, 0]) + 3, X[:, 1] * X[:, 2]])
+WEIGHT = rng.random(N) + 0.1
+
+
+def problem(sigma, *, shifted=True):
+    """Block B (n, m), the moments of it, and the whitening of its core."""
+    kernel = Gaussian(sigma)
+    B = kernel(X, X[:M])
+    a = B[:50].mean(axis=0) if shifted else np.zeros(M)
+    D, w = B - a, WEIGHT
+    sums = {"G": (D.T * w) @ D, "C": (D.T * w) @ Y, "s": D.T @ w, "t": w @ Y, "q": w @ Y**2}
+    return B, Moments(rows=N, n=w.sum(), **sums, shift=a if shifted else None), whiten(kernel(X[:M]), warn=False)
+
+
+def least_squares(B, whitening, alpha, fit_intercept):
+    """Fitted values (n, c) and squared errors (c,) by singular values of whitened rows, which squares no condition."""
+    phi, root = B @ whitening.expand(np.eye(M)), np.sqrt(WEIGHT)[:, None]
+    mean, mean_y = (np.average(one, axis=0, weights=WEIGHT) if fit_intercept else 0.0 for one in (phi, Y))
+    tall = np.vstack([root * (phi - mean), np.sqrt(alpha) * np.eye(M)])
+    w = np.linalg.lstsq(tall, np.vstack([root * (Y - mean_y), np.zeros((M, 2))]), rcond=None)[0]
+    fitted = (phi - mean) @ w + mean_y
+    return fitted, WEIGHT @ (fitted - Y) ** 2
+
+
+def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, evidence=None):
+    certificates = Certificates()
+    whitening = replace(whitening, core=None) if rotated else whitening
+    found = nystrom_ridge(
+        moments, whitening, alpha, fit_intercept=fit_intercept, certificates=certificates, evidence=evidence
+    )
+    return found, certificates
+
+
+def rotates(monkeypatch, moments, whitening, alpha):
+    """True where moments are rotated for a solve."""
+    seen = []
+    monkeypatch.setattr(ridge, "reduced", lambda *given: seen.append(given) or REDUCED(*given))
+    nystrom_ridge(moments, whitening, alpha)
+    return bool(seen)
+
+
+REDUCED = ridge.reduced
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("sigma, alpha", [(0.5, 1e-3), (1.0, 1e-6), (1.0, 1.0), (2.0, 1.0)])
+def test_predictions_are_those_of_least_squares(monkeypatch, sigma, alpha, shifted, fit_intercept):
+    B, moments, whitening = problem(sigma, shifted=shifted)
+    assert not rotates(monkeypatch, moments, whitening, alpha)
+    (coef, intercept, error), _ = solved(moments, whitening, alpha, rotated=False, fit_intercept=fit_intercept)
+    fitted, wanted = least_squares(B, whitening, alpha, fit_intercept)
+    assert_allclose(B @ coef + intercept, fitted, atol=1e-7)
+    assert_allclose(error, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("sigma, alpha", [(0.5, 1e-3), (1.0, 1.0), (2.0, 1.0)])
+def test_certificates_and_errors_are_those_of_rotated_moments(sigma, alpha, fit_intercept):
+    _, moments, whitening = problem(sigma)
+    seen = 1e-6 * rng.normal(size=(M, VECTORS))
+    evidence = Evidence(directions(M), whitening.restore(seen), 1e-7 * rng.normal(size=(40, M)))
+    (_, one), (_, other) = (
+        solved(moments, whitening, alpha, rotated=flag, fit_intercept=fit_intercept, evidence=evidence)
+        for flag in (False, True)
+    )
+    assert one.ratios["solution"] < 1
+    assert one.figures["effective_dof"] == pytest.approx(other.figures["effective_dof"], rel=1e-6)
+    assert one.figures["solved_condition"] == pytest.approx(other.figures["solved_condition"], rel=0.9)  # other norms
+    assert one.rounding == other.rounding == 0
+    assert one.errors.sums == pytest.approx(other.errors.sums, rel=1e-4)
+    assert one.errors.blocks == pytest.approx(other.errors.blocks, rel=1e-4)
+    assert 0.1 * other.errors.solve < one.errors.solve < 10 * other.errors.solve
+
+
+@pytest.mark.parametrize("sigma, alpha", [(1.0, 1e-4), (1.0, 1.0), (2.0, 1.0)])
+def test_the_rounding_of_the_solve_is_told(sigma, alpha):
+    B, moments, whitening = problem(sigma)
+    whole = [np.asarray(getattr(moments, name), np.longdouble) for name in ("G", "C", "s", "t")]
+    G, C, s, t = whole
+    # the same moments about 0, and a solve that is refined in 80 bits
+    a, n = moments.shift.astype(np.longdouble), np.longdouble(moments.n)
+    G, C = G + np.outer(s, a) + np.outer(a, s) + n * np.outer(a, a), C + np.outer(a, t)
+    H, exact = G + alpha * Gaussian(sigma)(X[:M]), np.zeros_like(C)
+    for _ in range(40):
+        exact += np.linalg.solve(H.astype(float), (C - H @ exact).astype(float))
+    (coef, _, _), certificates = solved(
+        moments, whitening, alpha, rotated=False, evidence=Evidence(directions(M), np.zeros((M, VECTORS)))
+    )
+    wanted = B @ exact.astype(float)
+    error = np.linalg.norm(B @ coef - wanted) / np.linalg.norm(wanted)
+    assert error / 10 < certificates.errors.solve < 30 * error
+
+
+@pytest.mark.parametrize("why", ["small", "zero", "negative", "ill-conditioned", "lost", "many"])
+def test_moments_are_rotated_where_one_factor_does_not_serve(monkeypatch, why):
+    _, moments, whitening = problem(6.0 if why == "ill-conditioned" else 1.0)
+    alpha = {"small": 1e-13, "zero": 0.0, "ill-conditioned": 1e-7}.get(why, 0.1)
+    if why == "negative":  # −α in one whitened direction, as rounding of sums in float32 leaves it
+        one, along = np.eye(M)[:, -1:], whitening.restore(np.eye(M)[:, -1:])
+        size = (whitening.expand(one).T @ moments.G @ whitening.expand(one)).item()
+        moments = replace(moments, G=moments.G - (size + 2 * alpha) * along @ along.T)
+    if why == "lost":
+        K = Gaussian(1.0)(X[:M])
+        K[:, 1], K[1] = K[:, 0], K[0]
+        whitening = whiten(K, warn=False)
+    assert rotates(monkeypatch, moments, whitening, np.array([0.1, 0.2]) if why == "many" else alpha)
+
+
+def test_a_solve_takes_one_matrix_of_the_size_of_the_moments():
+    _, moments, whitening = problem(1.0)
+    m = 700
+    Z = rng.normal(size=(m, 4))
+    B = Gaussian(1.0)(rng.normal(size=(900, 4)), Z)
+    moments = Moments(
+        rows=900, n=900, G=B.T @ B, C=B.T @ np.ones((900, 1)), s=B.sum(axis=0), t=np.ones(1), q=np.ones(1)
+    )
+    whitening = whiten(Gaussian(1.0)(Z), warn=False)
+    tracemalloc.start()
+    nystrom_ridge(moments, whitening, 1.0, certificates=Certificates())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.6 * moments.G.nbytes
+
+
+def test_what_whitened_moments_are_asked_for_is_what_rotated_ones_give():
+    _, moments, whitening = problem(1.0)
+    mean = moments.s / moments.n + moments.shift
+    small, w = REDUCED(moments, whitening), rng.normal(size=(M, 3))
+    gram = unrotated.WhitenedGram(moments, whitening, mean)
+    assert len(gram) == M
+    assert_allclose(gram @ w, small.G @ w, rtol=1e-8, atol=1e-8)
+    factor = unrotated.factorize(gram, 0.1)
+    assert_allclose(factor.solve(w), np.linalg.solve(small.G + 0.1 * np.eye(M), w), rtol=1e-6, atol=1e-8)
+    assert_allclose(whitening.expand(whitening.weights(w)), w, atol=1e-9)
+    assert_array_equal(factor.bent(gram, w) > 0, True)
