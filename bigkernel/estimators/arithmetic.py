@@ -209,6 +209,17 @@ def as_all_rows(total: Accumulator, times: float) -> Accumulator:
     return {name: values if name in WITNESSED else values * times for name, values in total.items()}
 
 
+def foretold(estimator: Any, problem: Any, whitening: Whitening, *, choose: bool) -> tuple[Any, Errors] | None:
+    """The basis in the arithmetic that a solve of these sums asks for, and the errors that do; None: it asks for none.
+
+    `choose`: see `better`.
+    """
+    solved = estimator._solved(problem, whitening)
+    errors, hidden = solved.certificates.errors, estimator.hides(solved.solution)
+    finer = None if errors is None else better(problem.basis, errors, choose=choose, hidden=hidden)
+    return None if finer is None else (finer, errors)
+
+
 def _finer(
     estimator: Any, rows: Rows, targets: Any, inputs: Any, basis: Any, whitening: Whitening
 ) -> tuple[Any, str] | None:
@@ -220,13 +231,12 @@ def _finer(
     try:
         problem, _ = estimator.sweep(some, targets, inputs, basis, whitening, PREVIEW)
         total = as_all_rows(problem.statistics, len(rows) / len(some))
-        solved = estimator._solved(replace(problem, statistics=total), whitening)
+        found = foretold(estimator, replace(problem, statistics=total), whitening, choose=estimator.dtype == "auto")
     except (DataError, PlanTooLarge):  # the sweep of all rows says what is wrong, and with which
         return None
-    errors, hidden = solved.certificates.errors, estimator.hides(solved.solution)
-    finer = None if errors is None else better(basis, errors, choose=estimator.dtype == "auto", hidden=hidden)
-    if finer is None:
+    if found is None:
         return None
+    finer, errors = found
     return finer, f"{_off(errors)}, as {len(some):,} rows foretell: swept with {_in_float64(finer)} in float64"
 
 

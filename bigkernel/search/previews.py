@@ -17,8 +17,8 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.arithmetic import (
     PREVIEW,
     as_all_rows,
-    better,
     doubtful,
+    foretold,
     preview_rows,
     seeing_sweep,
     whitening_for,
@@ -96,13 +96,11 @@ def _finer(members: list[Candidate], problem: Problem, whitening: Whitening) -> 
     for candidate in _hardest(members):
         own = problem if candidate.penalty.fit_intercept else problem.of_targets()
         try:
-            solved = candidate.last._solved(own, whitening)
+            asked = foretold(candidate.last, own, whitening, choose=choose)
         except DataError:  # it may do with all rows
             continue
-        errors, hidden = solved.certificates.errors, candidate.last.hides(solved.solution)
-        finer = None if errors is None else better(problem.basis, errors, choose=choose, hidden=hidden)
-        if finer is not None and (found is None or finer.dtype == "float64"):
-            found = finer
+        if asked is not None and (found is None or asked[0].dtype == "float64"):
+            found = asked[0]
     return found
 
 
