@@ -111,6 +111,8 @@ class Kernel:
         wide = self.takes_sparse and X.size * len(other) > SPARSE_PRODUCTS
         points = SparsePoints.where_cheaper(other) if wide else None
         bound = kernel.bind(other if points is None else points, dtype)
+        if Z is None and (whole := bound.of_itself()) is not None:
+            return whole
         out = np.empty((len(X), len(other)), dtype)
         bound.product(bound.rows_of(X), out)
         bound.finish(out)

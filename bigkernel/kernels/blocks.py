@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 _FAR = 1e6  # times from the ends of the range of a dtype, that squares and γ stay
 PART_ROWS = 128  # of a block whose parts are computed one after the other
+_PLAIN_GAMMA = 1e100  # up to which, and from whose inverse on, squares of γ stay in the range of float64
+_MIRRORED = 64  # rows at a time, whole cache lines of either triangle
 _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size, so that a strip stays in cache
 
 
@@ -136,6 +138,35 @@ class Bound:
         """out ← the kernel's argument: −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁."""
         self.place(rows)
         self.multiply(rows, out)
+
+    def of_itself(self) -> Array | None:
+        """k(Z, Z) (m, m), exactly symmetric: one triangle is computed. None where no product in float64 gives it."""
+        of_distance, d = self.columns > self.n_features, self.n_features
+        gamma = self._gamma if of_distance else 1.0
+        plain = type(self) is Bound and self.landmarks is None and self.touching is None and self.dtype == np.float64
+        if not (plain and 1 / _PLAIN_GAMMA < gamma < _PLAIN_GAMMA):
+            return None
+        from bigkernel.kernels.blas import syrk  # SciPy's, which predictors do without
+
+        out = np.empty((self.weights.shape[1],) * 2)
+        syrk(self.weights[:d], out, accumulate=False)
+        # (2γz)ᵀ(2γz') to 2γzᵀz' − γ‖z‖² − γ‖z'‖², which is 0 on the diagonal
+        scale = 1 / (2 * gamma)
+        squares = np.diagonal(out) * (scale / 2)
+        for i in range(0, len(out), _MIRRORED):
+            j = min(i + _MIRRORED, len(out))
+            out[i:j, i:j] = np.triu(out[i:j, i:j])  # below the diagonal may stand anything
+            for strip in strips(out[i:j, i:]):
+                values = out[i:j, i:][strip]
+                if of_distance:
+                    values *= scale
+                    values -= squares[i:j][strip, None]
+                    values -= squares[i:]
+                self.value(values)
+            corner = np.triu(out[i:j, i:j])
+            out[i:j, i:j] = corner + np.triu(corner, 1).T
+            out[j:, i:j] = out[i:j, j:].T
+        return out
 
     def place(self, rows: Any) -> None:
         """Shift and stretch rows as the landmarks are, in place; for kernels of the distance with ‖x‖² and 1 behind."""
