@@ -15,7 +15,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.classifiers import LandmarkClassifier
 from bigkernel.estimators.fit_state import AlignedSolution, Inputs, MomentFit, Problem, Solved
-from bigkernel.estimators.graph import GRAPH, Graph
+from bigkernel.estimators.graph import GRAPH, OF_GRAPH, Graph
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabilities
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
@@ -128,6 +128,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
     state_schema = (
         *(replace(entry, axis="c") if isinstance(entry, Labels) else entry for entry in SidedEstimator.state_schema),
         *CALIBRATION,
+        *OF_GRAPH,
     )
     _solution_type = AlignedSolution
     _guarded = True

@@ -165,6 +165,7 @@ class Problem:
     centre : (p,) what the statistics of the columns are about, or None: 0
     folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
     triangle : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.triangle`)
+    neighbors : landmarks that a row of the graph meets others in; None: no graph, or that of a file that does not tell
     """
 
     inputs: Inputs
@@ -174,6 +175,7 @@ class Problem:
     centre: Array | None = None
     folds: Accumulator | None = None
     triangle: Array | None = None
+    neighbors: int | None = None
 
     @classmethod
     def of_sums(cls, inputs: Inputs, basis: Any, total: Accumulator, shift: Array | None) -> Self:
@@ -200,7 +202,7 @@ class Problem:
         # the same point, unless an older file or another processor has made this one
         further = (zero if more.centre is None else more.centre) - (zero if self.centre is None else self.centre)
         total = add(before, uncentred(total, further) if further.any() else total)
-        return replace(self, statistics=total, triangle=None)
+        return replace(self, statistics=total, triangle=None, neighbors=more.neighbors)
 
     def of_targets(self) -> Self:
         """The same of targets that nothing was taken off."""

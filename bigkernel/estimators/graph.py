@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit_state import MomentFit, Problem
+from bigkernel.estimators.state_schema import Whole
 from bigkernel.solvers.anchor_graph import anchored, laplacian
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.moments import MomentStatistic
@@ -25,6 +27,7 @@ GRAPH: dict[str, list[Any]] = {
     "manifold": [Interval(Real, 0, None, closed="left")],
     "n_neighbors": [Interval(Integral, 1, None, closed="left")],
 }
+OF_GRAPH = (Whole("graph_neighbors_", "neighbors", optional=True),)
 
 
 class Graph(_Landmarks):
@@ -61,9 +64,9 @@ class Graph(_Landmarks):
         whitening: Whitening | None = None,
         what: str = "moments",
     ) -> tuple[Problem, dict[str, Any]]:
-        """See `LandmarkEstimator`; the report tells the anchors of a row too, which the sums do not."""
+        """See `LandmarkEstimator`; the problem tells the anchors of a row too, which its sums do not."""
         problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
-        return problem, report | ({"n_neighbors": self._neighbors(basis.width)} if self.manifold > 0 else {})
+        return replace(problem, neighbors=self._neighbors(basis.width) if self.manifold > 0 else None), report
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         self._require_same_neighbors()
@@ -77,9 +80,9 @@ class Graph(_Landmarks):
     def _require_same_neighbors(self) -> None:
         """Raise `ConfigError` where the graph that was summed has other anchors than the rows that are to come."""
         fit = self._fitted
-        if not isinstance(fit, MomentFit) or not self.manifold > 0 or "n_neighbors" not in fit.sweep:
-            return
-        summed, wanted = int(fit.sweep["n_neighbors"]), self._neighbors(fit.basis.width)
+        if not isinstance(fit, MomentFit) or not self.manifold > 0 or fit.neighbors is None:
+            return  # models of older files do not know it
+        summed, wanted = fit.neighbors, self._neighbors(fit.basis.width)
         if summed != wanted:
             raise ConfigError(
                 f"n_neighbors={self.n_neighbors}: the rows that are summed meet in {summed} landmarks each, and one "

@@ -358,6 +358,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
                 pseudo_labels=parts.get("pseudo_labels"),
                 solution=solution,
                 centre=parts.get("centre"),
+                neighbors=parts.get("neighbors"),
             )
         if not self.exact:
             raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")

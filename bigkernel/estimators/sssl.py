@@ -22,7 +22,7 @@ from bigkernel.estimators.arithmetic import sweep_until_right
 from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
-from bigkernel.estimators.graph import GRAPH, Graph
+from bigkernel.estimators.graph import GRAPH, OF_GRAPH, Graph
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.probabilities import Probabilities
@@ -90,6 +90,7 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         *SOLUTION,
         Floats("eigenvalues_", "solution.eigenvalues", axes=("s",)),
         Statistics("statistics_", "statistics", groups=2),
+        *OF_GRAPH,
     )
     _solution_type = SpectralSolution
     eigenvalues_ = Fitted("solution.eigenvalues")

@@ -243,6 +243,16 @@ def test_a_classifier_from_before_its_parameters_were_more_opens(tmp_path, name)
     assert_array_equal(use(loaded), use(model))
 
 
+def test_a_graph_from_before_its_neighbours_were_stored_opens(tmp_path):
+    model = SSSL(Gaussian(1.4), manifold=1.0, **DRAWN).fit(X, Y)
+    save_model(model, tmp_path / "model")
+    drop("fitted", "graph_neighbors_")(tmp_path / "model")
+    reseal(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(use(loaded), use(model))
+    loaded.set_params(alpha=0.5, n_neighbors=4).refit()  # of the graph that is summed, whatever it was
+
+
 @pytest.mark.parametrize("form", [{}, DRAWN], ids=["exact", "landmarks"])
 @pytest.mark.parametrize("kind", [KernelRidge, SSSL])
 def test_the_penalty_and_the_weights_of_the_fit_come_back(tmp_path, kind, form):

@@ -446,6 +446,15 @@ def test_another_number_of_neighbours_is_no_part_of_a_graph():
     model.fit(X, PARTLY)
 
 
+def test_a_stored_model_knows_the_number_of_neighbours_of_its_graph(tmp_path):
+    save_model(SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
+    model = load_model(tmp_path / "graph.model")
+    with pytest.raises(ConfigError, match=r"n_neighbors=4: .* meet in 3 landmarks each"):
+        model.set_params(n_neighbors=4).partial_fit(X[50:], PARTLY[50:])
+    model.set_params(n_neighbors=3).partial_fit(X[50:], PARTLY[50:])
+    assert_allclose(model.predict(X), SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY).predict(X), rtol=1e-7)
+
+
 def test_rows_without_a_graph_end_that_of_the_rows_before():
     model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).partial_fit(X[:50], PARTLY[:50])
     model.set_params(manifold=0.0).partial_fit(X[50:], PARTLY[50:])
