@@ -159,7 +159,8 @@ def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, 
     if options["method"] != "ridge":
         widths = [name for name in ("sigma", "gamma") if name in several]
         values = [{**options, **first, widths[0]: width} for width in several[widths[0]]] if widths else [options]
-        grid["kernel"] = [_kernel(one) for one in values]
+        if options["method"] != "artl" or _has_width(options):  # whose own comes from the landmarks
+            grid["kernel"] = [_kernel(one) for one in values]
     if options["method"] == "sssl":
         grid["n_components"] = list(several["components"])
     prefix = "model__" if isinstance(model, Pipeline) else ""

@@ -24,7 +24,6 @@ _METHODS = {
 }
 
 
-_NOT_TUNED = ("artl",)  # its rounds of pseudo-labels are sweeps of each candidate
 PROJECTIONS = {
     "dica": "components that the domains share and that tell the classes; never sees the rows to predict",
     "udica": "the same without labels",
@@ -118,16 +117,15 @@ _OF_CLASSES = (
 )
 
 
-def _method_options(*, grid: bool) -> tuple[_Option, ...]:
+def _method_options() -> tuple[_Option, ...]:
     """What is fitted, and on which landmarks."""
-    methods = {name: text for name, text in _METHODS.items() if not grid or name not in _NOT_TUNED}
     return (
         click.option(
             "--method",
-            type=click.Choice(list(methods)),
+            type=click.Choice(list(_METHODS)),
             default="krr",
             show_default=True,
-            help="; ".join(f"{name}: {text}" for name, text in methods.items()) + ".",
+            help="; ".join(f"{name}: {text}" for name, text in _METHODS.items()) + ".",
         ),
         click.option(
             "--landmarks",
@@ -205,7 +203,7 @@ def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
 def model_options(function: Callable[..., Any], *, grid: bool = False) -> Callable[..., Any]:
     """Options of a fit: method, kernel, landmarks, penalties, transforms; with `grid`, several values of some."""
     options: tuple[_Option, ...] = (
-        *_method_options(grid=grid),
+        *_method_options(),
         *_kernel_options(grid=grid),
         *_penalty_options(grid=grid),
         *_PROJECTION,

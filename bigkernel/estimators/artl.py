@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bigkernel.engine.rows import Rows
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.classifiers import LandmarkClassifier
@@ -23,6 +23,7 @@ from bigkernel.estimators.state_schema import Labels
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.artl import Strengths, adapted, slope
 from bigkernel.solvers.jda import Aligned
+from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
@@ -131,7 +132,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         *OF_GRAPH,
     )
     _solution_type = AlignedSolution
-    _guarded = True
+    guarded = True
     _least_target_rows = 2
 
     def __init__(
@@ -217,10 +218,25 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
             whitened=W,
         )
 
-    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """See `PseudoLabelRounds`."""
         solution, aligned = solved.solution, solved.reduced.aligned
         steepness = slope(aligned, solution.whitened, self._sharpness(number))  # type: ignore[attr-defined]
         return Decision(solution.coef, solution.intercept), steepness
+
+    # -- what a search over a grid asks --------------------------------------------------------------------------------
+
+    def penalty(self) -> Penalty:
+        """Return what may differ between candidates that share all moments."""
+        return Penalty(float(self.alpha), by_direction=True)
+
+    def searched(
+        self, X: Any, y: Any, sample_weight: Any, *, sample_domain: Any = None, groups: Any = None
+    ) -> tuple[Rows, Targets, Inputs]:
+        """See `RowsEstimator`; the targets are `CellTargets`."""
+        rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels", groups=True)
+        rows = self._with_domains(rows, cells)
+        return as_rows(rows, group=groups), _of_cells(cells), inputs
 
     # -- weights of classes, and probabilities -------------------------------------------------------------------------
 
@@ -242,12 +258,15 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         return replace(reduced, aligned=Aligned.of(part.statistics, reduced.whitening, shift=part.centre))
 
 
-class _CellTargets(Targets):
-    """Targets of which NaN is no label too, as cells have it."""
+@dataclass(frozen=True, eq=False)
+class CellTargets(Targets):
+    """Targets of which NaN is no label too, as `cells`, of the same classes, have it."""
+
+    cells: Cells = field(kw_only=True)
 
     def labelled(self, y: Array, start: int) -> Array:
         return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
 
 
-def _of_cells(cells: Cells) -> Targets:
-    return _CellTargets(cells.n_classes, cells.classes, cells.position)
+def _of_cells(cells: Cells) -> CellTargets:
+    return CellTargets(cells.n_classes, cells.classes, cells.position, cells=cells)

@@ -95,6 +95,13 @@ class RowsEstimator(PredictingEstimator):
         """Return where the method is ridge, from the moments of all rows; `whitening`: of the basis, where known."""
         raise TypeError(f"{type(self).__name__} has no coordinates")
 
+    def searched(
+        self, X: Any, y: Any, sample_weight: Any, *, sample_domain: Any = None, groups: Any = None
+    ) -> tuple[Rows, Targets, Inputs]:
+        """Return what `training` does, of rows with the domains and groups that folds may ask for."""
+        rows, targets, inputs = self.training(X, y, sample_weight)
+        return as_rows(rows, domain=sample_domain, group=groups), targets, inputs
+
     def predicting(self, features: Any) -> Any:
         """Return the part of a feature map that solutions have coefficients of."""
         return features

@@ -7,6 +7,7 @@ or no label), whose sums one sweep accumulates beside the moments of all rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Real
@@ -35,11 +36,13 @@ from bigkernel.estimators.inputs import (
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.split_sides import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import Folds
 
 Array = NDArray[Any]
 
@@ -59,7 +62,15 @@ class DomainedEstimator(LandmarkEstimator):
     # -- training input ------------------------------------------------------------------------------------------------
 
     def _read(
-        self, X: Any, y: Any, sample_domain: Any, sample_weight: Any, *, labels: bool = True, fallback: str = "refuse"
+        self,
+        X: Any,
+        y: Any,
+        sample_domain: Any,
+        sample_weight: Any,
+        *,
+        labels: bool = True,
+        fallback: str = "refuse",
+        groups: bool = False,
     ) -> tuple[Rows, Cells, Inputs]:
         """Validated rows with their columns y, domain and weight, the cells they are in, and their names.
 
@@ -68,6 +79,7 @@ class DomainedEstimator(LandmarkEstimator):
         labels : read labels; False: y is ignored, and cells are domains
         fallback : what rows are that come without domains: "refuse" them; "one": all of domain 0; "labels": the
             labelled ones domain 0, the others domain 1
+        groups : keep the column group too, whose rows are held out together
 
         Raises
         ------
@@ -83,7 +95,7 @@ class DomainedEstimator(LandmarkEstimator):
         if labels and y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: {name} requires y to be passed, but the target y is None")
         kept = {"domain", "weight"} | ({"y"} if labels else set())
-        kept |= {"group"} if getattr(self, "probability", False) else set()  # whose rows are held out together
+        kept |= {"group"} if groups or getattr(self, "probability", False) else set()
         rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
         rows = with_domains(as_rows(rows, weight=sample_weight), sample_domain)
         found: Array | None = None
@@ -227,9 +239,22 @@ def cell_counts(rows: Rows, cells: Cells) -> Array:
         A label or a domain that the cells do not know; names the row.
     """
     counts = np.zeros(cells.width, np.int64)
-    columns = {name: source for name, source in rows.columns.items() if name in ("y", "domain")}
-    for start, stop in pairwise(rows.bounds(settings())):
-        read: dict[str, Any] = {name: source.read(start, stop) for name, source in columns.items()}
-        chunk = replace(Chunk(np.empty((stop - start, 0)), start), **read)
+    for chunk in _without_features(rows, ("y", "domain")):
         counts += np.bincount(cells.of(chunk), minlength=cells.width)
     return counts.reshape(cells.n_domains, cells.n_classes + 1)
+
+
+def slot_counts(rows: Rows, cells: Cells, folds: Folds) -> Array:
+    """Count the rows of each slot (`solvers.split_sides`), (G, F + 2) int64; otherwise as `cell_counts`."""
+    counts = np.zeros((cells.n_domains, folds.count + 2), np.int64)
+    for chunk in _without_features(rows, ("y", "domain", "group", "fold")):
+        counts += np.bincount(label_slots(cells, folds, chunk), minlength=counts.size).reshape(counts.shape)
+    return counts
+
+
+def _without_features(rows: Rows, names: Sequence[str]) -> Iterator[Chunk]:
+    """Some columns of the rows, step by step."""
+    columns = {name: source for name, source in rows.columns.items() if name in names}
+    for start, stop in pairwise(rows.bounds(settings())):
+        read: dict[str, Any] = {name: source.read(start, stop) for name, source in columns.items()}
+        yield replace(Chunk(np.empty((stop - start, 0)), start), **read)

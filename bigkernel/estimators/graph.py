@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.fit_state import MomentFit, Problem
+from bigkernel.estimators.fit_state import GRAPH_SUMS, MomentFit, Problem
 from bigkernel.estimators.state_schema import Whole
 from bigkernel.solvers.anchor_graph import anchored, laplacian
 from bigkernel.solvers.ridge import Whitening
@@ -47,13 +47,12 @@ class Graph(_Landmarks):
 
     def _anchored(self, statistic: MomentStatistic) -> MomentStatistic:
         """The statistic with the anchors of all its rows, where there is a graph."""
-        if not self.manifold > 0:
-            return statistic
-        return anchored(statistic, self._neighbors(statistic.features.width))
+        neighbors = self.neighbors_among(statistic.features.width)
+        return statistic if neighbors is None else anchored(statistic, neighbors)
 
-    def _neighbors(self, landmarks: int) -> int:
-        """The anchors of a row, where there are so many landmarks."""
-        return min(int(self.n_neighbors), landmarks)
+    def neighbors_among(self, landmarks: int) -> int | None:
+        """How many of so many landmarks a row meets others in; None: there is no graph."""
+        return min(int(self.n_neighbors), landmarks) if self.manifold > 0 else None
 
     def sweep(
         self,
@@ -66,7 +65,15 @@ class Graph(_Landmarks):
     ) -> tuple[Problem, dict[str, Any]]:
         """See `LandmarkEstimator`; the problem tells the anchors of a row too, which its sums do not."""
         problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
-        return replace(problem, neighbors=self._neighbors(basis.width) if self.manifold > 0 else None), report
+        return replace(problem, neighbors=self.neighbors_among(basis.width)), report
+
+    def adopt(self, rows: Any, targets: Any, inputs: Any, basis: Any, problem: Problem | None) -> Self:
+        """See `RowsEstimator`; of sums that were made for others too, those of a graph are taken where there is one."""
+        neighbors = self.neighbors_among(basis.width)
+        if problem is not None:
+            kept = {n: v for n, v in problem.statistics.items() if neighbors is not None or n not in GRAPH_SUMS}
+            problem = replace(problem, statistics=kept, neighbors=neighbors)
+        return super().adopt(rows, targets, inputs, basis, problem)
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         self._require_same_neighbors()
@@ -80,10 +87,10 @@ class Graph(_Landmarks):
     def _require_same_neighbors(self) -> None:
         """Raise `ConfigError` where the graph that was summed has other anchors than the rows that are to come."""
         fit = self._fitted
-        if not isinstance(fit, MomentFit) or not self.manifold > 0 or fit.neighbors is None:
-            return  # models of older files do not know it
-        summed, wanted = fit.neighbors, self._neighbors(fit.basis.width)
-        if summed != wanted:
+        if not isinstance(fit, MomentFit) or fit.neighbors is None:  # models of older files do not know it
+            return
+        summed, wanted = fit.neighbors, self.neighbors_among(fit.basis.width)
+        if wanted is not None and summed != wanted:
             raise ConfigError(
                 f"n_neighbors={self.n_neighbors}: the rows that are summed meet in {summed} landmarks each, and one "
                 f"graph has one number; set n_neighbors={summed}, or fit again"

@@ -173,6 +173,7 @@ class JDA(SidedEstimator, DomainedTransformer):
             whitened=W,
         )
 
-    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """See `PseudoLabelRounds`."""
         reduced, W = solved.reduced, solved.solution.whitened  # type: ignore[attr-defined]
         return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf

@@ -269,7 +269,8 @@ class KernelEstimator(StatefulEstimator):
         if self.n_landmarks is None and self._default_landmarks is None and self.landmarks not in self._of_every_row:
             raise ConfigError(f"landmarks={self.landmarks!r}: expected n_landmarks to say how many, found None")
 
-    def _kernel(self) -> Kernel:
+    def given_kernel(self) -> Kernel:
+        """The kernel that the parameters name, before rows tell it anything."""
         return as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
     # -- the basis of rows ---------------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ class KernelEstimator(StatefulEstimator):
         if self._fourier:
             return self._fourier_basis(rows, look=look)
         landmarks = self._choose(rows, look=look) if like is None else like.landmarks
-        kernel = self._kernel().resolve(landmarks)
+        kernel = self.given_kernel().resolve(landmarks)
         sample = None
         if not unit_diagonal(kernel) and look and like is None:
             sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
@@ -311,7 +312,7 @@ class KernelEstimator(StatefulEstimator):
             return np.resize(first, (min(len(rows), count), rows.shape[1]))
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
-            chosen = choose(rows, self.landmarks, count, kernel=self._kernel(), rng=rng)
+            chosen = choose(rows, self.landmarks, count, kernel=self.given_kernel(), rng=rng)
         residuals.warn_or_note(chosen.note or "", True, None)
         return chosen.landmarks
 
@@ -325,7 +326,7 @@ class KernelEstimator(StatefulEstimator):
         return self.n_landmarks
 
     def _fourier_basis(self, rows: Rows, *, look: bool) -> FourierBasis:
-        kernel, seed, sample = draw_spectrum(rows, self._kernel(), self.random_state, look=look)
+        kernel, seed, sample = draw_spectrum(rows, self.given_kernel(), self.random_state, look=look)
         dtype, orthogonal = self._compute_dtype(rows, kernel, sample), self.landmarks == "orthogonal-fourier"
         origin = sample.mean(axis=0)
         features = FourierMap(kernel, seed, self.n_landmarks, origin, orthogonal, np.dtype(dtype))

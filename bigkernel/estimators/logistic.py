@@ -33,6 +33,7 @@ from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
+from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
@@ -208,6 +209,19 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
     def has_witness(self) -> bool:
         """False: the moments are a bound, and gradients are summed in float64."""
         return False
+
+    def penalty(self) -> Penalty:
+        """Refused.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(
+            f"{type(self).__name__}: every step of it is a sweep for one model, so that a search would sweep for each "
+            "candidate on each fold; use scikit-learn's GridSearchCV, or find the kernel with KernelRidgeClassifier "
+            "(scoring='neg_log_loss') first, and then alpha"
+        )
 
     def _choose(self, rows: Rows, *, look: bool) -> Array:
         if self.n_landmarks is not None or not isinstance(self.landmarks, str):

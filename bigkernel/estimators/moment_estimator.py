@@ -333,7 +333,7 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
     def _fit_exact(self, rows: Rows, targets: Any, inputs: Inputs) -> ExactFit:
         exact = read_exact(type(self).__name__, rows, None if self._semi_supervised else targets)
         wanted = self._exact_targets(exact, targets)
-        kernel, K = exact.gram(self._kernel())
+        kernel, K = exact.gram(self.given_kernel())
         basis = LandmarkBasis(kernel, exact.X, "float64")
         problem, certificates = ExactProblem(inputs, basis, K, wanted, exact.weight), Certificates()
         with solving(self):

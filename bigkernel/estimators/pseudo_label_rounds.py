@@ -20,6 +20,7 @@ from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.arithmetic import sweep_until_right, told
 from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved
+from bigkernel.estimators.label_course import Course
 from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
 from bigkernel.kernels import uniform_landmarks as draws
@@ -30,14 +31,12 @@ from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.solvers.ridge import Whitening
+from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
-FLAT = 0.75  # of the equivocation: labels that tell less than a quarter of what there is to know of a class
-SLACK = 0.02  # by which it may rise above its least without being a collapse
-TRIAL_ROUNDS = 3  # before labels are judged flat
 
 
 class PseudoLabelRounds:
@@ -51,7 +50,7 @@ class PseudoLabelRounds:
     """
 
     _fitted: Any
-    _guarded = False  # against labels that become flat, or of one class
+    guarded = False  # against labels that become flat, or of one class
     rounds_ = Fitted("rounds")
 
     @property
@@ -61,7 +60,7 @@ class PseudoLabelRounds:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute 'pseudo_labels_'")
         return self._fitted.pseudo_labels
 
-    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
         """f over the columns of the map by a solution, and the slope of the softmax in round `number`."""
         raise TypeError(type(self).__name__)
 
@@ -70,72 +69,30 @@ class PseudoLabelRounds:
 
         Fewer where no label changes; where labels collapse, the least equivocal round is kept.
         """
-        kept = {"sweep": report, "skipped_rows": report["skipped_rows"]}
+        kept = {"sweep": report, "skipped_rows": report.get("skipped_rows", 0)}
         if count:  # what is told is of the last solution
             solved.certificates.errors = None
         fit: MomentFit = self._settle(solved, **kept)  # type: ignore[attr-defined]
-        rounds: list[dict[str, float]] = []
-        before, fault, least, best = None, "", np.inf, solved.problem.pseudo_labels
-        for number in range(1, count + 1):
-            decision, slope = self._decision(solved, number)
-            labels = _sweep_pseudo_labels(rows, sides, fit.basis.centred(), decision, slope, before, number)
-            before = decision
-            rounds.append({"entropy": labels.entropy, "equivocation": labels.equivocation, "changed": labels.changed})
-            if labels.equivocation <= least:
-                least, best = labels.equivocation, solved.problem.pseudo_labels
-            settled = number == count or (number > 1 and labels.changed == 0)
-            fault = self._collapse(labels, least, number, settled) if self._guarded else ""
-            if not fault and number > 1 and labels.changed == 0:
-                break
-            problem = replace(solved.problem, pseudo_labels=best if fault else labels)
-            solved = self._solved(problem, solved.whitening, reduced=solved.reduced, tell=False)  # type: ignore[attr-defined]
-            if fault:
-                break
-        if rounds:
+        course, features = Course(self, solved, count), fit.basis.centred()
+        while not course.ended:
+            statistic = PseudoLabelStatistic(features, **vars(course.asked(features, sides)))
+            total = sweep(rows, statistic, what=f"round-{course.number}").total
+            course.take(PseudoLabels.of(total, features.shift))
+        solved = course.solved
+        if course.rounds:
             assert solved.whitening is not None
             solved.certificates.errors = told(self, solved.problem, solved.whitening, solved.solution)
             solved.certificates.warn()
-        if fault:
-            warnings.warn(fault, PseudoLabelsCollapsed, 6)
+        if course.fault:
+            warnings.warn(course.fault, PseudoLabelsCollapsed, 6)
         certificates = {**fit.certificates, **solved.certificates.report()}
         return replace(
             fit,
             solution=solved.solution,
             pseudo_labels=solved.problem.pseudo_labels,
-            certificates=certificates if rounds else fit.certificates,
-            rounds=rounds,
+            certificates=certificates if course.rounds else fit.certificates,
+            rounds=course.rounds,
         )
-
-    def _collapse(self, labels: PseudoLabels, least: float, number: int, settled: bool) -> str:
-        """Return the warning that is due, or nothing."""
-        found, name = labels.equivocation, type(self).__name__
-        if found > FLAT and (settled or number >= TRIAL_ROUNDS):
-            share = labels.counts.max() / max(labels.counts.sum(), 1e-300)
-            return (
-                f"{name}: after {number} rounds the pseudo-labels tell too little (equivocation {found:.2f}, expected "
-                f"at most {FLAT}; the largest class has {100 * share:.0f} % of the target): the least equivocal round "
-                "is kept; take a larger sharpness, or a source that is more like the target"
-            )
-        if found > least + SLACK:
-            return (
-                f"{name}: the equivocation of the pseudo-labels rises, from {least:.2f} to {found:.2f} in round "
-                f"{number}: the least equivocal round is kept; take a larger sharpness or fewer rounds"
-            )
-        return ""
-
-
-def _sweep_pseudo_labels(
-    rows: Rows, sides: Sides, features: Any, decision: Decision, slope: float, before: Decision | None, number: int
-) -> PseudoLabels:
-    """The pseudo-labels of round `number`, from one sweep of the target; `before`: the decision of the last round."""
-    about, about_before = (
-        None if f is None else replace(f, intercept=f.intercept + features.shift.astype(np.float64) @ f.coef)
-        for f in (decision, before)
-    )
-    assert about is not None
-    statistic = PseudoLabelStatistic(features, sides, about, slope, about_before)
-    swept = sweep(rows, statistic, what=f"round-{number}")
-    return PseudoLabels.of(swept.total, features.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +138,8 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         """False: with every row a landmark the landmark form is exact."""
         return False
 
-    def _kernel(self) -> Kernel:
+    def given_kernel(self) -> Kernel:
+        """See `KernelEstimator`."""
         if self.gamma == "median" and isinstance(self.kernel, str) and self.kernel in ("rbf", "gaussian"):
             return MedianGaussian()
         gamma = None if self.gamma == "median" else self.gamma
@@ -205,6 +163,10 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
             No row without a label in a domain of its own, or too few of them.
         """
         rows, cells, inputs = self._read(X, y, sample_domain, sample_weight, fallback="labels")
+        return rows, *self._sides(rows, cells, inputs)
+
+    def _sides(self, rows: Rows, cells: Cells, inputs: Inputs) -> tuple[Sides, Inputs]:
+        """Which rows are source and target, and the names with those of their domains; raises as `_read_sides`."""
         domains = inputs.domains
         assert domains is not None
         counts = cell_counts(rows, cells)
@@ -222,27 +184,34 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
             raise DataError(f"y: {name} needs at least {least} rows of the target, to see how they vary; found {found}")
         if not source.any():
             raise DataError(f"y: {name} needs labelled rows of a source domain; found none")
-        return (
-            rows,
-            Sides(cells, source),
-            replace(inputs, source_domains=domains[source], target_domains=domains[~source]),
-        )
+        return Sides(cells, source), replace(inputs, source_domains=domains[source], target_domains=domains[~source])
 
     def _fit_sides(self, X: Any, y: Any, sample_domain: Any, sample_weight: Any) -> Self:
         self.check_parameters()
         rows, sides, inputs = self._read_sides(X, y, sample_domain, sample_weight)
         with part_of_job(f"{type(self).__name__}.fit"):
-            basis = self.basis(self._with_sides(rows, sides))
+            basis = self.basis(self._with_domains(rows, sides.cells))
             solved, report = sweep_until_right(self, rows, sides, inputs, basis)
             self._fitted = self._adapt(rows, sides, self.n_rounds, solved, report)
         return self
 
-    def _with_sides(self, rows: Rows, sides: Sides) -> Rows:
+    def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Problem | None) -> Self:
+        """See `RowsEstimator`; the rounds are sweeps of its own. With `probability` so is the first."""
+        self._see(inputs)
+        sides, inputs = self._sides(rows, targets.cells, inputs)
+        swept: tuple[Problem, dict[str, Any]] | None = None
+        if problem is not None and not getattr(self, "probability", False):
+            swept = replace(problem, inputs=inputs), {}
+        solved, report = sweep_until_right(self, rows, sides, inputs, basis, swept)
+        self._fitted = self._adapt(rows, sides, self.n_rounds, solved, report)
+        return self
+
+    def _with_domains(self, rows: Rows, cells: Cells) -> Rows:
         """Rows with a column `domain` where landmarks are balanced over domains that only labels tell."""
         if "domain" in rows.columns or not (isinstance(self.landmarks, str) and "balanced" in self.landmarks):
             return rows
         labels = Chunk(np.empty((len(rows), 0)), y=rows.column("y"))
-        return as_rows(rows, domain=sides.cells.domain(labels).astype(np.int8))
+        return as_rows(rows, domain=cells.domain(labels).astype(np.int8))
 
     def plan(self, X: Any, y: Any = None, sample_domain: Any = None) -> Plan:
         """Return the plan of the sweep of moments on these rows, without running it; a round costs less.
@@ -255,7 +224,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         self._check_settings()
         other = self.__class__(**self.get_params(deep=False))
         rows, sides, _ = other._read_sides(X, y, sample_domain, None)
-        basis = other.basis(other._with_sides(rows, sides), look=False)
+        basis = other.basis(other._with_domains(rows, sides.cells), look=False)
         return other._planned(rows, sides, basis)
 
     def with_landmarks(self, count: int) -> Self:

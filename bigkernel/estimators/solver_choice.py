@@ -69,7 +69,7 @@ class ChoosesSolver(LandmarkEstimator):
                 return f"alpha='gcv' would hold factors of {wanted / 1e9:.0f} GB; give a number"
         elif not self.alpha > 0:
             return f"expected a number above 0 for alpha, found {self.alpha!r}"
-        return "" if self._kernel().positive else f"the {self._kernel().name} kernel is not positive definite"
+        return "" if self.given_kernel().positive else f"the {self.given_kernel().name} kernel is not positive definite"
 
     def descent(
         self, rows: Rows, targets: Targets, *, models: int = 1, trained: float | None = None

@@ -194,7 +194,8 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         solved, report = sweep_until_right(self, rows, targets, inputs, basis)
         return self._adapt(rows, Sides(cells, np.array([True, False])), self.n_rounds, solved, report)
 
-    def _decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """See `PseudoLabelRounds`."""
         return Decision(solved.solution.coef, solved.solution.intercept), np.inf
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:

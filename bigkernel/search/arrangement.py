@@ -25,16 +25,17 @@ from bigkernel.estimators.fit_state import RowBasis
 from bigkernel.estimators.kernel_basis import FOURIER, FourierBasis, LandmarkBasis
 from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
+from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import IdentityMap, centre_of
-from bigkernel.kernels.functions import as_kernel
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
 from bigkernel.solvers.penalty_grid import Penalty
 from bigkernel.solvers.ridge import Whitening
+from bigkernel.solvers.split_sides import SplitMomentStatistic
 from bigkernel.statistics.grid_scores import GridScores
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import FoldProducts
@@ -134,12 +135,12 @@ class Sweep:
             basis = members[0].basis
             key = (basis.dtype, basis.sums) if isinstance(basis, LandmarkBasis) else None
             groups.setdefault(key, []).append(members)
-        return [Sweep(members) for members in groups.values()]
+        return [replace(self, members=members) for members in groups.values()]
 
     def halves(self) -> list[Sweep]:
         """Two sweeps of half the kernels each."""
         middle = len(self.members) // 2
-        return [Sweep(self.members[:middle]), Sweep(self.members[middle:])]
+        return [replace(self, members=half) for half in (self.members[:middle], self.members[middle:])]
 
 
 @dataclass(eq=False)
@@ -203,6 +204,32 @@ class Descents(Sweep):
         return [found for one, part in halves for found in one.at_once(rows, targets, part, scoring)]
 
 
+@dataclass(eq=False)
+class SidedSweep(Sweep):
+    """Candidates of one kernel that adapt a source to a target."""
+
+    def statistic(
+        self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
+    ) -> MomentStatistic:
+        """See `Sweep`: the moments by what the splits make of the rows."""
+        assert partition.sides is not None
+        basis = self.lead.basis
+        graphs = [candidate.last.neighbors_among(basis.width) for candidate in self.candidates]
+        statistic = SplitMomentStatistic(
+            basis.centred(),
+            targets,
+            sums=basis.sum_dtype,
+            splits=partition.sides,
+            neighbours=max(number or 0 for number in graphs),
+        )
+        return witnessed(statistic, whitenings, rows)
+
+    @property
+    def rounds(self) -> int:
+        """Most rounds of a candidate."""
+        return max(int(candidate.last.n_rounds) for candidate in self.candidates)
+
+
 def arrange(
     members: list[Candidate],
     rows: Rows,
@@ -225,10 +252,15 @@ def arrange(
             continue
         kernels: dict[Any, list[Candidate]] = {}
         for candidate in group:
-            key = candidate.basis.dtype, candidate.last.dtype == "auto", _key(candidate.basis.kernel)
+            last, adapts = candidate.last, isinstance(candidate.last, SidedEstimator)
+            graph = last.n_neighbors if adapts else None
+            key = candidate.basis.dtype, last.dtype == "auto", _key(candidate.basis.kernel), graph
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
+            if adapts:  # a kernel at a time: a graph is of one
+                sweeps += [SidedSweep([one]) for one in lists]
+                continue
             for family in gather([one[0].basis.kernel for one in lists]):
                 sweeps += within_memory(Sweep([lists[place] for place in family]), rows, targets, parts, scoring)
     return sweeps
@@ -281,7 +313,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows, drawn: dict[Any, Any]
             groups.setdefault("rows", []).append(candidate)
             continue
         given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-        kernel = _key(_kernel_of(last)) if given in BY_KERNEL else None
+        kernel = _key(last.given_kernel()) if given in BY_KERNEL else None
         if given in FOURIER:  # functions of the kernel, which share nothing with those of another
             kernel = _columns_of(last)
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
@@ -305,11 +337,7 @@ def _share_landmarks(members: list[Candidate], rows: Rows, drawn: dict[Any, Any]
 
 def _columns_of(last: Any) -> Any:
     """Equal for candidates that share landmarks and have the same columns of them."""
-    return (last.dtype, _key(_kernel_of(last))) if isinstance(last, LandmarkEstimator) else None
-
-
-def _kernel_of(last: Any) -> Any:
-    return as_kernel(last.kernel, gamma=last.gamma, degree=last.degree, coef0=last.coef0)
+    return (last.dtype, _key(last.given_kernel())) if isinstance(last, LandmarkEstimator) else None
 
 
 def about(statistic: MomentStatistic, place: int) -> Array | None:
@@ -362,6 +390,6 @@ def _key(kernel: Any) -> Any:
     if hasattr(kernel, "fingerprint"):  # a function, which has no bytes of its own
         return kernel.name, kernel.fingerprint()
     values = kernel.get_params(deep=False).items()
-    return kernel.name, tuple(
+    return type(kernel).__name__, tuple(
         (name, _key(value) if isinstance(value, Kernel) else np.asarray(value).tobytes()) for name, value in values
     )

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.search.arrangement import Candidate, Descents, Sweep
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep
 from bigkernel.search.previews import previewed_rows
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.shared_sweeps import Work
+from bigkernel.search.side_sweeps import planned_rounds
 from bigkernel.search.splits import Partition
 from bigkernel.search.value_sweeps import batches
 from bigkernel.solvers.preconditioners import named
+from bigkernel.streaming.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,29 @@ class _Line:
     driver_bytes: int = 0
 
 
-def planned(work: Sequence[tuple[Sequence[Candidate], Work]], scoring: Scoring) -> SearchPlan:
-    """The plan of candidates with the work that judges them."""
+def planned(
+    work: Sequence[tuple[Sequence[Candidate], Work]],
+    scoring: Scoring,
+    *,
+    learned: Sequence[SweepStarted] = (),
+    refit: bool = True,
+) -> SearchPlan:
+    """The plan of candidates with the work that judges them.
+
+    `learned`: the sweeps that their transforms took; `refit`: with those of the best on all rows.
+    """
     splits = sum(len(part.splits) for part in work[0][1].partitions)
     refits = sum(len(members) * splits for members, one in work if not one.sweeps)
-    lines = [
+    lines = [_Line(f"transforms: the sweep of {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
+    lines += [
         line
         for _, one in work
         for sweep in one.sweeps
         for part in one.partitions
         for line in _lines(sweep, part, one, scoring)
     ]
+    if refit:
+        lines += [line for _, one in work for line in _of_best(one)]
     return SearchPlan(
         candidates=sum(len(members) for members, _ in work),
         splits=splits,
@@ -89,6 +104,34 @@ def planned(work: Sequence[tuple[Sequence[Candidate], Work]], scoring: Scoring) 
         count=sum(line.count for line in lines),
         driver_bytes=max((line.driver_bytes for line in lines), default=0),
     )
+
+
+def _of_rounds(whose: str, rounds: int, sweeps: Sequence[Plan]) -> _Line:
+    """Rounds of pseudo-labels, each of these sweeps; they may be fewer."""
+    flops, largest = sum(plan.flops for plan in sweeps), max(plan.task_bytes for plan in sweeps)
+    said = f"  at most {rounds * len(sweeps)} sweeps for the pseudo-labels {whose}, {rounds * flops:.2g} flops"
+    return _Line(said, flops / len(sweeps), largest, rounds * len(sweeps))
+
+
+def _of_best(work: Work) -> Iterator[_Line]:
+    """The sweeps that the best candidate may take on all rows, beside what it goes on from."""
+    direct = [one for one in work.sweeps if not isinstance(one, Descents)]
+    calibrated = any(getattr(candidate.last, "probability", False) for one in direct for candidate in one.candidates)
+    whole = next((part for part in work.partitions if part.whole), None)
+    if direct and (calibrated or whole is None):
+        part = whole or work.partitions[0]
+        steps = [
+            plan_sweep(part.attach(work.rows), one.statistic(work.targets, part, len(work.rows))) for one in direct
+        ]
+        largest = max(steps, key=lambda plan: plan.flops)
+        yield _Line("the best on all rows: moments", largest.flops, largest.task_bytes)
+        if calibrated:
+            yield _Line("the best on all rows: values to calibrate on", largest.flops, largest.task_bytes)
+    sided = [one for one in direct if isinstance(one, SidedSweep)]
+    if rounds := max((one.rounds for one in sided), default=0):
+        part = work.partitions[0]
+        each = [planned_rounds(one, work.rows, work.targets, part, best=True) for one in sided]
+        yield _of_rounds("of the best on all rows", rounds, max(each, key=lambda plans: plans[0].flops))
 
 
 def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> Iterator[_Line]:
@@ -110,6 +153,9 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
             yield _Line(what, steps.flops, steps.task_bytes, number, held)
         else:
             yield _Line(what + f"moments, {steps.flops:.2g} flops", steps.flops, steps.task_bytes)
+        if isinstance(one, SidedSweep) and one.rounds:
+            of_round = planned_rounds(one, work.rows, work.targets, part)
+            yield _of_rounds("of all of them", one.rounds, of_round)
         if scoring.counts:
             counting = plan_sweep(rows, one.judge(work.targets, part, scoring=scoring))
             yield _Line(f"  scores of its {candidates} candidates", counting.flops, counting.task_bytes)

@@ -10,20 +10,29 @@ from sklearn.base import clone, is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel.engine.class_weights import ClassWeightSource
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
+from bigkernel.estimators.artl import CellTargets
 from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.inputs import is_lazy
+from bigkernel.monitor.events import Event, SweepStarted
+from bigkernel.monitor.scope import observe
 from bigkernel.search.arrangement import Candidate, arrange
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring
 from bigkernel.search.shared_sweeps import Work
-from bigkernel.search.splits import partitions
+from bigkernel.search.side_sweeps import with_sides
+from bigkernel.search.splits import Partition, partitions
+from bigkernel.statistics.moments import Targets
 
 
 @dataclass(eq=False)
 class Prepared:
-    """Candidates with the same transforms: their fitted steps, and the work that judges them."""
+    """Candidates with the same transforms: their fitted steps, and the work that judges them.
+
+    `learned`: the sweeps in which these transforms were fitted.
+    """
 
     members: list[Candidate]
     steps: Pipeline | None
@@ -31,6 +40,7 @@ class Prepared:
     X: Any
     y: Any
     key: str = ""
+    learned: tuple[SweepStarted, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +70,11 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]], first: int 
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"param_grid: {error}") from error
         last = model[-1] if isinstance(model, Pipeline) else model
+        if isinstance(last, DomainedTransformer):
+            raise ConfigError(
+                f"estimator: {type(last).__name__} predicts nothing that folds could be judged by; search a Pipeline "
+                "of it and a classifier, for which it is fitted once to all rows, or ARTLClassifier"
+            )
         if not isinstance(last, RowsEstimator):
             raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
         last.check_parameters()
@@ -109,23 +124,27 @@ def prepare(
             sweeps = (
                 [] if members[0].last.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
             )
-            prepared.append(replace(known, members=members, work=Work(rows, targets, inputs, judging, parts, sweeps)))
+            work = Work(rows, targets, inputs, judging, parts, sweeps)
+            prepared.append(replace(known, members=members, work=work, learned=()))
             continue
         model = members[0].model
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
-        inner = given.X if steps is None else steps.fit(given.X, given.y).transform(given.X)
+        seen: list[Event] = []
+        with observe(seen.append):
+            inner = given.X if steps is None else steps.fit(given.X, given.y).transform(given.X)
         proto = clone(members[0].last)
         if any(member.penalty.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
-        rows, targets, inputs = proto.training(inner, given.y, given.sample_weight)
+        rows, targets, inputs = proto.searched(
+            inner, given.y, given.sample_weight, sample_domain=given.sample_domain, groups=given.groups
+        )
         require_served(scoring, inputs, targets.width)
-        rows = as_rows(rows, domain=given.sample_domain, group=given.groups)
-        labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
-        labelled = None if labels is None else targets.labelled(labels, 0)
         if prepared:
             parts = prepared[0].work.partitions
         else:
-            parts = partitions(cv, rows, labelled, classifier=classifier, seed=seed)
+            parts = _partitions(cv, rows, targets, classifier=classifier, seed=seed)
+        if isinstance(targets, CellTargets):
+            parts = with_sides(parts, rows, targets.cells)
         judging = _with_own_weights(rows) if several else rows
         _require_possible(members, inner, scoring)
         sweeps = [] if proto.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
@@ -134,10 +153,17 @@ def prepare(
                 "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
                 "or solver='direct'"
             )
-        prepared.append(
-            Prepared(members, steps, Work(rows, targets, inputs, judging, parts, sweeps), inner, given.y, key)
-        )
+        work = Work(rows, targets, inputs, judging, parts, sweeps)
+        learned = tuple(event for event in seen if isinstance(event, SweepStarted))
+        prepared.append(Prepared(members, steps, work, inner, given.y, key, learned))
     return prepared
+
+
+def _partitions(cv: Any, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:
+    """The folds of the labelled rows; of lazy rows, labels are read only where the folds need them."""
+    labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
+    labelled = None if labels is None else targets.labelled(labels, 0)
+    return partitions(cv, rows, labelled, classifier=classifier, seed=seed)
 
 
 def _with_own_weights(rows: Rows) -> Rows:

@@ -26,7 +26,7 @@ from bigkernel.estimators.arithmetic import (
 from bigkernel.estimators.fit_state import Inputs, Problem
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
-from bigkernel.search.arrangement import Candidate, Descents, Sweep, about, fits
+from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, fits
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.residuals import Certificates
@@ -37,7 +37,7 @@ from bigkernel.statistics.moments import Targets
 def previewed_rows(one: Sweep, rows: int) -> int:
     """Rows of the excerpt that may be summed before a sweep of so many rows; 0: none will."""
     basis = one.lead.basis
-    if isinstance(one, Descents) or not one.lead.last.has_witness or basis.dtype != "float32":
+    if isinstance(one, Descents | SidedSweep) or not one.lead.last.has_witness or basis.dtype != "float32":
         return 0
     return preview_rows(rows, int(basis.width))
 
@@ -71,7 +71,7 @@ def foresee(
         problem = Problem.of_sums(inputs, members[0].basis, own, about(statistic, place))
         with spent("solve"), threadpool_limits(limits=1, user_api="blas"):
             finer = _finer(members, problem, whitening)
-        if finer is not None and move(members, finer, rows, targets, partitions, scoring):
+        if finer is not None and move(one, members, finer, rows, targets, partitions, scoring):
             changed += 1
     if changed:
         what = f"{changed} of {len(one.members)} kernels are swept in better arithmetic from the first"
@@ -79,10 +79,16 @@ def foresee(
 
 
 def move(
-    members: list[Candidate], finer: Any, rows: Rows, targets: Targets, partitions: list[Partition], scoring: Scoring
+    one: Sweep,
+    members: list[Candidate],
+    finer: Any,
+    rows: Rows,
+    targets: Targets,
+    partitions: list[Partition],
+    scoring: Scoring,
 ) -> bool:
     """Give the candidates of a kernel a basis in better arithmetic; False: its sweeps would not fit."""
-    moved = Sweep([[replace(candidate, basis=finer) for candidate in members]])
+    moved = replace(one, members=[[replace(candidate, basis=finer) for candidate in members]])
     if not fits(moved, rows, targets, partitions, scoring):
         return False
     for candidate in members:

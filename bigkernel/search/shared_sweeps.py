@@ -24,11 +24,12 @@ from bigkernel.estimators.arithmetic import better, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.monitor.events import Note, Step
 from bigkernel.monitor.scope import emit, spent
-from bigkernel.search.arrangement import Candidate, Descents, Sweep, about, within_memory
+from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, within_memory
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.fold_solves import solve_folds
 from bigkernel.search.previews import foresee, move
 from bigkernel.search.scoring import FAILURES, Failures, Scoring, Solved, Tested
+from bigkernel.search.side_sweeps import adapted, begun
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.value_sweeps import Training, coefficients, value_scores
 from bigkernel.solvers.accuracy import PROMISE
@@ -96,10 +97,12 @@ class Work(Training):
         for finer in again:
             yield from self._judge(finer, partition, scoring)
         done = {id(members) for finer in again for members in finer.members}
-        rest = Sweep([members for members in one.members if id(members) not in done])
+        rest = replace(one, members=[members for members in one.members if id(members) not in done])
         if not rest.members:
             return
         found = [solved[id(members)] for members in rest.members]
+        if isinstance(rest, SidedSweep):
+            found = [adapted(rest, partition, self.rows, found[0], scoring)]
         counted = self._count(rest, partition, found, scoring) if scoring.counts else {}
         scored = value_scores(rest, partition, self, found, scoring) if scoring.scorers else {}
         for place, members in enumerate(rest.members):
@@ -139,6 +142,10 @@ class Work(Training):
             pool = ThreadPoolExecutor(processors())
             with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
                 whitening = whitenings[place] if whitenings else None
+                if isinstance(one, SidedSweep):
+                    assert whitening is not None
+                    solved[id(members)] = begun(one, partition, problem, whitening, scoring, pool)
+                    continue
                 self._require_folds(problem, partition, statistic)
                 solved[id(members)] = solve_folds(members, problem, statistic, whitening, scoring, pool)
         emit(Step("solve", len(one.members), len(one.members)))
@@ -173,14 +180,14 @@ class Work(Training):
             wider = None if worst is None else better(members[0].basis, worst, choose=choose, hidden=hidden)
             if wider is None:
                 continue
-            if move(members, wider, self.rows, self.targets, [partition], scoring):
+            if move(one, members, wider, self.rows, self.targets, [partition], scoring):
                 coarse.setdefault((wider.dtype, wider.sums), []).append(members)
         sweeps = []
         for (dtype, sums), lists in coarse.items():
             what = f"blocks in {dtype}" if sums is None else f"sums in {sums}"
             off = f"some predictions would be off by more than {PROMISE:g}, or rounding hides directions"
             emit(Note(f"{len(lists)} of {len(one.members)} kernels are swept again with {what}: {off}"))
-            sweeps += within_memory(Sweep(lists), self.rows, self.targets, [partition], scoring)
+            sweeps += within_memory(replace(one, members=lists), self.rows, self.targets, [partition], scoring)
         return sweeps
 
     def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], scoring: Scoring) -> Accumulator:
@@ -207,14 +214,17 @@ class Work(Training):
         self, members: list[Candidate], problem: Problem, partition: Partition, statistic: MomentStatistic
     ) -> None:
         """Keep the moments of all rows, as a fit of its own would have them, if there is room."""
-        total, semi = problem.statistics, statistic.unlabelled == "keep"
+        total, semi, sides = problem.statistics, statistic.unlabelled == "keep", partition.sides
         self.kept.pop(id(members), None)
         held = sum(one.statistics["G"].nbytes for one in self.kept.values())
         if not partition.whole or held + total["G"][0].nbytes * (1 + semi) > settings().memory_limit_bytes:
             return
-        joined = {name: values[semi:].sum(axis=0, keepdims=True) for name, values in total.items()}
-        if semi:
-            joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
+        if sides is not None:
+            joined = sides.part(total, sides.folds.count)
+        else:
+            joined = {name: values[semi:].sum(axis=0, keepdims=True) for name, values in total.items()}
+            if semi:
+                joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
         self.kept[id(members)] = replace(problem, statistics=joined)
 
     def forget_all_but(self, best: int) -> None:

@@ -25,6 +25,7 @@ from sklearn.model_selection import (
 
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.solvers.split_sides import SplitSides
 from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
 
 Array = NDArray[Any]
@@ -41,12 +42,14 @@ class Partition:
     splits : number of the split, in the order of the results, that each fold is
     column : (n,) the fold of every row, where the folds read it
     whole : whether every labelled row is in it, so that its moments are those of all of them
+    sides : source and target of each split, where candidates adapt the one to the other
     """
 
     folds: Folds
     splits: tuple[int, ...]
     column: Array | None = None
     whole: bool = True
+    sides: SplitSides | None = None
 
     def attach(self, rows: Rows) -> Rows:
         """The rows with what the folds read."""

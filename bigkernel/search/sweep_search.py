@@ -35,21 +35,23 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     Parameters
     ----------
-    estimator : KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier
-        Or a Pipeline that ends with one; its transforms are fitted once, on all rows.
+    estimator : KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier,
+        ARTLClassifier; or a Pipeline that ends with one, whose transforms are fitted once, on all rows.
     param_grid : dict or list of dicts
         As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` cost no sweep; kernels of one kind share one,
         bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class weights, and every
         kernel of random features, take their own.
         With solver="cg" (or where "auto" takes it) the penalties and folds of a kernel descend side by side in the
-        sweeps of one fit, and kernels one after the other.
+        sweeps of one fit, and kernels one after the other. So do ARTLClassifier's: all its candidates and folds of a
+        kernel share the sweep of moments and those of the rounds.
     cv : int, float, "domains", array (n,) of folds, splitter, or iterable of (train, test)
         A number: scikit-learn's (stratified) folds for arrays in memory; folds by a hash of the row's number for lazy
         input. A share below 1: about so many of the rows are held out, once. Where there are groups (`groups`, or a
         corpus with a column of them) these stay together. −1 in an array: trained on by every fold. Only labelled rows
         are folded; in semi-supervised learning unlabelled ones shape the basis of every fold, as the tested ones do
         without their labels.
-        Landmarks are drawn once, from all rows, the tested ones included.
+        Landmarks are drawn once, from all rows, the tested ones included. For ARTLClassifier a split hides the labels
+        of the rows that it tests, and domains without a label left are the target.
     scoring : str, function, list of str, dict or None
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes: of their
         one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f cut to [0.001, 1] and divided by
@@ -143,9 +145,19 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     def plan(
         self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None, sample_domain: Any = None
     ) -> SearchPlan:
-        """Return the plan of `fit`, with `refine` of its first round, without running it (landmarks are drawn)."""
+        """Return the plan of `fit`, without running it; transforms that learn are fitted, and landmarks drawn.
+
+        Further rounds (`refine`) are planned about the middle of the grid, for the best is not known.
+        """
         given = Given(X, y, groups, sample_weight, sample_domain)
-        return self._plan(self._prepare(candidates_of(self.estimator, self._grid()), given))
+        everyone, drawn = candidates_of(self.estimator, self._grid()), {}  # type: ignore[var-annotated]
+        prepared = self._prepare(everyone, given, drawn=drawn)
+        found = self._plan(prepared)
+        for _ in range(self.refine):
+            if not (more := self._further(everyone, len(everyone) // 2, given, prepared, drawn)):
+                break
+            found = found.with_more(self._plan(more, refit=False))
+        return found
 
     def _grid(self) -> list[dict[str, Any]]:
         for name, value, least in (("n_iter", self.n_iter, 1), ("refine", self.refine, 0)):
@@ -198,8 +210,10 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
                 f"refit: with several scores it must name one of {', '.join(names)}, found {self.refit!r}"
             )
 
-    def _plan(self, prepared: list[Prepared]) -> SearchPlan:
-        return planned([(one.members, one.work) for one in prepared], self._scoring)
+    def _plan(self, prepared: list[Prepared], *, refit: bool = True) -> SearchPlan:
+        learned = [event for one in prepared for event in one.learned]
+        work = [(one.members, one.work) for one in prepared]
+        return planned(work, self._scoring, learned=learned, refit=refit and bool(self.refit))
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -233,25 +247,20 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     def _search(self, given: Given) -> None:
         everyone, drawn = candidates_of(self.estimator, self._grid()), {}  # type: ignore[var-annotated]
         prepared = self._prepare(everyone, given, drawn=drawn)
+        self._require_refit(prepared)
         self.plan_ = self._plan(prepared)
         self.n_splits_ = self.plan_.splits
         judged = Judged(self._scoring, self.n_splits_, self.error_score, int(self.verbose))
-        self._judge(prepared, judged)
+        self._judge(prepared, judged, self.plan_)
         for _ in range(self.refine):
             best = choose(judged.table(everyone), self._label(), everyone, one_standard_error=False)
-            finer = around([candidate.params for candidate in everyone], best)
-            if not finer:
+            if not (more := self._further(everyone, best, given, prepared, drawn)):
                 break
             for one in prepared:
                 one.work.forget_all_but(best)
-            more = self._prepare(
-                candidates_of(self.estimator, finer, len(everyone)), given, before=prepared, drawn=drawn
-            )
-            self.plan_ = self.plan_.with_more(self._plan(more))
-            self._judge(more, judged)
-            prepared += more
-            everyone += [candidate for one in more for candidate in one.members]
-            everyone.sort(key=lambda candidate: candidate.index)
+            plan = self._plan(more, refit=False)
+            self.plan_ = self.plan_.with_more(plan)
+            self._judge(more, judged, plan)
         self._tell(everyone, prepared[0], judged, given.X)
         if self.refit:
             begun = time.perf_counter()
@@ -260,9 +269,30 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
             self.refit_time_ = time.perf_counter() - begun
 
-    def _judge(self, prepared: list[Prepared], judged: Judged) -> None:
+    def _further(
+        self, everyone: list[Candidate], best: int, given: Given, prepared: list[Prepared], drawn: dict[Any, Any]
+    ) -> list[Prepared]:
+        """A finer grid around the best, which joins the candidates and what is prepared; nothing where it is empty."""
+        finer = around([candidate.params for candidate in everyone], best)
+        if not finer:
+            return []
+        more = self._prepare(candidates_of(self.estimator, finer, len(everyone)), given, before=prepared, drawn=drawn)
+        prepared += more
+        everyone += [candidate for one in more for candidate in one.members]
+        everyone.sort(key=lambda candidate: candidate.index)
+        return more
+
+    def _require_refit(self, prepared: list[Prepared]) -> None:
+        """Refuse a refit to all labels that leave no target to adapt to."""
+        parts = [part.sides for one in prepared for part in one.work.partitions if part.sides is not None]
+        if self.refit and not all(sides.has_both(sides.folds.count) for sides in parts):
+            raise ConfigError(
+                "refit: every domain has labelled rows, and a fit to all of them has nothing to adapt to; take "
+                "refit=False, and fit best_params_ to rows whose target has no labels"
+            )
+
+    def _judge(self, prepared: list[Prepared], judged: Judged, plan: SearchPlan) -> None:
         """Judge the candidates of a round."""
-        plan = self._plan(prepared)
         emit(Note(str(plan)))
         judged.announce(plan)
         for one in prepared:

@@ -113,7 +113,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
             plain.dtype,
         )
 
-    def _look(self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
         features = self.features
         assert isinstance(features, LandmarkMap)
         kernel, landmarks = features.kernel, features.landmarks
@@ -130,8 +130,12 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         np.copyto(dense, phi)
         shape, starts = (b, features.width), np.arange(0, b * k + 1, k)
         P = sparse.csr_array((weights.ravel(), places.ravel(), starts), shape=shape)
-        total["anchors"] += P.T @ dense
-        total["degrees"] += np.bincount(places.ravel(), weights.ravel(), features.width)
+        self._add_anchors(total, group, P.T @ dense, np.bincount(places.ravel(), weights.ravel(), features.width))
+
+    def _add_anchors(self, total: Accumulator, group: int, A: Array, degrees: Array) -> None:
+        """Those of a block of rows of a group."""
+        total["anchors"] += A
+        total["degrees"] += degrees
 
 
 def anchored(statistic: MomentStatistic, neighbours: int) -> AnchorMomentStatistic:

@@ -149,9 +149,10 @@ class PseudoLabelStatistic:
         for block in chunk.blocks(None if everything else target):
             (phi,) = self.features.blocks(chunk, block)
             with chunk.work.stage("predict"):
-                self._add(total, phi, weights_of(chunk, block))
+                self.look(total, phi, weights_of(chunk, block))
 
-    def _add(self, total: Accumulator, phi: Array, weight: Array | None) -> None:
+    def look(self, total: Accumulator, phi: Array, weight: Array | None) -> None:
+        """Add the features phi (b, p) of a block of the target, with weights (b,) or None."""
         c = self.n_classes
         both = (phi @ self.weights).astype(np.float64)
         values = both[:, :c] + self.decision.intercept
@@ -170,6 +171,90 @@ class PseudoLabelStatistic:
         labels *= weight[:, None]
         total["q"] += labels.sum(axis=0)
         total["T"] += phi.T @ labels.astype(phi.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Whose labels a sweep is to tell: a decision on a target of its own; attributes as of `PseudoLabelStatistic`."""
+
+    sides: Sides
+    decision: Decision
+    slope: float
+    before: Decision | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class JointPseudoLabels:
+    """The pseudo-labels of several decisions over one map, from one sweep: blocks are made once for all of them.
+
+    Accumulates what `PseudoLabelStatistic` does, with an axis of decisions in front, to the bits of a sweep for each.
+
+    Attributes
+    ----------
+    features : a single map of width p
+    asked : at least one
+    """
+
+    features: FeatureMap
+    asked: tuple[Asked, ...]
+
+    @cached_property
+    def parts(self) -> list[PseudoLabelStatistic]:
+        """One a decision."""
+        return [
+            PseudoLabelStatistic(self.features, one.sides, one.decision, one.slope, one.before) for one in self.asked
+        ]
+
+    @cached_property
+    def _alike(self) -> list[list[int]]:
+        """Positions of decisions on the same target."""
+        groups: dict[bytes, list[int]] = {}
+        for place, one in enumerate(self.asked):
+            groups.setdefault(one.sides.source.tobytes(), []).append(place)
+        return list(groups.values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("parts", "_alike")}
+
+    def zero(self) -> Accumulator:
+        """See `Statistic`."""
+        zeros = [part.zero() for part in self.parts]
+        return {name: np.stack([zero[name] for zero in zeros]) for name in zeros[0]}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """See `Statistic`."""
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        """See `Statistic`."""
+        parts, own = [part.footprint(block_rows) for part in self.parts], self.features.flops_per_row
+        itemsize = 8 + self.features.dtype.itemsize
+        held = [part.weights.size * itemsize for part in self.parts]
+        return Footprint(
+            flops_per_row=own * len(self._alike) + sum(part.flops_per_row - own for part in parts),
+            partial_bytes=sum(part.partial_bytes for part in parts),
+            work_bytes=max(part.work_bytes for part in parts) + sum(held) - min(held),
+        )
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """See `Statistic`."""
+        for places in self._alike:
+            target, _ = self.parts[places[0]].sides.split(chunk)
+            everything = len(target) == len(chunk)
+            for block in chunk.blocks(None if everything else target):
+                (phi,) = self.features.blocks(chunk, block)
+                weight = weights_of(chunk, block)
+                with chunk.work.stage("predict"):
+                    for place in places:
+                        own = {name: values[place, ...] for name, values in total.items()}
+                        self.parts[place].look(own, phi, weight)
+
+    def labels(self, total: Mapping[str, Array], shift: Array | None = None) -> list[PseudoLabels]:
+        """Those of each decision, from the sums of φ − shift."""
+        return [
+            PseudoLabels.of({name: values[place] for name, values in total.items()}, shift)
+            for place in range(len(self.asked))
+        ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -364,8 +364,8 @@ class MomentStatistic:
         else:
             values[...] = 0
 
-    def _look(self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array) -> None:
-        """The summand of a subclass of the features (b, p) of a block, before their weights."""
+    def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
+        """The summand of a subclass of the features (b, p) of a block of a group, before their weights."""
 
     def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array) -> Iterator[Array]:
         """[Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; adds what needs no product of them."""
@@ -374,7 +374,7 @@ class MomentStatistic:
             with work.stage("add"):
                 values = work.buffer("targets", (len(rows), c), np.float64)
                 self._encode(chunk, block, group, values)
-                self._look(total, chunk, block, rows[:, :p])
+                self._look(total, group, chunk, block, rows[:, :p])
                 rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
                 weighted, weight, counted = values, float(len(rows)), len(rows)
                 if chunk.weight is not None:

@@ -144,3 +144,13 @@ def test_what_cannot_be_is_refused_in_one_line(run, here, code, options, match):
     run("ingest", "c.npz", "c")
     assert match in run("fit", "c", "m", *options, code=code).stderr
     assert not (here / "m").exists()
+
+
+def test_tune_searches_artl_on_folds_of_the_labelled_domain_and_saves_the_best(run, pair):
+    grid = ("--method", "artl", "--landmarks", 30, "--sigma", "1,2", "--alpha", "0.05,0.5", "--rounds", 2)
+    planned = json.loads(run("tune", "pair.corpus", *grid, "--folds", 3, "--out", "t", "--dry-run", "--json").stdout)
+    assert (planned["candidates"], planned["splits"], len(planned["sweeps"])) == (4, 3, 2 * 3 + 1)
+    told = json.loads(run("tune", "pair.corpus", *grid, "--folds", 3, "--out", "t", "--json").stdout)
+    assert told["accuracy"] > 0.97
+    assert json.loads(run("score", "t/best.model", "target.corpus", "--json").stdout)["error_percent"] < 3
+    assert load_model("t/best.model").alpha == told["best"]["alpha"]

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bigkernel import (
     SSSL,
+    ARTLClassifier,
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
@@ -38,6 +39,7 @@ Z = X[:M].astype("f8") + 0.03
 y = np.sin(X[:, 0]).astype("f8")
 LABELS = rng.permutation(np.arange(N) % 3)
 GROUPS, DOMAINS = np.arange(N) // 2, np.arange(N) % 4
+PARTLY = np.where(DOMAINS == 3, -1, LABELS)
 GRID = {"kernel": [Gaussian(1.0), Matern(2.0), Gaussian(3.0), Laplacian(0.4)], "alpha": [0.01, 1.0]}
 SEARCHES = {
     "numbers, hashed groups": (KernelRidge(landmarks=Z, fit_intercept=True), {"scoring": "r2", "cv": 4}, y),
@@ -46,6 +48,11 @@ SEARCHES = {
         {"scoring": ["accuracy", "neg_log_loss"], "refit": "accuracy", "cv": "domains"},
         LABELS,
     ),
+    "a target domain": (
+        ARTLClassifier(landmarks=Z, n_rounds=2, sharpness=4.0),
+        {"scoring": ["accuracy", "neg_mean_squared_error"], "refit": "accuracy", "cv": 3},
+        PARTLY,
+    ),
     "semi-supervised": (SSSL(landmarks=Z, n_components=5), {"cv": 3}, np.where(np.arange(N) % 3, y, np.nan)),
 }
 every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values(), ids=SEARCHES)
@@ -53,6 +60,7 @@ every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values
 pytestmark = [
     pytest.mark.usefixtures("small_steps"),
     pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed"),  # labels mean nothing
 ]
 
 
@@ -65,7 +73,7 @@ def what_it_says(search):
 @every_search
 def test_serial_and_threads_give_the_same_bits_whatever_lies_beneath(model, options, target, make_corpus):
     columns = {"y": target, "group": GROUPS, "domain": DOMAINS}
-    corpus = make_corpus(X, classes=(0, 1, 2) if target is LABELS else (), **columns)
+    corpus = make_corpus(X, classes=(0, 1, 2) if target.dtype.kind == "i" else (), **columns)
     lazy = {name: da.from_array(values, chunks=25) for name, values in columns.items()}
     found = {}
     for executor in ("serial", "threads"):
@@ -90,7 +98,9 @@ def test_serial_and_threads_give_the_same_bits_whatever_lies_beneath(model, opti
 @pytest.mark.cluster
 @every_search
 def test_workers_give_the_same_bits(model, options, target, make_corpus, client):
-    corpus = make_corpus(X, classes=(0, 1, 2) if target is LABELS else (), y=target, group=GROUPS, domain=DOMAINS)
+    corpus = make_corpus(
+        X, classes=(0, 1, 2) if target.dtype.kind == "i" else (), y=target, group=GROUPS, domain=DOMAINS
+    )
     with executing("serial"):
         wanted = what_it_says(SweepSearchCV(model, GRID, **options).fit(corpus))
     seen = []

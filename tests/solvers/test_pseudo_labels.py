@@ -14,7 +14,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides, soft_labels
+from bigkernel.solvers.pseudo_labels import (
+    Asked,
+    Decision,
+    JointPseudoLabels,
+    PseudoLabels,
+    PseudoLabelStatistic,
+    Sides,
+    soft_labels,
+)
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.streaming.chunk import Chunk
 
@@ -147,3 +155,21 @@ def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak <= statistic.footprint(1024).work_bytes <= 2.5 * peak
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_decisions_side_by_side_have_the_bits_of_a_sweep_each(dtype):
+    features = LandmarkMap(Gaussian(1.1), Z, np.dtype(dtype))
+    other = Sides(SIDES.cells, np.array([False, True, True]))
+    asked = (Asked(SIDES, NOW, 2.0, BEFORE), Asked(other, BEFORE, 5.0), Asked(SIDES, BEFORE, np.inf))
+    joint = JointPseudoLabels(features, asked)
+    total = accumulate(joint, cuts=(13, 50))
+    for place, one in enumerate(asked):
+        alone = accumulate(PseudoLabelStatistic(features, **vars(one)), cuts=(13, 50))
+        for name, values in alone.items():
+            assert_array_equal(total[name][place], values)
+    again = accumulate(pickle.loads(pickle.dumps(joint)), cuts=(13, 50))
+    assert all(np.array_equal(again[name], total[name]) for name in total)
+    single = [PseudoLabelStatistic(features, **vars(one)).footprint(16) for one in asked]
+    assert joint.footprint(16).partial_bytes == sum(one.partial_bytes for one in single)
+    assert max(one.work_bytes for one in single) < joint.footprint(16).work_bytes

@@ -1,0 +1,204 @@
+"""The search over ARTLClassifier: every cell is a fit to the labels that its split leaves, and rounds share sweeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    JDA,
+    ARTLClassifier,
+    Gaussian,
+    KernelLogisticClassifier,
+    SSSLClassifier,
+    SweepSearchCV,
+    load_model,
+    save_model,
+)
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.monitor.scope import observe
+
+rng = np.random.default_rng(2014)
+N_S, N_T, D, M = 72, 48, 3, 12
+N = N_S + N_T
+TRUTH = np.resize([0, 1, 2], N)
+X = np.array([[0.0, 0.0, 0.0], [2.5, 0.0, 0.0], [0.0, 2.5, 0.0]])[TRUTH] + 0.8 * rng.normal(size=(N, D))
+X[N_S:] += [0.6, -0.4, 0.5]
+SIDE = (np.arange(N) >= N_S) * 1
+CODES = np.where(SIDE == 0, TRUTH, -1)
+DOMAIN = np.where(SIDE == 0, np.arange(N) % 2, 7)
+WEIGHT = rng.uniform(0.2, 2, N)
+Z = X[:: N // M][:M] + 0.01
+MODEL = ARTLClassifier(Gaussian(1.5), landmarks=Z, sharpness=4.0, n_rounds=3)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge"),  # grids are small
+    pytest.mark.filterwarnings("ignore::bigkernel.errors.PseudoLabelsCollapsed"),  # of fits that are compared with
+]
+
+
+def separate(params, y, train, domain, weight=None):
+    """The fit of a candidate to the labels of some rows alone."""
+    shown = np.full(N, -1)
+    shown[train] = y[train]
+    return clone(MODEL).set_params(**params).fit(X, shown, sample_domain=domain, sample_weight=weight)
+
+
+def require_cells(search, y, splits, domain, weight=None):
+    """Squared errors and shares of right classes, as separate fits have them."""
+    w = np.ones(N) if weight is None else weight
+    for j, (train, test) in enumerate(splits):
+        for i, params in enumerate(search.cv_results_["params"]):
+            values = separate(params, y, train, domain, weight).decision_function(X[test])
+            error = np.average((values - np.eye(3)[y[test]]) ** 2, axis=0, weights=w[test]).mean()
+            right = np.average(values.argmax(axis=1) == y[test], weights=w[test])
+            told = {name: search.cv_results_[f"split{j}_test_{name}"][i] for name in ("error", "right")}
+            assert_allclose(told["error"], -error, rtol=1e-7, err_msg=f"{j} {params}")
+            assert_allclose(told["right"], right, rtol=1e-12, err_msg=f"{j} {params}")
+
+
+SCORES = {"scoring": {"error": "neg_mean_squared_error", "right": "accuracy"}}
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"kernel__sigma": [1.0, 1.6], "alpha": [0.05, 1.0], "manifold": [0.0, 1.0], "n_rounds": [0, 3]},
+        {"mmd": [0.0, 10.0], "balance": [0.2, 0.8], "sharpness": [5.0, (2.0, 8.0)], "n_neighbors": [2, 3]},
+    ],
+    ids=["penalties", "rounds"],
+)
+def test_every_cell_is_a_fit_with_the_labels_of_a_fold_hidden(grid):
+    cv, seen = StratifiedKFold(3), []
+    with observe(seen.append):
+        search = SweepSearchCV(MODEL, grid, cv=cv, refit="right", **SCORES).fit(X, CODES, sample_weight=WEIGHT)
+    splits = [(train, test) for train, test in cv.split(X[:N_S], TRUTH[:N_S])]
+    require_cells(search, TRUTH, splits, SIDE, WEIGHT)
+    assert (search.cv_results_["prediction_error"] < 1e-6).all()
+    # two kernels, or two graphs: moments and scores of each, and its rounds
+    names = [event.what for event in seen if isinstance(event, SweepStarted)]
+    assert (names.count("tune"), names.count("scores")) == (2, 2)
+    assert 4 < len(names) <= search.plan_.count == 4 + 3 * 3
+    alone = clone(MODEL).set_params(**search.best_params_).fit(X, CODES, sample_weight=WEIGHT)
+    assert_allclose(search.decision_function(X), alone.decision_function(X), rtol=1e-7, atol=1e-10)
+    assert len(search.best_estimator_.rounds_) == len(alone.rounds_)
+
+
+LEAVES = {
+    "domains with labels, one of them hidden in turn": (
+        "domains",
+        CODES,
+        [(np.flatnonzero((d != DOMAIN) & (SIDE == 0)), np.flatnonzero(d == DOMAIN)) for d in (0, 1)],
+    ),
+    "all domains have labels": (
+        "domains",
+        TRUTH,
+        [(np.flatnonzero(d != DOMAIN), np.flatnonzero(d == DOMAIN)) for d in (0, 1, 7)],
+    ),
+    "a part of the target tests": (
+        [(np.arange(N_S), np.arange(N_S, N, 2))],
+        np.where((SIDE == 0) | (np.arange(N) % 2 == 0), TRUTH, -1),
+        [(np.arange(N_S), np.arange(N_S, N, 2))],
+    ),
+    "some rows of the source are not trained on": (
+        [(np.arange(40), np.arange(40, 60))],
+        CODES,
+        [(np.arange(40), np.arange(40, 60))],
+    ),
+}
+
+
+@pytest.mark.parametrize("cv, y, splits", LEAVES.values(), ids=LEAVES)
+def test_source_and_target_of_a_split_are_those_of_the_labels_that_it_leaves(cv, y, splits):
+    search = SweepSearchCV(MODEL, {"alpha": [0.1, 1.0]}, cv=cv, refit=False, **SCORES)
+    require_cells(search.fit(X, y, sample_domain=DOMAIN), y, splits, DOMAIN)
+
+
+def test_a_score_of_scikit_learn_and_of_training_rows_is_that_of_separate_fits():
+    cv = StratifiedKFold(3)
+    search = SweepSearchCV(MODEL, {"alpha": [0.05, 2.0]}, cv=cv, scoring="f1_macro", return_train_score=True)
+    search.fit(X, CODES)
+    for j, (train, test) in enumerate(cv.split(X[:N_S], TRUTH[:N_S])):
+        for i, params in enumerate(search.cv_results_["params"]):
+            fitted = separate(params, TRUTH, train, SIDE)
+            for rows, name in ((train, "train"), (test, "test")):
+                wanted = f1_score(TRUTH[rows], fitted.predict(X[rows]), average="macro")
+                assert_allclose(search.cv_results_[f"split{j}_{name}_score"][i], wanted)
+
+
+def test_landmarks_and_the_bandwidth_are_those_of_a_fit_to_all_rows():
+    model = ARTLClassifier(n_landmarks=M, landmarks="balanced-k-means", sharpness=4.0, n_rounds=2, random_state=0)
+    search = SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES)
+    alone = clone(model).set_params(**search.best_params_).fit(X, CODES)
+    assert_array_equal(search.best_estimator_.landmarks_, alone.landmarks_)
+    assert search.best_estimator_.kernel_.sigma == alone.kernel_.sigma
+    assert_allclose(search.decision_function(X), alone.decision_function(X), rtol=1e-7, atol=1e-10)
+
+
+def test_the_best_model_has_all_that_a_fit_of_its_own_has(tmp_path):
+    model = clone(MODEL).set_params(probability=True, class_weight="balanced")
+    search = SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES, sample_domain=DOMAIN)
+    alone = clone(model).set_params(**search.best_params_).fit(X, CODES, sample_domain=DOMAIN)
+    assert_allclose(search.predict_proba(X), alone.predict_proba(X), rtol=1e-7)
+    best = search.best_estimator_
+    assert_array_equal(best.target_domains_, [7])
+    assert_array_equal(best.source_domains_, [0, 1])
+    plain = SweepSearchCV(MODEL, {"manifold": [0.0, 1.0]}, cv=3).fit(X, CODES).best_estimator_
+    save_model(plain, tmp_path / "best")
+    assert_array_equal(load_model(tmp_path / "best").predict(X), plain.predict(X))
+    assert ("anchors" in plain.statistics_) == (plain.manifold > 0)
+
+
+def test_float32_rows_of_a_wide_kernel_are_swept_again_where_candidates_would_be_off():
+    rows = X.astype(np.float32)
+    model = clone(MODEL).set_params(kernel=Gaussian(12.0), alpha=1e-4, n_rounds=1)
+    search = SweepSearchCV(model, {"alpha": [1e-4, 1e-3]}, cv=3).fit(rows, CODES)
+    alone = clone(model).set_params(**search.best_params_).fit(rows, CODES)
+    assert search.best_estimator_.dtype_ == alone.dtype_ == "float64"
+    assert (search.cv_results_["prediction_error"] < 1e-3).all()
+
+
+class AllTested:
+    """Two folds, of which the first tests every row."""
+
+    count = 2
+
+    def of(self, chunk):
+        return np.zeros(len(chunk), np.int64)
+
+
+def test_what_leaves_nothing_to_adapt_to_is_refused_before_any_sweep():
+    seen = []
+    with observe(seen.append):
+        with pytest.raises(DataError, match=r"split 0 leaves labels in every domain.*cv='domains'"):
+            SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=3, refit=False).fit(X, TRUTH, sample_domain=DOMAIN)
+        with pytest.raises(ConfigError, match=r"refit: every domain has labelled rows.*refit=False"):
+            SweepSearchCV(MODEL, {"alpha": [0.1]}, cv="domains").fit(X, TRUTH, sample_domain=DOMAIN)
+        with pytest.raises(DataError, match="split 0 leaves no label to train on"):
+            SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=AllTested()).fit(X, CODES)
+        with pytest.raises(ConfigError, match="neg_gcv is of one penalty for all directions"):
+            SweepSearchCV(MODEL, {"alpha": [0.1]}, scoring="neg_gcv").fit(X, CODES)
+    assert not [event for event in seen if isinstance(event, SweepStarted)]
+
+
+def test_methods_that_share_no_sweep_say_why_and_what_to_take():
+    for model, told in (
+        (JDA(n_landmarks=M), "JDA predicts nothing that folds could be judged by; search a Pipeline"),
+        (KernelLogisticClassifier(n_landmarks=M), r"every step of it is a sweep for one model.*KernelRidgeClassifier"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            SweepSearchCV(model, {"alpha": [0.1, 1.0]}).fit(X, CODES)
+    projected = make_pipeline(
+        JDA(Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1), SSSLClassifier(Gaussian(1.0), landmarks=Z)
+    )
+    with pytest.raises(DataError, match="columns"):  # of its landmarks, which are components there
+        SweepSearchCV(projected.set_params(ssslclassifier__landmarks=Z[:, :2]), {"jda__alpha": [0.1]}).fit(X, CODES)
+    projected.set_params(ssslclassifier__landmarks="uniform", ssslclassifier__n_landmarks=M)
+    projected.set_params(ssslclassifier__random_state=0)
+    assert SweepSearchCV(projected, {"jda__alpha": [0.1, 1.0]}, cv=3).fit(X, CODES).best_score_ > 0.8
