@@ -1,0 +1,94 @@
+"""What a search announces is what it sweeps: transforms that learn, further rounds, and what the best takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.model_selection import TimeSeriesSplit
+from sklearn.pipeline import make_pipeline
+
+from bigkernel import (
+    JDA,
+    ARTLClassifier,
+    ConvolutionalNystroem,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Projector,
+    SSSLClassifier,
+    SweepSearchCV,
+)
+from bigkernel.monitor.events import SweepStarted
+from bigkernel.monitor.scope import observe
+
+rng = np.random.default_rng(7)
+N = 120
+LABELS = np.arange(N) % 3
+X = rng.uniform(size=(N, 16)) + LABELS[:, None] * np.linspace(0, 1, 16)
+TARGET = np.arange(N) >= 80
+X[TARGET] += 0.05
+CODES = np.where(TARGET, -1, LABELS)
+PLAIN = {"landmarks": "uniform", "n_landmarks": 15, "random_state": 0}
+MODEL = KernelRidgeClassifier(Gaussian(1.0), **PLAIN)
+GRID = {"kernel__sigma": [1.0, 2.0, 4.0], "alpha": [0.01, 0.1, 1.0]}
+PATCHES = ConvolutionalNystroem(image_shape=(4, 4), patch_size=2, n_landmarks=4, random_state=0)
+LEARNS = {
+    "refined": (MODEL, GRID, {"refine": 2}, LABELS, 3 * 2),
+    "projected": (make_pipeline(Projector(5), MODEL), {"kernelridgeclassifier__alpha": [0.1, 1.0]}, {}, LABELS, 3),
+    "projections are searched and refined": (
+        make_pipeline(Projector(), MODEL),
+        {"projector__n_components": [3, 5], "kernelridgeclassifier__alpha": [0.1, 1.0, 10.0]},
+        {"refine": 1},
+        LABELS,
+        None,
+    ),
+    "patches": (make_pipeline(PATCHES, MODEL), {"kernelridgeclassifier__alpha": [0.1, 1.0]}, {}, LABELS, 3),
+    "rounds of a transform": (
+        make_pipeline(JDA(Gaussian(2.0), n_components=4, n_rounds=1, **PLAIN), SSSLClassifier(Gaussian(1.0), **PLAIN)),
+        {"ssslclassifier__alpha": [0.1, 1.0]},
+        {},
+        CODES,
+        4,
+    ),
+    "rounds of the candidates": (
+        ARTLClassifier(Gaussian(2.0), n_rounds=1, **PLAIN),
+        {"kernel__sigma": [1.0, 2.0], "alpha": [0.1, 1.0]},
+        {},
+        CODES,
+        2 * 3 + 1,
+    ),
+    "calibration": (MODEL, {"alpha": [0.1, 1.0], "probability": [True]}, {}, LABELS, 4),
+    "sums of no split are of all rows": (
+        KernelRidge(Gaussian(1.0), **PLAIN),
+        {"alpha": [0.1, 1.0]},
+        {"cv": TimeSeriesSplit(2)},
+        LABELS * 1.0,
+        None,
+    ),
+}
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::bigkernel.errors.BestAtEdge", "ignore::bigkernel.errors.PseudoLabelsCollapsed"
+)
+
+
+@pytest.mark.parametrize("model, grid, options, y, count", LEARNS.values(), ids=LEARNS)
+def test_as_many_sweeps_run_as_are_announced(model, grid, options, y, count):
+    search, seen = SweepSearchCV(model, grid, **{"cv": 3, **options}), []
+    announced = search.plan(X, y).count
+    with observe(seen.append):
+        search.fit(X, y)
+    measured = len([event for event in seen if isinstance(event, SweepStarted)])
+    assert measured == announced == search.plan_.count
+    assert count in (None, measured)
+
+
+def test_sweeps_of_transforms_and_of_the_best_have_lines_of_their_own():
+    model = make_pipeline(Projector(5), MODEL)
+    grid = {"kernelridgeclassifier__alpha": [0.1, 1.0], "kernelridgeclassifier__probability": [True]}
+    told = str(SweepSearchCV(model, grid, cv=3).plan(X, LABELS))
+    assert "transforms: the sweep of project" in told
+    assert "the best on all rows: values to calibrate on" in told
+    without = SweepSearchCV(model, grid, cv=3, refit=False).plan(X, LABELS)
+    assert "the best on all rows" not in str(without)
+    assert without.count == 3
