@@ -26,7 +26,7 @@ from bigkernel.engine.process_probes import at_work
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.schedule import BUNDLE, Subtree, spread
 from bigkernel.engine.sources import DaskSource, NumpySource
-from bigkernel.engine.tasks import Bundled, Job, Partial, merge_bundle, receipts_of, run_held, run_subtree
+from bigkernel.engine.tasks import Bundled, Job, Partial, merge_bundle, receipts_in, receipts_of, run_held, run_subtree
 from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
 from bigkernel.monitor.events import Receipted
@@ -216,13 +216,15 @@ class _Tasks:
                 self._work.receipts.tell_done(Receipt(one, *self._schedule.rows_of(one)))
             return
         # the run knows it, even when the worker that did it has died since
-        receipts = [self._run.receipt(one) for one in leaves]
-        found = [replace(receipt, resumed=False) for receipt in receipts if receipt]
-        for receipt in found if len(found) == len(leaves) else watch.result(future, node, self._run)[2]:
+        found = [receipt for one in leaves if (receipt := self._run.receipt(one))]
+        if len(found) < len(leaves):
+            found = list(receipts_in(watch.result(future, node, self._run)))
+        for receipt in (replace(one, resumed=False) for one in found):
             self._work.receipts.add(receipt)
             self._work.receipts.tell_done(receipt)
 
     def _published(self, node: str, future: Future, watch: Watch) -> Partial:
+        # here too
         receipt = self._run.receipt(node) if self._run else None
         if receipt:
             return None, replace(receipt, resumed=False)

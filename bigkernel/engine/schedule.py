@@ -5,7 +5,7 @@ It knows names and receipts alone; executors run the tasks and hold what these r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -157,18 +157,6 @@ class Schedule:
             return "the job itself"
         start, stop = self._spans[node]
         return f"rows {start}:{stop}" if node.startswith("0-") else f"the merge of rows {start}:{stop}"
-
-    def names_of(self, nodes: Collection[str]) -> list[str]:
-        """Nodes in words, by their rows; segments that follow one another, as those of one task do, together."""
-        names, rows = [], list[tuple[int, int]]()
-        for node in sorted(nodes, key=lambda node: self._spans.get(node, (0, 0))):
-            if not node.startswith("0-") or node not in self._spans:
-                names.append(self.name_of(node))
-                continue
-            start, stop = self._spans[node]
-            joins = rows and rows[-1][1] == start
-            rows.append((rows.pop()[0] if joins else start, stop))
-        return [f"rows {start}:{stop}" for start, stop in rows] + names
 
     def _done(self, node: str) -> bool:
         return covered(node, self.finished, self._ancestors)

@@ -134,7 +134,7 @@ def merge_bundle(
     above, made = ancestors_of(list(merges)), {node for node, _, _ in merges}
     outside = [child for _, *children in merges for child in children if child not in made]
     held = {node: partial for node, partial in zip(outside, partials, strict=False) if partial}
-    receipts = () if told else tuple(receipt for partial in held.values() for receipt in _receipts_in(partial))
+    receipts = () if told else tuple(receipt for partial in held.values() for receipt in receipts_in(partial))
     for node, left, right in merges:
         held[node] = merge(job, node, held.pop(left), held.pop(right), (*above.get(node, ()), *ancestors))
     (partial,) = held.values()
@@ -150,11 +150,12 @@ def receipts_of(partial: Partial | Bundled) -> tuple[Receipt, ...]:
     """The receipts of the segments in it, which travel to the driver while the accumulator stays on the worker."""
     here, peak = worker_name(), peak_bytes()
     return tuple(
-        replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in _receipts_in(partial)
+        replace(one, peak_bytes=max(one.peak_bytes, peak * (one.worker == here))) for one in receipts_in(partial)
     )
 
 
-def _receipts_in(partial: Partial | Bundled) -> tuple[Receipt, ...]:
+def receipts_in(partial: Partial | Bundled) -> tuple[Receipt, ...]:
+    """The receipts of segments that a partial brings: those of its own task, or itself."""
     return partial[2] if len(partial) == 3 else (partial[1],)
 
 

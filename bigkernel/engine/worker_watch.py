@@ -235,7 +235,7 @@ class Watch:
             wait_for_workers(self._client, 1, REPLACED_SECONDS)  # nannies are found by their workers
             said = self._client.run(last_words, nanny=True, on_error="ignore", callback_timeout=ASK_SECONDS)
             words = next((f"; the last that was logged: {text}" for text in said.values() if text), "")
-        named = " or ".join(self._schedule.names_of(suspects))
+        named = " or ".join(self._name_of(node) for node in sorted(suspects, key=_place))
         return TaskAbandoned(
             f"{named}: ended {error.allowed_failures + 1} worker processes one after another and is given up{words}; "
             "look at these rows and at the worker's log, give workers more memory or take smaller chunks; finished "
@@ -246,3 +246,7 @@ class Watch:
 def node_of(key: str) -> str:
     """The node in the key of a task: "bigkernel-segment-TOKEN-0-3" is about "0-3"."""
     return "-".join(key.split("-")[3:])
+
+
+def _place(node: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in node.split("-") if part.isdigit())

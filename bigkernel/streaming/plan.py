@@ -1,7 +1,7 @@
 """The plan of a sweep: rows → chunks → segments, and what the work costs, before it runs.
 
 Plain data, fixed by the input and the settings and not by the cluster: the same plan gives the same bits on any number
-of workers. A segment is a run of whole chunks: the task, and the unit of commit.
+of workers. A segment is a run of whole chunks: the unit of commit.
 """
 
 from __future__ import annotations

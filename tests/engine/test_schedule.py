@@ -82,8 +82,9 @@ def test_nodes_are_named_by_their_rows():
     assert found.name_of("1-0") == "the merge of rows 0:4"
     assert found.name_of("all") == "the job itself"
     assert found.rows_of("2-0") == (0, 6)
-    assert found.names_of(["1-0", "0-2", "0-1"]) == ["rows 2:6", "the merge of rows 0:4"]
-    assert found.names_of(["0-2", "0-0"]) == ["rows 0:2", "rows 4:6"]
+    assert found.segments_of("1-0") == ("0-0", "0-1")
+    assert found.segments_of("0-2") == ("0-2",)
+    assert found.segments_of("all") == ("all",)
 
 
 @given(count=st.integers(0, 50), workers=st.integers(0, 9))
