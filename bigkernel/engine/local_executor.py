@@ -112,16 +112,23 @@ def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int)
     waiting = deque(longest_last_rounds(work.schedule.waiting(), threads))
     running: set[Future[Partial]] = set()
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
+
+    def begin() -> None:
+        while waiting and len(running) < threads:
+            running.add(pool.submit(_task, work, job, waiting.popleft()))
+
     try:
-        while waiting or running:
-            while waiting and len(running) < threads:
-                running.add(pool.submit(_task, work, job, waiting.popleft()))
-            done, running = wait(running, timeout=PULSE_SECONDS, return_when=FIRST_COMPLETED)
+        begin()
+        while running:
+            done, _ = wait(running, timeout=PULSE_SECONDS, return_when=FIRST_COMPLETED)
+            running.difference_update(done)
             with suppress(queue.Empty):
                 while True:
                     emit(pulses.get_nowait())
-            for future in done:
-                finish(future.result())
+            partials = [future.result() for future in done]  # where one has failed, no more are begun
+            begin()
+            for partial in partials:  # merged beside the next segments
+                finish(partial)
     except BaseException as error:
         if work.job.run is not None:  # what is under way is still published there
             seconds = patience(error, work.wanted.grace_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
 from bigkernel.config import settings
-from bigkernel.engine import telemetry
+from bigkernel.engine import local_executor, telemetry
 from bigkernel.engine.context import Execution, choose, executing, processors
 from bigkernel.engine.local_executor import PartialSums
 from bigkernel.engine.process_probes import blas_threads
@@ -319,6 +320,26 @@ def test_blas_has_one_thread_during_a_sweep_and_its_own_again_after_it():
         with contextlib.suppress(DataError):
             sweep(as_rows(X * np.nan), Sums(D), client=client)
         assert blas_threads() == before
+
+
+def test_threads_begin_the_next_segments_before_partials_are_merged(monkeypatch):
+    class Patient(Sums):
+        def zero(self):
+            begun.append(1)
+            if len(begun) == 4:
+                all_begun.set()
+            return super().zero()
+
+        def merge(self, a, b):
+            waited.append(all_begun.wait(60))
+            return super().merge(a, b)
+
+    begun, waited, all_begun = [], [], threading.Event()
+    monkeypatch.setattr(local_executor, "processors", lambda: 2)
+    rows = as_rows(X)
+    assert len(plan_sweep(rows, Sums(D)).segments) >= 4
+    assert sweep(rows, Patient(D), client="threads").total["rows"] == [N]
+    assert all(waited)
 
 
 def test_threads_hold_few_partials_at_a_time():

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import statistics
 from bigkernel.errors import DataError
+from bigkernel.kernels.blas import add_upper, mirror
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.feature_sums import FeatureSums
@@ -68,6 +69,28 @@ def test_who_merges_in_another_way_does_so_in_place_too():
         assert owners["merge"] is owners["merge_into"], kind
         found.add(owners["merge"])
     assert found >= {MomentStatistic, TriangleStatistic}
+
+
+def test_a_total_that_cannot_be_written_is_finished_in_a_copy_and_stays_finished():
+    statistic = MomentStatistic(FEATURES, TARGETS["numbers"][0])
+    total = statistic.zero()
+    statistic.update(total, Chunk(X, 0, NUMBERS))
+    total["G"].flags.writeable = False
+    before = total["G"].copy()
+    finished = statistic.finish(total)
+    assert_array_equal(total["G"], before)
+    assert_moments(Moments.of(finished), reference.moments(B, NUMBERS))
+    assert_array_equal(finished["G"], finished["G"].swapaxes(1, 2))
+    assert_array_equal(statistic.finish(finished)["G"], finished["G"])
+
+
+def test_wide_sums_are_symmetric_however_their_strips_fall():
+    upper = np.triu(np.random.default_rng(0).normal(size=(300, 300)))
+    total = np.zeros((300, 300))
+    for _ in range(2):
+        add_upper(total, upper + np.tril(np.full((300, 300), np.nan), -1))  # what is below the diagonal is not read
+    mirror(total)
+    assert_array_equal(total, 2 * (upper + np.triu(upper, 1).T))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
