@@ -138,7 +138,14 @@ class Rows:
     def excerpt(self, count: int) -> Rows:
         """`count` rows at most, in pieces from all over these, as rows of their own, whose ids begin at 0.
 
-        Rows stand in the order of time or of classes, so that the first ones may be unlike all others.
+        Rows may stand in the order of time or of classes, so that the first ones are unlike all others.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bigkernel.engine.rows import as_rows
+        >>> as_rows(np.arange(8.0)[:, None]).excerpt(4).read(0, 4).x[:, 0]
+        array([0., 2., 4., 6.])
         """
         n = len(self)
         pieces = max(1, min(_EXCERPTS, count))

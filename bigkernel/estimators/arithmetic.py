@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.estimators.kernel_basis import FourierBasis
+from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.estimators.triangle_sweeps import factor_rows, worth_factoring
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
@@ -44,6 +44,7 @@ _SAFE = 2.0  # one draw tells an error to a factor of about four
 PREVIEW = "preview"  # what the sweep of an excerpt is for
 _PREVIEW_ROWS = (2048, 2)  # at least; and a column: fewer are fitted too well, so that noise moves them too far
 _PREVIEW_SHARE = 12  # all rows are so many times those of an excerpt, at least
+_PREVIEW_FLOPS = 2e10  # of the Gram matrix of all rows: a smaller one is summed twice sooner than foretold
 _DOUBTFUL = 100.0  # condition of a core, below which float32 sums were always good enough
 ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
 
@@ -196,7 +197,8 @@ def preview_rows(rows: int, width: int) -> int:
     """Rows of the excerpt that foretells the arithmetic of a sweep of `rows` rows; 0 where that would not pay."""
     least, columns = _PREVIEW_ROWS
     count = max(least, columns * width)
-    return count if rows >= _PREVIEW_SHARE * count else 0
+    pays = rows >= _PREVIEW_SHARE * count and float(rows) * width**2 >= _PREVIEW_FLOPS
+    return count if pays else 0
 
 
 def doubtful(basis: Any, whitening: Whitening) -> bool:
@@ -325,8 +327,8 @@ def planned(estimator: Any, rows: Rows, targets: Any, basis: Any) -> Plan:
     statistic = estimator._statistic(basis, targets)
     if not estimator.has_witness:
         return plan_sweep(rows, statistic)
-    fourier = isinstance(basis, FourierBasis)
-    count = 0 if basis.dtype == "float64" or fourier else preview_rows(len(rows), basis.width)
+    coarse = isinstance(basis, LandmarkBasis) and basis.dtype == "float32"
+    count = preview_rows(len(rows), basis.width) if coarse else 0
     return replace(plan_sweep(rows, witnessed(statistic, (), len(rows))), preview_rows=count)
 
 

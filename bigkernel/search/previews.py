@@ -24,6 +24,7 @@ from bigkernel.estimators.arithmetic import (
     whitening_for,
 )
 from bigkernel.estimators.fit_state import Inputs, Problem
+from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, fits
@@ -37,7 +38,9 @@ from bigkernel.statistics.moments import Targets
 def previewed_rows(one: Sweep, rows: int) -> int:
     """Rows of the excerpt that may be summed before a sweep of so many rows; 0: none will."""
     basis = one.lead.basis
-    if isinstance(one, Descents | SidedSweep) or not one.lead.last.has_witness or basis.dtype != "float32":
+    if isinstance(one, Descents | SidedSweep) or not isinstance(basis, LandmarkBasis) or basis.dtype != "float32":
+        return 0
+    if not one.lead.last.has_witness:
         return 0
     return preview_rows(rows, int(basis.width))
 

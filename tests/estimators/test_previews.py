@@ -30,6 +30,12 @@ COARSE = {"kernel": Gaussian(2.0), "alpha": 1e-6, "landmarks": X[:M]}
 FINE = {"kernel": Gaussian(1.3), "alpha": 100.0, "landmarks": X[:M]}
 
 
+@pytest.fixture(autouse=True)
+def small_jobs_too(monkeypatch):
+    """Few columns make quick tests, and a job that no excerpt would pay for."""
+    monkeypatch.setattr(arithmetic, "_PREVIEW_FLOPS", 0)
+
+
 def fitted(model, *given, **execution):
     """The model and the rows of its sweeps, in order."""
     swept = []
@@ -81,6 +87,12 @@ def test_rows_that_do_in_float32_are_swept_in_it():
 )
 def test_no_excerpt_is_swept_where_it_would_not_pay(model, rows):
     _, swept = fitted(model, rows, Y[: len(rows)])
+    assert {what for what, _ in swept} == {"moments"}
+
+
+def test_no_excerpt_is_swept_before_a_small_job(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_PREVIEW_FLOPS", N * M**2 + 1)
+    _, swept = fitted(KernelRidge(**COARSE), X, Y)
     assert {what for what, _ in swept} == {"moments"}
 
 
