@@ -60,9 +60,9 @@ class DaskExecutor:
         """See `Executor`."""
         send_to_scheduler(scope, self.client, wanted=wanted.monitor)
 
-    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> None:
+    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
         """See `Executor`."""
-        check_cluster(self.client, rows, steps, wanted, run)
+        return check_cluster(self.client, rows, steps, wanted, run)
 
     def run(self, work: Work) -> Partial:
         """See `Executor`."""

@@ -71,8 +71,8 @@ class Executor(Protocol):
     def listen(self, scope: Scope, wanted: Settings) -> None:
         """Let those hear the job who belong to the executor: the scheduler of a cluster."""
 
-    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> None:
-        """Raise an error that says why the plan cannot be run here."""
+    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
+        """The announced peak of a process in bytes; or an error that says why the plan cannot be run here."""
 
     def run(self, work: Work) -> Partial:
         """Run all segments and merges that the schedule waits for; the merged partial."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from bigkernel.config import Settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.executor import Slots, Work
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
+from bigkernel.engine.process_probes import resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.schedule import Schedule, longest_last_rounds
 from bigkernel.engine.tasks import Job, Partial, merge, run_segment
@@ -22,8 +24,8 @@ from bigkernel.engine.telemetry import PULSE_SECONDS
 from bigkernel.monitor.events import Merged, Pulse
 from bigkernel.monitor.scope import Scope, emit
 from bigkernel.storage.run_directory import Run
-from bigkernel.streaming.merge_tree import leaf
-from bigkernel.streaming.plan import Plan, Segment
+from bigkernel.streaming.merge_tree import leaf, merge_tree
+from bigkernel.streaming.plan import Plan, Segment, Sharing
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,12 @@ class LocalExecutor:
     def listen(self, scope: Scope, wanted: Settings) -> None:
         """See `Executor`; nobody."""
 
-    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> None:
+    def preflight(self, rows: Rows, steps: Plan, wanted: Settings, run: Run | None) -> int:
         """See `Executor`; this process can do what it has planned."""
+        tasks, partials = min(self.threads, max(1, len(steps.segments))), most_partials(steps.segments, self.threads)
+        sharing = Sharing(tasks, 0, published=run is not None, partials=partials)
+        found = resident()
+        return max(found.peak, steps.worker_bytes(found.base(sharing.tasks), sharing))
 
     def run(self, work: Work) -> Partial:
         """See `Executor`."""
@@ -60,7 +66,7 @@ class LocalExecutor:
             if self.threads == 1:
                 _run_serially(work, finish)
             else:
-                _run_in_threads(work, finish, self.threads)
+                _run_in_threads(work, finish, self.threads, sums)
         return sums.root()
 
 
@@ -90,10 +96,40 @@ class PartialSums:
             self.held[node] = merge(self._job, node, *children, self._schedule.ancestors(node))
             emit(Merged(node))
 
+    @property
+    def in_memory(self) -> int:
+        """Partials that are held here, and not in a run."""
+        return sum(total is not None for total, _ in self.held.values())
+
     def root(self) -> Partial:
         """The only node left."""
         (partial,) = self.held.values()
         return partial
+
+
+def most_partials(segments: Sequence[Segment], threads: int) -> int:
+    """Partials that are summed or wait at once, where segments take as long as they have rows and merges no time.
+
+    Where they take otherwise, segments wait for one another rather than that more partials are held.
+    """
+    above = {child: merge for merge in merge_tree(len(segments)) for child in merge[1:]}
+    waiting = deque(longest_last_rounds(segments, threads) if threads > 1 else segments)
+    running: list[tuple[int, int]] = []  # (the rows of its thread when it ends, segment)
+    held, most, now = set[str](), 0, 0
+    while waiting or running:
+        while waiting and len(running) < threads:
+            segment = waiting.popleft()
+            heapq.heappush(running, (now + segment.stop - segment.start, segment.index))
+        most = max(most, len(running) + len(held))
+        now, index = heapq.heappop(running)
+        node = leaf(index)
+        held.add(node)
+        while node in above and held.issuperset(above[node][1:]):
+            merged = above[node]
+            held -= set(merged[1:])
+            node = merged[0]
+            held.add(node)
+    return most
 
 
 def _task(work: Work, job: Job, segment: Segment) -> Partial:
@@ -106,19 +142,25 @@ def _run_serially(work: Work, finish: Callable[[Partial], None]) -> None:
         finish(_task(work, job, segment))
 
 
-def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int) -> None:
+def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int, sums: PartialSums) -> None:
     pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
     job = replace(work.job, heard=pulses.put)  # observers hear them in the thread of the driver
     waiting = deque(longest_last_rounds(work.schedule.waiting(), threads))
     running: set[Future[Partial]] = set()
+    most = most_partials(work.schedule.plan.segments, threads)  # as announced
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
 
-    def begin() -> None:
-        while waiting and len(running) < threads:
+    def begin(done: int) -> None:
+        """Begin segments while fewer partials are held than were announced, and one where none else would make room.
+
+        `done` of those that are held are still to be merged.
+        """
+        held = sums.in_memory + done
+        while waiting and len(running) < min(threads, max(most - held, not done)):
             running.add(pool.submit(_task, work, job, waiting.popleft()))
 
     try:
-        begin()
+        begin(0)
         while running:
             done, _ = wait(running, timeout=PULSE_SECONDS, return_when=FIRST_COMPLETED)
             running.difference_update(done)
@@ -126,9 +168,11 @@ def _run_in_threads(work: Work, finish: Callable[[Partial], None], threads: int)
                 while True:
                     emit(pulses.get_nowait())
             partials = [future.result() for future in done]  # where one has failed, no more are begun
-            begin()
-            for partial in partials:  # merged beside the next segments
-                finish(partial)
+            done.clear()
+            while partials:
+                begin(len(partials))  # merged beside the next segments
+                finish(partials.pop())  # and is let go: what was merged into another is no longer needed
+            begin(0)
     except BaseException as error:
         if work.job.run is not None:  # what is under way is still published there
             seconds = patience(error, work.wanted.grace_seconds)

@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_info
 
 import bigkernel
 from bigkernel.config import Settings
+from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ZarrSource
 from bigkernel.engine.worker_plugins import OneBlasThread
@@ -32,7 +33,7 @@ from bigkernel.errors import ConfigError, DataError, Stalled
 from bigkernel.storage.atomic_write import require_free
 from bigkernel.storage.retry import retry
 from bigkernel.storage.run_directory import Run
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Plan, Sharing
 
 _RETRIES = 2  # to read the first row: a store that stumbles now and then is not refused
 
@@ -56,7 +57,7 @@ def processor() -> str:
 
 
 def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> dict[str, Any]:
-    """Look at one worker: versions, processor, free disk of the run, and what is wrong; runs on the worker."""
+    """Look at one worker: versions, processor, free disk of the run, memory, and what is wrong; runs on the worker."""
     wrong = []
     prints = []
     for source in sources:
@@ -73,7 +74,14 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> dic
             free = shutil.disk_usage(run).free
         except OSError as error:
             wrong.append(f"the run directory {run} is not shared with it, or cannot be written: {error}")
-    return {"versions": versions(), "processor": processor(), "free": free, "wrong": wrong, "fingerprints": prints}
+    return {
+        "versions": versions(),
+        "processor": processor(),
+        "free": free,
+        "wrong": wrong,
+        "fingerprints": prints,
+        "resident": resident(),
+    }
 
 
 def _sound(source: ZarrSource) -> str:
@@ -86,8 +94,10 @@ def _sound(source: ZarrSource) -> str:
     return retry(look, times=_RETRIES, passing=lambda error: isinstance(error, OSError))
 
 
-def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> None:
-    """Refuse a cluster that cannot do the job.
+def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run: Run | None = None) -> int:
+    """The announced peak of the fullest worker, in bytes; refuses a cluster that cannot do the job.
+
+    What a worker holds before its first task is what it says, not a constant.
 
     Raises
     ------
@@ -124,11 +134,22 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
     if len(prints) > 1:
         raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
     client.register_plugin(OneBlasThread())
-    for worker in client.scheduler_info(n_workers=-1)["workers"].values():
-        limit = worker["memory_limit"]
-        if limit:
-            # tasks of one worker share its memory
-            steps.check(limit, wanted.worker_base_bytes + (worker["nthreads"] - 1) * steps.task_bytes)
+    return _check_memory(client, steps, {address: answer["resident"] for address, answer in found.items()}, run)
+
+
+def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None) -> int:
+    """The announced peak of the fullest worker; `PlanTooLarge` where one may not take as much."""
+    announced = 0
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    for address, worker in workers.items():
+        if address not in held:
+            continue  # it has come meanwhile
+        sharing = Sharing(worker["nthreads"], len(workers), published=run is not None)
+        base = held[address].base(sharing.tasks)
+        if worker["memory_limit"]:
+            steps.check(worker["memory_limit"], base, sharing)
+        announced = max(announced, held[address].peak, steps.worker_bytes(base, sharing))
+    return announced
 
 
 def wait_for_workers(client: Client, count: int, seconds: float) -> None:

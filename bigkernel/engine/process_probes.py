@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import shutil
 import socket
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from distributed import Worker, get_worker
 from threadpoolctl import threadpool_info
 
@@ -21,15 +25,48 @@ def worker_name() -> str:
         return f"{socket.gethostname()}:{os.getpid()}"
 
 
+FIRST_TASK_BYTES = 8_000_000  # of a process for its first task: modules, threads that read
+TASK_BYTES = 8_000_000  # of every task: buffers that BLAS keeps whatever it multiplies, and freed memory that is kept
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Resident memory of a process, in bytes: `now`, and its `peak` so far."""
+
+    now: int
+    peak: int
+
+    def base(self, tasks: int) -> int:
+        """What the process holds beside the rows, buffers and sums of so many tasks."""
+        return self.now + FIRST_TASK_BYTES + tasks * TASK_BYTES
+
+
+def give_back() -> None:
+    """Have the allocator give freed memory back to the system, where it is that of the GNU library."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def resident() -> Resident:
+    """The resident memory of this process, without what its allocator keeps of freed memory."""
+    give_back()
+    return Resident(_status_bytes("VmRSS") or psutil.Process().memory_info().rss, peak_bytes())
+
+
 def peak_bytes() -> int:
     """Highest resident memory of this process so far."""
+    return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status_bytes(name: str) -> int:
+    """A size that Linux tells of this process; 0 elsewhere."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return 0
 
 
 def blas_threads() -> dict[str, int]:

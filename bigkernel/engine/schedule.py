@@ -20,7 +20,6 @@ _BYTES_PER_SECOND = 5e8  # of rows, decoded
 MOST_SEGMENTS = 16  # of one task
 ROUNDS = 8  # least tasks of segments for every slot, so that all slots end at about the same time
 BUNDLE = 4  # most partials that one task merges
-SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
 T = TypeVar("T")
 
 
@@ -134,14 +133,8 @@ class Schedule:
             yield list(batch.values())
 
     def merged_at_once(self) -> int:
-        """Partials that one task may merge within `Plan.task_bytes`: `BUNDLE`, or two where they are large.
-
-        Four partials wait then, and three sums are made of them: two more than where every merge is a task. They have
-        the room that rows and buffers of a segment leave.
-        """
-        plan = self.plan
-        fit = plan.partial_bytes <= max(SMALL_BYTES, (4 * plan.chunk_bytes + plan.work_bytes) // 2)
-        return BUNDLE if fit else 2
+        """Partials that one task may merge, which holds what it takes until it ends, within what the plan announces."""
+        return BUNDLE if self.plan.merges_bundled else 2
 
     def segments_of(self, node: str) -> tuple[str, ...]:
         """The names of the segments that a node covers; its own where it is of no tree."""

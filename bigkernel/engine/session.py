@@ -78,11 +78,12 @@ class RunSession:
     work : Work
     incidents : list of Incident
         What has gone wrong so far.
+    announced_bytes : planned peak of a process
     seconds, merge_seconds : of the whole sweep and of all its merges, once it has ended
     """
 
-    def __init__(self, work: Work, incidents: list[Incident], start: float) -> None:
-        self.work, self.incidents = work, incidents
+    def __init__(self, work: Work, incidents: list[Incident], start: float, announced_bytes: int) -> None:
+        self.work, self.incidents, self.announced_bytes = work, incidents, announced_bytes
         self.seconds = self.merge_seconds = 0.0
         self._start = start
 
@@ -118,12 +119,12 @@ def open_session(spec: SweepSpec) -> Iterator[RunSession]:
     with observe(keep), part_of_job(spec.what) as scope:
         spec.executor.listen(scope, spec.wanted)
         with _job(spec, scope) as (job, require_lock):
-            spec.executor.preflight(spec.rows, spec.plan, spec.wanted, job.run)
+            announced = spec.executor.preflight(spec.rows, spec.plan, spec.wanted, job.run)
             scope.sweep = token
-            with _announced(spec, token, job.run) as start, _cleaned(job.run):
+            with _announced(spec, token, job.run, announced) as start, _cleaned(job.run):
                 steps = schedule(spec.plan, job.run)
                 work = Work(job, spec.rows, steps, ReceiptBook(steps), spec.wanted, token, require_lock)
-                yield RunSession(work, incidents, start)
+                yield RunSession(work, incidents, start, announced)
 
 
 @contextmanager
@@ -173,10 +174,9 @@ def _cleaned(run: Run | None) -> Iterator[None]:
 
 
 @contextmanager
-def _announced(spec: SweepSpec, token: str, run: Run | None) -> Iterator[float]:
+def _announced(spec: SweepSpec, token: str, run: Run | None, announced: int) -> Iterator[float]:
     """Tell that a sweep begins, and that it has ended where an error leaves the block; when it began."""
     slots, path = spec.executor.slots(), "" if run is None else run.path
-    announced = spec.wanted.worker_base_bytes + slots.worker_tasks * spec.plan.task_bytes
     rate = slots.local_processors * bigkernel._expected_rate(spec.plan)
     emit(SweepStarted(spec.what, spec.executor.name, spec.plan, token, path, announced, rate))
     start = time.perf_counter()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bigkernel.engine.executor import Executor
 from bigkernel.engine.local_executor import serial, threads
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.session import Place, SweepSpec, open_session
+from bigkernel.engine.sources import ZarrSource
 from bigkernel.engine.sparse_sources import suited
 from bigkernel.monitor.events import Incident
 from bigkernel.statistics.moments import Statistic
@@ -45,6 +47,7 @@ class Swept:
     executor : "serial", "threads" or "dask"
     incidents : what went wrong meanwhile
     merge_seconds : of all merges together
+    announced_bytes : planned peak of a process that runs tasks, from what it held before the first one
     """
 
     total: Accumulator
@@ -54,6 +57,7 @@ class Swept:
     executor: str
     incidents: tuple[Incident, ...] = ()
     merge_seconds: float = 0.0
+    announced_bytes: int = 0
 
     @property
     def stages(self) -> dict[str, float]:
@@ -84,6 +88,7 @@ class Swept:
             "seconds": self.seconds,
             "gflops_per_second": self.flops_per_second / 1e9,
             "peak_bytes": self.peak_bytes,
+            "announced_bytes": self.announced_bytes,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: self._count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],
@@ -135,7 +140,16 @@ def sweep(
         rows.require_unchanged()
         total = session.end(root)
     receipts, incidents = session.work.receipts.ordered(), tuple(session.incidents)
-    return Swept(total, steps, receipts, session.seconds, executor.name, incidents, session.merge_seconds)
+    return Swept(
+        total,
+        steps,
+        receipts,
+        session.seconds,
+        executor.name,
+        incidents,
+        session.merge_seconds,
+        session.announced_bytes,
+    )
 
 
 def _executor_of(chosen: Client | str) -> Executor:
@@ -158,23 +172,32 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
     """The plan that `sweep` would follow for these rows and this statistic."""
     wanted = wanted or settings()
     rows, statistic = rows.suited, suited(statistic, rows.x, rows.row_maps)
-    footprint = statistic.footprint(wanted.block_rows)
+    bounds = rows.bounds(wanted)
+    block_rows = min(wanted.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
+    footprint = statistic.footprint(block_rows)
     # what a float64 block of rows needs on its way through the row maps, beside the statistic's own buffers
     maps, made = map_costs(rows.row_maps, rows.stored_width, 8), rows.x.cost()
     footprint = replace(
         footprint,
         flops_per_row=footprint.flops_per_row + maps.flops_per_row + made.flops_per_row,
-        work_bytes=footprint.work_bytes + maps.fixed_bytes + wanted.block_rows * maps.row_bytes + made.fixed_bytes,
+        work_bytes=footprint.work_bytes + maps.fixed_bytes + block_rows * maps.row_bytes + made.fixed_bytes,
     )
     columns = sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values())
     found = plan(
-        rows.bounds(wanted),
+        bounds,
         rows.stored_width,
         rows.dtype.itemsize,
         footprint,
         column_bytes=columns,
         segment_rows=wanted.segment_rows,
         min_segments=wanted.min_segments,
+    )
+    copied = found.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
+    found = replace(
+        found,
+        work_bytes=found.work_bytes + copied,
+        in_memory=rows.in_memory,
+        stored_share=_stored_share(rows),
     )
     largest = getattr(rows.x, "largest_row_bytes", None)
     if largest is None:
@@ -185,3 +208,12 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         bytes_read=int(found.n_rows * rows.row_bytes),
         chunk_bytes=int(found.chunk_rows * (largest + columns)),
     )
+
+
+def _stored_share(rows: Rows) -> float | None:
+    """Bytes of the rows as they lie in our store over those that a task decodes; None where that is not known."""
+    marks = getattr(rows.x, "marks", None)
+    if not isinstance(rows.x, ZarrSource) or marks is None or not len(marks.sizes):
+        return None
+    of_chunk = math.prod(rows.x.array.chunks) * rows.dtype.itemsize
+    return float(min(1.0, marks.sizes.max() / max(1, of_chunk)))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from distributed import Reschedule
 
-from bigkernel.engine.process_probes import is_released, peak_bytes, worker_name
+from bigkernel.engine.process_probes import give_back, is_released, peak_bytes, worker_name
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.engine.telemetry import PulseTeller
@@ -200,6 +200,7 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
             statistic.update(total, chunk)
     pulses.enter(segment.stop - segment.start)
     pulses.tell()
+    work.buffers.clear()  # publishing copies the sums
     receipt = Receipt(
         node=node,
         start=segment.start,
@@ -215,7 +216,9 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
         ended=time.time(),
     )
     if job.run:
-        return None, job.run.publish(receipt, total)
+        published = job.run.publish(receipt, total)
+        give_back()  # copies on their way to the disk, which threads of the store made
+        return None, published
     return total, receipt
 
 
@@ -259,6 +262,8 @@ def _merge(
     if job.run:
         receipt = job.run.publish(receipt, total)
         job.run.discard(ra.node, rb.node)
+        del left, right, total
+        give_back()
         return None, receipt
     return total, receipt
 

@@ -322,7 +322,8 @@ def _joined(reports: list[dict[str, Any]]) -> dict[str, Any]:
     for name in (*adding, "damaged_partials", "resumed_segments"):
         if name in total:
             total[name] = sum(report[name] for report in reports)
-    total["peak_bytes"] = max(report["peak_bytes"] for report in reports)
+    for name in ("peak_bytes", "announced_bytes"):
+        total[name] = max(report[name] for report in reports)
     total["incidents"] = [text for report in reports for text in report["incidents"]]
     stages: dict[str, float] = {}
     for report in reports:

@@ -111,6 +111,7 @@ class AnchorMomentStatistic(SidedMomentStatistic):
             plain.work_bytes + work,
             plain.width,
             plain.dtype,
+            plain.shared_bytes,
         )
 
     def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:

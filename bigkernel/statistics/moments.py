@@ -291,6 +291,7 @@ class MomentStatistic:
             + (WITNESS_BYTES + 40 * k * (p + 1) if k else 0),
             width=p,
             dtype=self.features.dtype.name,
+            shared_bytes=self.features.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import bigkernel
 from bigkernel.errors import PlanTooLarge
+
+_SMALL_BYTES = 2**20  # of a partial: beside the process it is nothing
+_MAPPED_BYTES = 2**25  # from this size on glibc maps every array alone; workers are started so that it maps more
+_PANEL_ROWS = 384  # that BLAS packs of a rank-k update at most
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Segment:
 class Footprint:
     """The cost of a statistic: flops a row, bytes of its accumulator, bytes of its buffers for one task.
 
-    `width` and `dtype` are those of the block whose Gram matrix is summed; 0 and "" where none is.
+    `width` and `dtype` are those of the block whose Gram matrix is summed; 0 and "" where none is. `shared_bytes` are
+    those of `work_bytes` that all tasks of a process have together: landmarks, and what is prepared of them.
     """
 
     flops_per_row: float
@@ -46,6 +51,28 @@ class Footprint:
     work_bytes: int
     width: int = 0
     dtype: str = ""
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the tasks of a sweep share the memory of a process.
+
+    Attributes
+    ----------
+    tasks : that run in it at once
+    workers : processes of the cluster that share the segments; 0: all of them run in this process
+    published : partial results wait in a run directory, and not in memory
+    partials : that are summed or wait at once, where all tasks run in this process
+    """
+
+    tasks: int = 1
+    workers: int = 1
+    published: bool = False
+    partials: int = 1
+
+
+ONE_WORKER = Sharing()
 
 
 @dataclass(frozen=True)
@@ -64,6 +91,9 @@ class Plan:
     work_bytes : of the buffers of a task
     width, dtype : of the block whose Gram matrix is summed; 0 and "" where none is
     preview_rows : of an excerpt that a fit may sweep first, to choose the arithmetic of this sweep; 0: it will not
+    shared_bytes : of the buffers, those that all tasks of a process have together
+    stored_share : bytes of a chunk as it lies in our store over those of the chunk as decoded; None: not known
+    in_memory : the rows are in the driver's memory, so that its own tasks copy none
     """
 
     n_rows: int
@@ -78,24 +108,83 @@ class Plan:
     width: int = 0
     dtype: str = ""
     preview_rows: int = 0
+    shared_bytes: int = 0
+    stored_share: float | None = None
+    in_memory: bool = False
 
     def _repr_html_(self) -> str:
         return bigkernel._html_of(self)
 
     @property
     def task_bytes(self) -> int:
-        """Most memory that one task needs on top of the process.
+        """Most memory that one task needs on top of the process, where a worker has all of the segments."""
+        return self.held_bytes(ONE_WORKER)
 
-        Two steps of rows in flight and one being decoded (with its compressed bytes); the buffers; the accumulator,
-        two being merged or sent, and those that wait for their sibling in the tree of merges.
+    @property
+    def merges_bundled(self) -> bool:
+        """Whether one task merges up to four partials of a cluster: they are small beside what a segment needs."""
+        return self.partial_bytes <= max(_SMALL_BYTES, (4 * self.chunk_bytes + self.work_bytes) // 4)
+
+    def held_bytes(self, sharing: Sharing) -> int:
+        """Most memory that the tasks of a process need on top of it.
+
+        Of a task: its rows and its buffers, those of BLAS among them. Of the process: what is prepared of the
+        landmarks, and the partial results that are summed, are merged or wait.
         """
-        return 4 * self.chunk_bytes + self.work_bytes + (3 + _levels(len(self.segments))) * self.partial_bytes
+        tasks, own = sharing.tasks, self.work_bytes - self.shared_bytes + self.panel_bytes
+        rows, partial = self.rows_bytes(sharing), self.partial_bytes
+        if sharing.published:
+            # a sum and its copy on the way to the disk, when the rows and buffers of its segment are gone; a merge
+            # reads two, and the sum of them is copied
+            summing, merging = rows + own + partial, 3 * partial + self.panel_bytes
+            if sharing.workers:
+                return self.shared_bytes + tasks * max(summing, merging)
+            kept = 3 * partial if partial < _MAPPED_BYTES else 0  # of other threads' copies, until a task has ended
+            if tasks == 1:
+                return self.shared_bytes + max(summing, merging + kept)
+            # the driver merges beside the threads
+            return self.shared_bytes + tasks * max(summing, 2 * partial + self.panel_bytes) + 3 * partial + kept
+        return self.shared_bytes + tasks * (rows + own) + self.partials_held(sharing) * partial
 
-    def worker_bytes(self, base_bytes: int) -> int:
-        """Announced peak of a worker process with one task at a time."""
-        return base_bytes + self.task_bytes
+    def rows_bytes(self, sharing: Sharing) -> int:
+        """Bytes of the rows that a task holds."""
+        if self.in_memory and not sharing.workers:
+            return 0
+        if self.in_memory:  # all rows of its segment, in the message and as read
+            most = max((segment.stop - segment.start for segment in self.segments), default=0)
+            return 2 * most * self.chunk_bytes // max(1, self.chunk_rows)
+        if self.stored_share is None:
+            return 4 * self.chunk_bytes
+        # a step at work, the next one being decoded, from its bytes as stored into the rows that it becomes
+        steps = max((len(segment.bounds) - 1 for segment in self.segments), default=0)
+        return int((2 + (steps > 1) + self.stored_share) * self.chunk_bytes)
 
-    def check(self, limit_bytes: int, base_bytes: int) -> None:
+    @property
+    def panel_bytes(self) -> int:
+        """Of a task: the panel of a Gram matrix that BLAS packs."""
+        return _PANEL_ROWS * self.width * (8 if self.dtype == "float64" else 4)
+
+    def partials_held(self, sharing: Sharing) -> int:
+        """Partials that a process holds at most where none is published.
+
+        A worker is a segment ahead of its merges, of which about one partial waits on each level of the tree, three on
+        two levels where one task merges four. It has the sum of a merge beside its inputs, and may take a segment or a
+        partial from another worker.
+        """
+        if not sharing.workers:
+            return sharing.partials
+        count, tasks = len(self.segments), sharing.tasks
+        if count < 2:
+            return 1
+        own, levels = -(-count // sharing.workers), math.ceil(math.log2(count))
+        waiting = -(-3 * levels // 2) if self.merges_bundled else levels
+        return max(3, min(own + tasks, waiting + 1 + tasks)) + 2 * self.merges_bundled
+
+    def worker_bytes(self, base_bytes: int, sharing: Sharing = ONE_WORKER) -> int:
+        """Announced peak of a process that holds `base_bytes` before its first task."""
+        return base_bytes + self.held_bytes(sharing)
+
+    def check(self, limit_bytes: int, base_bytes: int, sharing: Sharing = ONE_WORKER) -> None:
         """Refuse a plan whose workers would need more than `limit_bytes`.
 
         Raises
@@ -103,39 +192,50 @@ class Plan:
         PlanTooLarge
             Says what is needed, what there is, and what would fit.
         """
-        needed = self.worker_bytes(base_bytes)
+        needed = self.worker_bytes(base_bytes, sharing)
         if needed <= limit_bytes:
             return
-        room = limit_bytes - base_bytes
-        fixed = self.task_bytes - 4 * self.chunk_bytes
-        if room <= 0:
+        rows = sharing.tasks * self.rows_bytes(sharing)
+        if limit_bytes <= base_bytes:
             advice = "give the workers more memory"
-        elif rows := self._fitting_rows(room - fixed):
-            advice = f"chunks of at most {rows:,} rows would fit (now {self.chunk_rows:,})"
+        elif fitting := self._fitting_rows(limit_bytes - base_bytes, sharing):
+            advice = f"chunks of at most {fitting:,} rows would fit (now {self.chunk_rows:,})"
+        elif share := self._fitting_landmarks(limit_bytes - base_bytes, sharing):
+            advice = f"about {share}% of the landmarks would fit"
         else:
-            # a share t of the landmarks takes t² of the partial results and at most t of the buffers
-            partials, left = fixed - self.work_bytes, room - 4 * self.chunk_bytes
-            root = math.sqrt(self.work_bytes**2 + 4 * partials * max(0, left))
-            share = (root - self.work_bytes) / (2 * max(1, partials))
-            advice = f"about {share:.0%} of the landmarks would fit" if share > 0.01 else "give the workers more memory"
+            advice = "give the workers more memory"
         raise PlanTooLarge(
             f"a worker would need {needed / 1e6:,.0f} MB ({base_bytes / 1e6:,.0f} for the process, "
-            f"{4 * self.chunk_bytes / 1e6:,.0f} for rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for "
+            f"{rows / 1e6:,.0f} for rows, {self.work_bytes / 1e6:,.0f} for buffers, the rest for "
             f"partial results of {self.partial_bytes / 1e6:,.0f} MB), its limit is {limit_bytes / 1e6:,.0f} MB: "
             f"{advice}"
         )
 
-    def _fitting_rows(self, room: float) -> int:
-        """Rows of the largest chunk that fits in so many bytes beside what is fixed, or 0.
+    def _fitting_rows(self, room: int, sharing: Sharing) -> int:
+        """Rows of about the largest chunk with which the tasks of a process fit in so many bytes, or 0."""
+        row_bytes, rows = self.chunk_bytes / max(1, self.chunk_rows), self.chunk_rows
+        while rows > 1:
+            rows = rows * 19 // 20
+            # smaller chunks may make more segments, at most about four times as many as now: a deeper tree of merges
+            count = min(math.ceil(self.n_rows / rows), max(16, 4 * len(self.segments)))
+            pieces = (Segment(0, (0, 1, 2)),) * count
+            if replace(self, chunk_bytes=math.ceil(rows * row_bytes), segments=pieces).held_bytes(sharing) <= room:
+                return rows
+        return 0
 
-        Smaller chunks may make more segments, at most about four times as many as now, and so a deeper tree of merges.
-        """
-        row_bytes, now = 4 * max(1.0, self.chunk_bytes / max(1, self.chunk_rows)), len(self.segments)
-        for deeper in range(64):
-            rows = int((room - deeper * self.partial_bytes) / row_bytes)
-            segments = min(math.ceil(self.n_rows / max(1, rows)), max(16, 4 * now))
-            if rows < 1 or _levels(segments) <= _levels(now) + deeper:
-                return max(rows, 0)
+    def _fitting_landmarks(self, room: int, sharing: Sharing) -> int:
+        """Percents of the landmarks with which the tasks of a process fit in so many bytes, or 0."""
+        for percent in range(99, 1, -1):
+            t = percent / 100  # a share t takes t² of the partial results and at most t of the buffers
+            fewer = replace(
+                self,
+                partial_bytes=int(t * t * self.partial_bytes),
+                work_bytes=int(t * self.work_bytes),
+                shared_bytes=int(t * self.shared_bytes),
+                width=int(t * self.width),
+            )
+            if fewer.held_bytes(sharing) <= room:
+                return percent
         return 0
 
     def seconds(self, flops_per_second: float) -> float:
@@ -156,11 +256,6 @@ class Plan:
             "task_bytes": self.task_bytes,
             **({"preview_rows": self.preview_rows} if self.preview_rows else {}),
         }
-
-
-def _levels(segments: int) -> int:
-    """Of the tree that merges so many partial results."""
-    return math.ceil(math.log2(max(2, segments)))
 
 
 def plan(
@@ -205,4 +300,5 @@ def plan(
         work_bytes=footprint.work_bytes,
         width=footprint.width,
         dtype=footprint.dtype,
+        shared_bytes=footprint.shared_bytes,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,13 +17,11 @@ import click
 import numpy as np
 
 from bigkernel import connect
-from bigkernel.config import settings
 from bigkernel.engine.context import processors
-from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.shared.experiments import data_option, json_option, out_option
-from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, moments_job, table
+from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, table
 
 
 def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,53 +71,42 @@ def gram(
         bench_gram.show(result)
 
 
-@bench.command(short_help="Peak memory of a worker for few and many rows.")
+@bench.command(short_help="Peak memory against what was announced.")
 @bench_options
 @click.option("--small", default=60_000, show_default=True)
 @click.option("--large", default=1_400_000, show_default=True)
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--memory-limit", default=500_000_000, show_default=True, help="Bytes, of each worker.")
-def memory(data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int) -> None:
-    """Peak resident memory of a worker for few and for many rows, against what the plan announced.
+@click.option("--sizes", default="500,1000,2000,4000,8000", show_default=True, help="Landmarks of the second table.")
+@click.option("--sizes-rows", default=20_000, show_default=True, help="Rows of the second table.")
+def memory(
+    data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int, **of_sizes: Any
+) -> None:
+    """Peak resident memory of a process, against what was announced for it before its first task.
 
-    Partial results are published in a run directory, as in any job that is to survive its workers.
+    The first table: a worker for few and for many rows. The second: workers, and the threads of one process, for few
+    and many landmarks; workers may take 4 GiB there, and m = 8,000 takes 3 GB. Workers publish partial results in a run
+    directory, as in any job that is to survive them.
     """
-    figures = []
+    from pipelines.bench import memory as bench_memory
+
+    few_and_many, sizes = [], [int(m) for m in of_sizes["sizes"].split(",") if m]
     for n_rows in (small, large):
         # chunks small enough for both to have some to read ahead
         corpus = digits_corpus(out, data, n_rows, quiet=as_json, chunk_rows=5_000)
-        lazy, statistic = moments_job(corpus, landmarks)
-        with connect("local", memory_limit=memory_limit) as client, tempfile.TemporaryDirectory(dir=out) as run:
-            swept = sweep(lazy, statistic, client=client, run=run)
-            workers = len(client.scheduler_info(n_workers=-1)["workers"])
-        figures.append(
-            {
-                "rows": n_rows,
-                "corpus_bytes": n_rows * FEATURES,
-                "limit_bytes": memory_limit * workers,
-                "peak_bytes": swept.peak_bytes,
-                "announced_bytes": swept.plan.worker_bytes(settings().worker_base_bytes),
-                "seconds": swept.seconds,
-            }
-        )
-    difference = figures[1]["peak_bytes"] / figures[0]["peak_bytes"] - 1
+        few_and_many.append(bench_memory.on_workers(corpus, landmarks, memory_limit, out))
+    corpus = digits_corpus(out, data, of_sizes["sizes_rows"], quiet=as_json, chunk_rows=5_000)
+    with bar("sizes", enabled=not as_json) as update:
+        peaks = bench_memory.measured(corpus, sizes, 2**32, out, update)
     if as_json:
-        click.echo(json.dumps({"runs": figures, "difference": difference}))
-        return
-    mb = 1e6
-    table(
-        f"memory of a worker, m = {landmarks:,}",
-        ["rows", "corpus MB", "workers' limit MB", "peak MB", "announced MB", "seconds"],
-        [
-            [
-                f"{f['rows']:,}",
-                *(f"{f[k] / mb:,.0f}" for k in ("corpus_bytes", "limit_bytes", "peak_bytes", "announced_bytes")),
-                f"{f['seconds']:.1f}",
-            ]
-            for f in figures
-        ],
-    )
-    click.echo(f"difference of the peaks: {100 * difference:+.1f} %")
+        figures = {
+            "runs": [bench_memory.plain(one) for one in few_and_many],
+            "difference": bench_memory.difference(few_and_many),
+            "sizes": [bench_memory.plain(one) for one in peaks],
+        }
+        click.echo(json.dumps(figures))
+    else:
+        bench_memory.show(few_and_many, peaks)
 
 
 @bench.command(short_help="The same bits from serial, threads and workers?")

@@ -23,14 +23,14 @@ from bigkernel.forecast.time_model import Rates, fresh_bytes, row_seconds
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, Targets
-from bigkernel.streaming.plan import Footprint
+from bigkernel.streaming.plan import Footprint, Plan, Segment
 
 SEGMENT_ROWS = 65_536  # most rows of a segment, as the plan cuts them
 CHUNK_ROWS = 10_000  # of a corpus of digits
 LEAST_SEGMENTS = 4
 CLASSES = 10
 BLOCK_ROWS = 2048
-BASE_BYTES = 330_000_000  # of a worker process before its first row
+BASE_BYTES = 150_000_000  # of a worker process before its first row
 MOST_LANDMARKS = 1_000_000  # that `largest` looks at
 BOUNDS = ("workers", "scheduler", "storage", "merges", "start", "solve")
 
@@ -105,9 +105,22 @@ class Fit:
     @property
     def worker_bytes(self) -> int:
         """Announced peak of a worker process (`Plan.worker_bytes`)."""
-        footprint, chunk = self.footprint, min(self.chunk_rows, self.rows) * (self.features + 8)
-        levels = math.ceil(math.log2(max(2, self.segments)))
-        return BASE_BYTES + 4 * chunk + footprint.work_bytes + (3 + levels) * footprint.partial_bytes
+        footprint, rows = self.footprint, min(self.chunk_rows, self.rows)
+        steps = Plan(
+            n_rows=self.rows,
+            n_features=self.features,
+            segments=(Segment(0, (0,)),) * self.segments,  # their number alone is looked at
+            chunk_rows=rows,
+            flops=0.0,
+            bytes_read=0,
+            chunk_bytes=rows * (self.features + 8),
+            partial_bytes=footprint.partial_bytes,
+            work_bytes=footprint.work_bytes,
+            width=footprint.width,
+            dtype=footprint.dtype,
+            shared_bytes=footprint.shared_bytes,
+        )
+        return steps.worker_bytes(BASE_BYTES)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bigkernel.errors import PlanTooLarge
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.streaming.plan import Footprint, plan
+from bigkernel.streaming.plan import Footprint, Sharing, plan
 
 LIGHT = Footprint(flops_per_row=10.0, partial_bytes=100, work_bytes=1000)
 chunk_sizes = st.lists(st.integers(1, 300), max_size=60)
@@ -157,3 +157,59 @@ def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
     assert advice
     fewer = int(m * int(advice[1]) / 100)
     assert planned(fewer).task_bytes <= 1.1 * limit  # "about": some buffers do not depend on it
+
+
+def held_by_one_worker(count):
+    """Partials that a worker holds at most: it begins the next segment before the merge that a segment made due."""
+    level, held, due, most = {}, 0, [], 0
+    for index in range(count):
+        most = max(most, held + 1)  # the one that it sums
+        held += 1
+        for _ in range(len(due)):  # those that were due when the segment began
+            most = max(most, held + 1)  # the sum, beside its inputs
+            node = due.pop(0)
+            held -= 1
+            level[node[0]] = level.get(node[0], 0) + 1
+            if level[node[0]] % 2 == 0:
+                due.append((node[0] + 1,))
+        if index % 2:
+            due.append((1,))
+    while due:
+        most = max(most, held + 1)
+        node = due.pop(0)
+        held -= 1
+        level[node[0]] = level.get(node[0], 0) + 1
+        if level[node[0]] % 2 == 0:
+            due.append((node[0] + 1,))
+    return most
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 64, 1024])
+def test_a_worker_holds_no_more_partials_than_were_counted(count):
+    large = Footprint(1.0, partial_bytes=2**30, work_bytes=1)
+    steps = plan(bounds_of([10] * count), 3, 4, large, min_segments=count)
+    assert len(steps.segments) == count
+    assert not steps.merges_bundled
+    held = held_by_one_worker(count)
+    assert held <= steps.partials_held(Sharing()) <= held + 1
+    # of two workers each has half of them, and the sum of the last merge is of both
+    assert held_by_one_worker(-(-count // 2)) <= steps.partials_held(Sharing(workers=2)) <= held + 1
+
+
+def test_tasks_that_share_a_process_share_the_landmarks():
+    alone = Footprint(1.0, partial_bytes=100, work_bytes=5000)
+    shared = dataclasses.replace(alone, shared_bytes=4000)
+    one, two = Sharing(1), Sharing(2)
+    apart, together = (plan(bounds_of([10] * 8), 3, 4, cost) for cost in (alone, shared))
+    assert apart.held_bytes(one) == together.held_bytes(one)
+    assert apart.held_bytes(two) - together.held_bytes(two) == 4000
+
+
+def test_partials_that_are_published_do_not_wait_in_memory():
+    large = Footprint(1.0, partial_bytes=2**30, work_bytes=1)
+    published = Sharing(published=True)
+    few, many = (plan(bounds_of([10] * count), 3, 4, large, min_segments=count) for count in (4, 1024))
+    assert few.held_bytes(published) == many.held_bytes(published)
+    assert few.held_bytes(Sharing()) < many.held_bytes(Sharing())
+    # two that are merged, and a copy of their sum on its way to the disk
+    assert 3 * 2**30 <= many.held_bytes(published) < 3 * 2**30 + 10_000

@@ -53,9 +53,9 @@ MUTANTS = [
     Mutant(
         "plan: partial results in the merge tree are not counted",
         "streaming/plan.py",
-        "(3 + _levels(len(self.segments)))",
+        "max(3, min(own + tasks, levels + 1 + tasks))",
         "3",
-        "streaming/test_plan.py::test_the_landmarks_that_are_advised_fit",
+        "streaming/test_plan.py::test_a_worker_holds_no_more_partials_than_were_counted",
     ),
     Mutant(
         "plan: the cap of a worker's memory is not applied",

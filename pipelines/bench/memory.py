@@ -1,0 +1,125 @@
+"""`bench memory`: what sweeps announce of their memory against the measured peak of a process that runs their tasks.
+
+Each sweep has processes of its own, whose peak nothing else has raised: two workers that publish in a run directory, or
+a fresh process with a thread a processor.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from bigkernel import connect
+from bigkernel.engine.process_probes import peak_bytes
+from bigkernel.engine.sweep import Swept, sweep
+from bigkernel.storage.corpus import Corpus, open_corpus
+from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
+
+EXECUTORS = ("processes", "threads")
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A sweep: what was announced for a process, and its measured peak, in bytes."""
+
+    executor: str
+    rows: int
+    landmarks: int
+    announced_bytes: int
+    peak_bytes: int
+    limit_bytes: int
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """What was announced over what was measured."""
+        return self.announced_bytes / self.peak_bytes
+
+
+def on_workers(corpus: Corpus, landmarks: int, limit_bytes: int, out: Path) -> Peak:
+    """The moments of a corpus, summed by the workers of a local cluster that publish in a run directory."""
+    rows, statistic = moments_job(corpus, landmarks)
+    with connect("local", memory_limit=limit_bytes, dashboard=0) as client, tempfile.TemporaryDirectory(dir=out) as run:
+        swept = sweep(rows, statistic, client=client, run=run)
+        peaks = client.run(peak_bytes)  # the last merges included
+    return _peak("processes", corpus, landmarks, swept, max(peaks.values()), limit_bytes * len(peaks))
+
+
+def in_threads(corpus: Corpus, landmarks: int) -> Peak:
+    """The same, summed by the threads of a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_in_threads, corpus.path, landmarks).result()
+
+
+def measured(
+    corpus: Corpus, sizes: Sequence[int], limit_bytes: int, out: Path, update: Callable[[int, int], object]
+) -> list[Peak]:
+    """The peaks for several numbers of landmarks, on workers and in threads."""
+    found = []
+    for landmarks in sizes:
+        for one in (on_workers(corpus, landmarks, limit_bytes, out), in_threads(corpus, landmarks)):
+            found.append(one)
+            update(len(found), 2 * len(sizes))
+    return found
+
+
+def show(few_and_many: Sequence[Peak], sizes: Sequence[Peak]) -> None:
+    """Print the tables."""
+    table(
+        f"memory of a worker, m = {few_and_many[0].landmarks:,}",
+        ["rows", "corpus MB", "workers' limit MB", "peak MB", "announced MB", "seconds"],
+        [
+            [
+                f"{one.rows:,}",
+                *(
+                    f"{size / 1e6:,.0f}"
+                    for size in (one.rows * FEATURES, one.limit_bytes, one.peak_bytes, one.announced_bytes)
+                ),
+                f"{one.seconds:.1f}",
+            ]
+            for one in few_and_many
+        ],
+    )
+    print(f"difference of the peaks: {100 * difference(few_and_many):+.1f} %")
+    if sizes:
+        table(
+            f"memory of a process, {sizes[0].rows:,} rows",
+            ["m", "", "announced MB", "peak MB", "ratio"],
+            [
+                [
+                    f"{one.landmarks:,}",
+                    one.executor,
+                    f"{one.announced_bytes / 1e6:,.0f}",
+                    f"{one.peak_bytes / 1e6:,.0f}",
+                    f"{one.ratio:.2f}",
+                ]
+                for one in sizes
+            ],
+        )
+
+
+def difference(few_and_many: Sequence[Peak]) -> float:
+    """By what share the peak of many rows is above that of few."""
+    few, many = few_and_many
+    return many.peak_bytes / few.peak_bytes - 1
+
+
+def plain(one: Peak) -> dict[str, Any]:
+    """A peak as plain data."""
+    return {**vars(one), "corpus_bytes": one.rows * FEATURES, "ratio": one.ratio}
+
+
+def _in_threads(path: str, landmarks: int) -> Peak:
+    corpus = open_corpus(path)
+    rows, statistic = moments_job(corpus, landmarks)
+    swept = sweep(rows, statistic, client="threads")
+    return _peak("threads", corpus, landmarks, swept, peak_bytes(), 0)
+
+
+def _peak(executor: str, corpus: Corpus, landmarks: int, swept: Swept, peak: int, limit_bytes: int) -> Peak:
+    return Peak(executor, len(corpus), landmarks, swept.announced_bytes, peak, limit_bytes, swept.seconds)
