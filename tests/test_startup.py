@@ -94,6 +94,16 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded - set(sys.stdlib_module_names) == {"bigkernel", "lazy_loader"}
 
 
+def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
+    np.save(tmp_path / "rows.npy", np.zeros((4, 3)))
+    lines = (
+        "from bigkernel.cli import main",
+        f"main(['ingest', {str(tmp_path / 'rows.npy')!r}, {str(tmp_path / 'c')!r}, '--json'], standalone_mode=False)",
+        f"main(['check', {str(tmp_path / 'c')!r}, '--json'], standalone_mode=False)",
+    )
+    assert "sklearn" not in loaded_by(*lines)
+
+
 @pytest.mark.parametrize("package", ["streaming", "kernels", "statistics", "storage", "engine", "images", "serving"])
 def test_what_a_worker_unpickles_loads_no_heavy_library(package):
     lines = (

@@ -78,7 +78,6 @@ def check(path: str, every: bool, as_json: bool) -> None:
 
     Ends with 0 if all is sound; with 3 (7 for a model or predictor) otherwise, and the first damage is named.
     """
-    from bigkernel.estimators.persistence import load_model
     from bigkernel.monitor.terminal.bar import bar
     from bigkernel.serving.file import is_predictor
     from bigkernel.storage.check import kind_at, protections, walk
@@ -108,6 +107,8 @@ def check(path: str, every: bool, as_json: bool) -> None:
                         say(f"damaged: {looked.damage}")  # as it is found: a large store takes hours
                 update(looked.done, looked.total)
         if kind == "model" and not damaged:
+            from bigkernel.estimators.persistence import load_model  # with scikit-learn: a second that rows do without
+
             load_model(path)
         figures = {
             "kind": _NAMES.get(kind, kind),

@@ -5,7 +5,10 @@ Works on arrays of ours and on any zarr array of a local store (formats 2 and 3,
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -18,6 +21,8 @@ from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 from bigkernel.storage import zarr_arrays
 
 _CHUNK_BYTES = 2**34  # most that is decoded at once
+_AHEAD_BYTES = 2**27  # of the chunks that are decoded side by side; a larger chunk is decoded alone
+_MOST_READERS = 8
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3")
 
 Judge = Callable[[int, NDArray[Any]], str]  # first row and values of a chunk: what is wrong with them, or ""
@@ -44,15 +49,16 @@ def finite(start: int, values: NDArray[Any]) -> str:
     """A fault of floating-point values of a chunk that begins with row `start`; "" if they are all finite."""
     if values.dtype.kind not in "fc":
         return ""
-    bad = ~np.isfinite(values)
-    if not bad.any():
+    sound = np.isfinite(values)
+    if sound.all():
         return ""
+    bad = ~sound
     rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)) if values.ndim else np.zeros(1, int)
     return f"{len(rows)} rows with values that are not finite, the first are {(start + rows[:5]).tolist()}"
 
 
 def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked]:
-    """Read every chunk (shard) of an array through its codecs, and look at its values.
+    """Read every chunk (shard) of an array through its codecs, and look at its values; on all processors.
 
     Yields
     ------
@@ -61,34 +67,55 @@ def look(array: zarr.Array, name: str, judge: Judge = finite) -> Iterator[Looked
         objects to carries its error.
     """
     steps = array.shards or array.chunks
-    total = array.shape[0] if array.ndim else 1
-    root = zarr_arrays.directory_of(array)
     grid = (range(-(-size // step)) for size, step in zip(array.shape, steps, strict=True))
-    for index in product(*grid):
-        place = tuple(
-            slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
+    together = _AHEAD_BYTES // max(1, int(np.prod(steps, dtype=object)) * array.dtype.itemsize)
+    readers = max(1, min(os.cpu_count() or 1, _MOST_READERS, together))
+    waiting: deque[Future[Looked]] = deque()
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="bigkernel-check")
+    try:
+        for index in product(*grid):
+            waiting.append(pool.submit(_look_at, array, name, index, judge))
+            if len(waiting) > readers:  # few are ahead of who looks at what was found
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _look_at(array: zarr.Array, name: str, index: tuple[int, ...], judge: Judge) -> Looked:
+    """One chunk (shard), by its place in the grid of chunks.
+
+    Raises
+    ------
+    OSError
+        The store fails; the chunk may be sound.
+    """
+    steps = array.shards or array.chunks
+    place = tuple(
+        slice(i * step, min((i + 1) * step, size)) for i, step, size in zip(index, steps, array.shape, strict=True)
+    )
+    start, stop = (place[0].start, place[0].stop) if place else (0, 1)
+    root, key = zarr_arrays.directory_of(array), array.metadata.encode_chunk_key(index)
+    where = f"{root}: chunk {key} (rows {start}:{stop})"
+    damage: DataError | None = None
+    if not (root / key).is_file():
+        damage = ChunkMissing(
+            f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again "
+            "(a foreign array may have left it out on purpose: write_empty_chunks=False)"
         )
-        start, stop = (place[0].start, place[0].stop) if place else (0, 1)
-        key = array.metadata.encode_chunk_key(index)
-        where = f"{root}: chunk {key} (rows {start}:{stop})"
-        damage: DataError | None = None
-        if not (root / key).is_file():
-            damage = ChunkMissing(
-                f"{where} is missing, and would be read as {array.fill_value}; restore it, or write the array again "
-                "(a foreign array may have left it out on purpose: write_empty_chunks=False)"
-            )
-        elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
-            damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
+    elif int(np.prod(steps, dtype=object)) * array.dtype.itemsize > _CHUNK_BYTES:
+        damage = DataError(f"{where} claims more than {_CHUNK_BYTES:,} bytes; it is not read")
+    else:
+        try:
+            wrong = judge(start, np.asarray(array[place]))
+        except Exception as error:  # whatever a codec says of bytes that it does not understand
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
         else:
-            try:
-                wrong = judge(start, np.asarray(array[place]))
-            except Exception as error:  # whatever a codec says of bytes that it does not understand
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the store fails; the chunk may be sound
-                damage = ChunkCorrupt(f"{where} cannot be decoded ({error}); restore the chunk from a copy")
-            else:
-                damage = DataError(f"{where} has {wrong}") if wrong else None
-        yield Looked(name, stop, total, damage)
+            damage = DataError(f"{where} has {wrong}") if wrong else None
+    return Looked(name, stop, array.shape[0] if array.ndim else 1, damage)
 
 
 def protection(array: zarr.Array) -> str:

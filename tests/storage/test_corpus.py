@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import pickle
 import shutil
+import threading
 
 import dask
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.testing import assert_array_equal
 
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
 from bigkernel.storage import seals
+from bigkernel.storage.chunk_check import look
 from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
 
 N, D = 103, 5
@@ -350,6 +352,20 @@ def test_looking_names_every_damaged_chunk(path):
         ("x", 50, ChunkMissing),
         ("y", 100, ChunkCorrupt),
     ]
+
+
+def test_chunks_are_looked_at_side_by_side_and_told_in_their_order(path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    both = threading.Barrier(2, timeout=30)
+
+    def judge(start, values):
+        if start < 20:
+            both.wait()  # breaks where the first chunk must end before the second begins
+        return f"{start}"
+
+    found = [(looked.done, str(looked.damage)) for looked in look(open_corpus(path).array("x"), "x", judge)]
+    assert [done for done, _ in found] == [*range(10, 101, 10), 103]
+    assert all(text.endswith(f"has {10 * place}") for place, (_, text) in enumerate(found))
 
 
 # ---------------------------------------------------------------- the size of a chunk
