@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -264,6 +265,7 @@ class CorpusWriter:
         self._overwrite, self._keep, self._resume = overwrite, keep, resume
         self._pending: list[dict[str, Any]] = []
         self._pending_rows = 0
+        self._being_written: Future[None] | None = None
         self._seen_rows = 0
         self.kept_rows = 0
 
@@ -282,6 +284,8 @@ class CorpusWriter:
             self._arrays = CorpusArrays(self._group, self._shapes, self.n_rows, self.chunk_rows, self._row_entries)
             if self._resume and not self._fixed:
                 self.n_rows = self.kept_rows = self._arrays.recover()
+            # entered last: what it writes has ended before anything is published or removed
+            self._thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="bigkernel-write"))
             self._stack = stack.pop_all()
         return self
 
@@ -290,14 +294,20 @@ class CorpusWriter:
             if error is not None:
                 raise error
             self._flush(everything=True)
+            self._await_writing()
             if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
-                self._resize(self._seen_rows)
+                self._arrays.resize(self._seen_rows)
+                self.n_rows = self._seen_rows
             self._arrays.finish()
             self.info = replace(self.info, complete=True)
             self._group.attrs.update(self._attributes())
 
     def append(self, **rows: Any) -> None:
-        """Add rows at the end: `x` (k, d), dense or sparse, and every column (k,). Chunks are written as they fill."""
+        """Add rows at the end: `x` (k, d), dense or sparse, and every column (k,).
+
+        Chunks are written as they fill, by a thread, while the caller reads on: it leaves the arrays as they are until
+        the block has ended. An error of writing is raised by a later call, or at the end of the block.
+        """
         if self._fixed:
             raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
         count = rows["x"].shape[0]
@@ -322,16 +332,23 @@ class CorpusWriter:
             return
         rows = joined(self._pending)
         whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
-        with atomic_write.writing(self.target, passing=False):
-            before = self.n_rows
-            self._resize(before + whole)
-            self._arrays.write(before, {name: values[:whole] for name, values in rows.items()})
         self._pending = [{name: values[whole:] for name, values in rows.items()}]
         self._pending_rows -= whole
+        self._await_writing()  # chunks are written in order, and few are held in memory
+        first, self.n_rows = self.n_rows, self.n_rows + whole
+        part = {name: values[:whole] for name, values in rows.items()}
+        self._being_written = self._thread.submit(self._write, first, self.n_rows, part)
 
-    def _resize(self, n_rows: int) -> None:
-        self._arrays.resize(n_rows)
-        self.n_rows = n_rows
+    def _write(self, first: int, stop: int, rows: dict[str, Any]) -> None:
+        with atomic_write.writing(self.target, passing=False):
+            self._arrays.resize(stop)
+            self._arrays.write(first, rows)
+
+    def _await_writing(self) -> None:
+        """Raise what the writing of the last rows raised."""
+        being_written, self._being_written = self._being_written, None
+        if being_written is not None:
+            being_written.result()
 
     def _attributes(self) -> dict[str, Any]:
         return {zarr_arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
