@@ -16,8 +16,9 @@ g cells.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from bigkernel.images.checks import require_image
 from bigkernel.streaming.row_maps import MapCost, UnitNorm
 
 Array = NDArray[Any]
-_STRIP_BYTES = 2**20  # of the patches and values of the images that are worked on at a time: they stay in cache
+_STRIP_BYTES = 2**22  # of the patches and values of the images that are worked on at a time: they stay in cache
 _MOST_CHANNELS = 4096
 
 
@@ -198,37 +199,49 @@ class PatchLayer:
         """Bytes of landmarks and whitening, as they came and as prepared."""
         return 2 * 8 * (self.landmarks.size + self.whitening.size + 2 * len(self.landmarks))
 
-    def __call__(self, images: Array) -> Array:
-        """Features (b, g·m) of images (b, h·w·c), float32 or float64, C-contiguous; of their dtype."""
-        dtype, grid, b = images.dtype, self.grid, len(images)
-        weights, down, across, whitening = self._single if dtype == np.float32 else self._prepare(dtype)
-        m, (tall, wide) = len(self.landmarks), grid.places
-        values = self._of_pixels(images, weights) if grid.centred else self._of_cells(images, weights)
+    def at_work(self, rows: int, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+        """A function from at most `rows` images (b, h·w·c) of `dtype`, C-contiguous, to their features (b, g·m).
+
+        They lie in a buffer that its next call overwrites.
+        """
+        parts = self._single if dtype == np.float32 else self._prepare(dtype)
+        return partial(self._features, parts, self._buffers(rows, dtype))
+
+    def _buffers(self, rows: int, dtype: np.dtype[Any]) -> list[Array]:
+        """Of patches, exponents, lines of cells, cells, and features."""
+        m, (tall, wide), (down, across) = len(self.landmarks), self.grid.places, self.grid.cells
+        patches = (self.grid.width + 1, tall * wide) if self.grid.centred else (tall * wide, self.grid.width)
+        shapes = (patches, (tall * wide, m), (down, wide * m), (down, across, m), (down * across, m))
+        return [np.empty((rows, *shape), dtype) for shape in shapes]
+
+    def _features(self, parts: Sequence[Array], buffers: Sequence[Array], images: Array) -> Array:
+        weights, down, across, whitening = parts
+        patches, values, lines, cells, features = (buffer[: len(images)] for buffer in buffers)
+        b, m, (tall, wide) = len(images), len(self.landmarks), self.grid.places
+        (self._of_pixels if self.grid.centred else self._of_cells)(images, weights, patches, values)
         np.exp(values, out=values)
-        lines = np.matmul(down, values.reshape(b, tall, -1))
-        cells = np.matmul(across, lines.reshape(b, len(down), wide, m))
-        features: Array = np.matmul(cells.reshape(b, -1, m), whitening)
+        np.matmul(down, values.reshape(b, tall, -1), out=lines)
+        np.matmul(across, lines.reshape(b, -1, wide, m), out=cells)
+        np.matmul(cells.reshape(b, -1, m), whitening, out=features)
         return features.reshape(b, -1)
 
-    # ⟨x, z⟩/(‖x‖σ²) − 1/σ² + log‖x‖, (b, P, m): the exponential is ‖x‖ k(x/‖x‖, z)
+    # values (b, P, m) ← ⟨x, z⟩/(‖x‖σ²) − 1/σ² + log‖x‖: the exponential is ‖x‖ k(x/‖x‖, z)
 
-    def _of_pixels(self, images: Array, weights: Array) -> Array:
+    def _of_pixels(self, images: Array, weights: Array, columns: Array, values: Array) -> None:
         """The exponents for patches of pixels, which lie as columns: all but the product then runs along lines."""
-        grid, b, windows = self.grid, len(images), self.grid.windows(images)
-        columns = np.empty((b, grid.width + 1, windows.shape[1] * windows.shape[2]), images.dtype)
-        patches = columns[:, :-1]
-        np.copyto(patches.reshape(b, grid.patch, -1, *grid.places), windows.transpose(0, 3, 4, 1, 2))
+        grid, windows, patches = self.grid, self.grid.windows(images), columns[:, :-1]
+        np.copyto(patches.reshape(len(images), grid.patch, -1, *grid.places), windows.transpose(0, 3, 4, 1, 2))
         with np.errstate(divide="ignore"):  # log 0: the features of a patch without contrast are 0
             np.log(grid.unit_columns(patches), out=columns[:, -1])
         columns[:, -1] -= images.dtype.type(self.sigma**-2)
-        values: Array = np.matmul(columns.swapaxes(1, 2), weights)
-        return values
+        np.matmul(columns.swapaxes(1, 2), weights, out=values)
 
-    def _of_cells(self, images: Array, weights: Array) -> Array:
+    def _of_cells(self, images: Array, weights: Array, patches: Array, values: Array) -> None:
         """The exponents for patches of cells, whose channels are many: their norms are sums of those of the cells."""
         grid, b, inverse = self.grid, len(images), images.dtype.type(self.sigma**-2)
         windows = grid.windows(images)
-        values: Array = np.matmul(windows.reshape(b, -1, grid.width), weights)
+        np.copyto(patches.reshape(windows.shape), windows)
+        np.matmul(patches, weights, out=values)
         cells = images.reshape(b, grid.height, grid.columns, grid.channels)
         squares = np.einsum("bijc,bijc->bij", cells, cells)
         norms = np.sqrt(sliding_window_view(squares, (grid.patch, grid.patch), axis=(1, 2)).sum(axis=(3, 4))).reshape(
@@ -237,7 +250,6 @@ class PatchLayer:
         np.divide(values, np.where(norms == 0, np.inf, norms)[..., None], out=values)
         with np.errstate(divide="ignore"):
             np.add(values, (np.log(norms) - inverse)[..., None], out=values)
-        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,22 +288,22 @@ class PatchFeatures:
         """See `RowMap`."""
         flops = sum(layer.flops_per_row for layer in self.layers)
         held = sum(layer.held_bytes for layer in self.layers)
-        between = sum(layer.width for layer in self.layers) * itemsize
         rows = self._strip_rows(np.dtype(f"f{itemsize}"))
-        work = rows * (max(layer.image_bytes(itemsize) for layer in self.layers) + between + d * itemsize)
+        work = rows * (sum(layer.image_bytes(itemsize) for layer in self.layers) + 2 * d * itemsize)
         return MapCost(flops, 0, held + work)
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
-        rows = self._strip_rows(x.dtype)
+        rows = min(self._strip_rows(x.dtype), max(1, len(x)))
+        layers = [layer.at_work(rows, x.dtype) for layer in self.layers]
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # a row that is not finite gives NaN
             for first in range(0, len(x), rows):
                 strip = x[first : first + rows]
                 peak = np.abs(strip).max(axis=1, initial=0, keepdims=True)
                 peak[peak == 0] = 1
                 images = np.ascontiguousarray(strip / peak)
-                for layer in self.layers:
+                for layer in layers:
                     images = layer(images)
                 out[first : first + len(strip)] = images
             return UnitNorm().apply(out) if self.unit_norm else out

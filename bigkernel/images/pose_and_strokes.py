@@ -31,7 +31,10 @@ DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
 _OPPOSITES = ((0, 1), (2, 3), (4, 7), (5, 6))
 _MOST_CELLS = 64
 _STRIP_PIXELS = 2**16  # of the images that are worked on at a time: buffers stay in the cache of a core
+_POSED_ROWS = 512  # images whose poses are computed at a time
+_POSE_BYTES = 600  # of the numbers of a pose
 _LANES = 32  # images of a tile of orientations: a multiple of the vectors of any processor
+_TILES = 4  # whose features are scaled together
 _LANE_PIXELS = 2**12  # of an image that shares its tile with others
 _SCALES = (0.25, 4.0)  # of a normalised image, against the original
 _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
@@ -129,32 +132,43 @@ class MomentNormalise(_ImageMap):
     def cost(self, d: int, itemsize: int) -> MapCost:
         """See `RowMap`."""
         pixels = self._strip_rows * (self.height + 3) * (self.columns + 3)
-        return MapCost(30.0 * d, 0, pixels * (8 + LineResampler.pixel_bytes(itemsize)))
+        held = pixels * (8 + LineResampler.pixel_bytes(itemsize, self._reach))
+        return MapCost(30.0 * d, 0, held + _POSED_ROWS * _POSE_BYTES)
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         images = x.reshape(len(x), self.height, self.columns)
-        resampler = LineResampler(self.height, self.columns, min(self._strip_rows, max(1, len(x))), x.dtype)
-        for first in range(0, len(x), self._strip_rows):
-            strip = images[first : first + self._strip_rows]
+        rows = min(self._strip_rows, max(1, len(x)))
+        resampler = LineResampler(self.height, self.columns, rows, x.dtype, self._reach)
+        for start in range(0, len(x), _POSED_ROWS):
+            posed = images[start : start + _POSED_ROWS]
             with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite stays as it is
-                affine, inked = self._affine(strip)
-                np.copyto(strip, resampler(strip, affine), where=inked[:, None, None])
+                affine, inked = self._affine(posed)
+                for first in range(0, len(posed), rows):
+                    some = slice(first, first + rows)
+                    if inked[some].all():
+                        resampler(posed[some], affine[some], posed[some])
+                    else:
+                        np.copyto(posed[some], resampler(posed[some], affine[some]), where=inked[some, None, None])
         return x
+
+    @property
+    def _reach(self) -> float:
+        """The largest position along a line, in pixels: a centroid and half an image, enlarged and slanted."""
+        return self.columns + (self.columns + _STEEPEST * self.height) / 2 / _SCALES[0]
 
     def _affine(self, images: Array) -> tuple[Array, Array]:
         """Return maps (b, 2, 3) from pixels of the result to places in images (b, h, w), and which have ink, (b,)."""
         h, w = images.shape[1:]
-        peak = images.reshape(len(images), -1).max(axis=1).astype(np.float64)
+        peak = np.empty(len(images))
+        sums = np.empty((len(images), 3, 3))
+        for first in range(0, len(images), self._strip_rows):
+            some = slice(first, first + self._strip_rows)
+            peak[some], sums[some] = _moment_sums(images[some])
         inked = (peak > 0) & np.isfinite(peak)
-        ink = np.maximum(images, 0, dtype=np.float64)
-        if images.dtype == np.float64:  # so that no sum leaves the range of the dtype
-            np.divide(ink, np.where(inked, peak, 1.0)[:, None, None], out=ink)
-        rows, columns = np.arange(h) - (h - 1) / 2, np.arange(w) - (w - 1) / 2
-        # Σ rᵃcᵏ·ink for a, k of 0, 1, 2: products of one image each
-        sums = np.matmul(_powers(rows).T, np.matmul(ink, _powers(columns)))
         mass = np.where(inked, sums[:, 0, 0], 1.0)
         (_, x, x2), (y, xy, _), (y2, *_) = (sums / mass[:, None, None]).transpose(1, 2, 0)
+        rows, columns = _from_the_middle(h), _from_the_middle(w)
         var_y = y2 - y**2 + _PIXEL_VARIANCE
         slant = np.clip((xy - x * y) / var_y, -_STEEPEST, _STEEPEST)
         # of the ink without its slant
@@ -170,6 +184,25 @@ class MomentNormalise(_ImageMap):
         affine[:, 1, 2] = x + (w - 1) / 2 + columns[0] / across + slant * rows[0] / down
         affine[~inked] = 0
         return affine, inked
+
+
+def _moment_sums(images: Array) -> tuple[Array, Array]:
+    """The largest pixels (b,) of images (b, h, w), and Σ rᵃcᵏ·ink for a, k of 0, 1, 2, (b, 3, 3) float64."""
+    h, w = images.shape[1:]
+    peak = images.reshape(len(images), -1).max(axis=1).astype(np.float64)
+    ink = images.astype(np.float64)
+    if not images.min() >= 0:  # a look is much faster than the maximum, and NaN fails it too
+        np.maximum(ink, 0, out=ink)
+    if images.dtype == np.float64:  # so that no sum leaves the range of the dtype
+        np.divide(ink, np.where((peak > 0) & np.isfinite(peak), peak, 1.0)[:, None, None], out=ink)
+    # products of one image each
+    sums: Array = np.matmul(_powers(_from_the_middle(h)).T, np.matmul(ink, _powers(_from_the_middle(w))))
+    return peak, sums
+
+
+def _from_the_middle(side: int) -> Array:
+    """Places of the pixels along a side, (side,)."""
+    return np.arange(side) - (side - 1) / 2
 
 
 def _powers(places: Array) -> Array:
@@ -232,17 +265,18 @@ class Orientations(_ImageMap):
     def cost(self, d: int, itemsize: int) -> MapCost:
         """See `RowMap`."""
         framed = (self.height + 2) * (self.columns + 2)
-        pixels = (9 + DIRECTIONS) * framed + 2 * DIRECTIONS * self.cells * (self.columns + 2 * self.cells)
+        features = self.cells * self.cells
+        pixels = (6 + DIRECTIONS) * framed + 2 * DIRECTIONS * (self.cells * self.columns + (1 + 2 * _TILES) * features)
         pooling = 2.0 * self.cells * (self.height * self.columns + self.columns * self.cells)
         return MapCost(DIRECTIONS * (3.0 * d + pooling), 0, self._lanes * pixels * itemsize)
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         out = np.empty((len(x), self.width(x.shape[1])), x.dtype)
-        lanes = self._lanes
-        work = _Gradients(self, lanes, x.dtype)
-        for first in range(0, len(x), lanes):
-            strip = x[first : first + lanes]
+        work = _Gradients(self, self._lanes, x.dtype)
+        rows = self._lanes * _TILES
+        for first in range(0, len(x), rows):
+            strip = x[first : first + rows]
             with np.errstate(invalid="ignore"):  # a row that is not finite gives NaN
                 out[first : first + len(strip)] = work(strip).T
         return out if self.power == 0.5 else UnitNorm().apply(out)
@@ -266,7 +300,7 @@ class Orientations(_ImageMap):
 
 
 class _Gradients:
-    """Orientation features of a tile of images, with the buffers: images are the last axis of all arrays.
+    """Orientation features of some tiles of images, with the buffers: images are the last axis of all arrays.
 
     A tile is always as wide, empty lanes included: products then have one shape, and a row the same bits in any block.
     """
@@ -274,60 +308,68 @@ class _Gradients:
     def __init__(self, wanted: Orientations, lanes: int, dtype: Any) -> None:
         height, columns, cells = wanted.height, wanted.columns, wanted.cells
         self._wanted = wanted
+        self._scaled = np.empty((lanes, height * columns), dtype)
         self._framed = np.zeros((height + 2, columns + 2, lanes), dtype)
-        # of the two slopes: as they are, above 0, below 0, and the length of the second
-        self._slopes = np.empty((7, height, columns, lanes), dtype)
+        self._slopes = np.empty((2, 2, height, columns, lanes), dtype)  # across and down, and their lengths
         self._planes = np.empty((DIRECTIONS, height, columns, lanes), dtype)
         self._pooled = np.empty((DIRECTIONS, cells, columns, lanes), dtype)
-        self._features = np.empty((2, DIRECTIONS, cells, cells, lanes), dtype)
+        self._cells = np.empty((DIRECTIONS, cells, cells, lanes), dtype)
+        self._features = np.empty((DIRECTIONS, cells * cells, _TILES * lanes), dtype)
+        self._sums = np.empty((-(-wanted.directions * cells * cells // 2), _TILES * lanes), dtype)
         self._down, self._across = (wanted.pooling(side).astype(dtype) for side in (height, columns))
 
     def __call__(self, x: Array) -> Array:
         """Features (p, b) of x (b, h·w), in a buffer that the next call overwrites."""
-        b, (h, w) = len(x), self._slopes.shape[1:3]
+        b, lanes = len(x), self._framed.shape[-1]
+        for first in range(0, b, lanes):
+            self._features[:, :, first : first + lanes] = self._pool(x[first : first + lanes])
+        features = self._features[:, :, :b]
+        features[4:] *= math.sqrt(2)
+        if self._wanted.directions < DIRECTIONS:
+            for place, (one, other) in enumerate(_OPPOSITES):
+                np.add(features[one], features[other], out=self._features[place, :, :b])
+        return self._rooted(self._features[: self._wanted.directions].reshape(-1, lanes * _TILES)[:, :b])
+
+    def _pool(self, x: Array) -> Array:
+        """Sums (8, cells, lanes) of the planes of a tile x (b, h·w)."""
+        b, (h, w) = len(x), self._slopes.shape[2:4]
         # in units of the largest pixel: no difference and no sum leaves the range of the dtype
-        peak = np.maximum(x.max(axis=1), -x.min(axis=1))
+        scaled = np.abs(x, out=self._scaled[:b])
+        peak = scaled.max(axis=1, keepdims=True)
         peak[peak == 0] = 1
-        np.divide(x.T.reshape(h, w, b), peak, out=self._framed[1:-1, 1:-1, :b])
+        np.divide(x, peak, out=scaled)
+        np.copyto(self._framed[1:-1, 1:-1, :b], scaled.T.reshape(h, w, b))
         self._framed[1:-1, 1:-1, b:] = 0
         self._split()
         lines = self._planes.reshape(DIRECTIONS, h, -1)
         np.matmul(self._down, lines, out=self._pooled.reshape(DIRECTIONS, len(self._down), -1))
-        np.matmul(self._across, self._pooled, out=self._features[0])
-        features = self._features[0]
-        features[4:] *= math.sqrt(2)
-        if self._wanted.directions < DIRECTIONS:
-            features = np.stack([features[one] + features[other] for one, other in _OPPOSITES])
-        return self._rooted(features.reshape(-1, features.shape[-1])[:, :b])
+        np.matmul(self._across, self._pooled, out=self._cells)
+        return self._cells.reshape(DIRECTIONS, -1, self._cells.shape[-1])
 
     def _split(self) -> None:
-        """Planes of the 8 directions ← the gradients of the framed images; those of the diagonals without their √2."""
+        """Planes of the 8 directions ← twice the gradients of the framed images; those of the diagonals without √2."""
         framed, planes = self._framed, self._planes
-        slope, steep, right, left, down, up, shorter = self._slopes
-        np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=slope)
-        np.abs(slope, out=steep)
-        np.maximum(slope, 0, out=down)
-        np.subtract(down, slope, out=up)
-        np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=slope)
-        np.maximum(slope, 0, out=right)
-        np.subtract(right, slope, out=left)
-        # along the axes: the longer of the two slopes less the shorter one
-        for place, across in enumerate((right, left)):
-            np.minimum(across, steep, out=shorter)
-            np.subtract(across, shorter, out=planes[place])
-        flat = np.add(right, left, out=steep)
-        for place, along in enumerate((down, up), start=2):
-            np.minimum(along, flat, out=shorter)
-            np.subtract(along, shorter, out=planes[place])
-        # along the diagonals: √2 times the shorter one
-        for place, (across, along) in enumerate(((right, down), (left, down), (right, up), (left, up)), start=4):
-            np.minimum(across, along, out=planes[place])
+        slopes, lengths = self._slopes
+        np.subtract(framed[1:-1, 2:], framed[1:-1, :-2], out=slopes[0])
+        np.subtract(framed[2:, 1:-1], framed[:-2, 1:-1], out=slopes[1])
+        np.abs(slopes, out=lengths)
+        # |s| + s and |s| − s: twice what a slope s has above and below 0; right, left, down, up
+        np.add(lengths, slopes, out=planes[0:4:2])
+        np.subtract(lengths, slopes, out=planes[1:4:2])
+        # along the diagonals: √2 times the shorter one; right down, left down, right up, left up
+        across, along = planes[:2], planes[2:4]
+        np.minimum(across, along[0], out=planes[4:6])
+        np.minimum(across, along[1], out=planes[6:])
+        # along the axes: the longer of the two slopes less the shorter one, of which one side is 0
+        for shorter in (planes[4:6], planes[6:]):
+            np.subtract(across, shorter, out=across)
+        for shorter in (planes[4::2], planes[5::2]):
+            np.subtract(along, shorter, out=along)
 
     def _rooted(self, values: Array) -> Array:
         """(f/Σf)ᵖ of values (p, b), in place; the sum is by halves, the same for any b."""
-        total = self._features[1].reshape(-1, self._features.shape[-1])[: len(values), : values.shape[1]]
         half = -(-len(values) // 2)
-        total = total[:half]
+        total = self._sums[:half, : values.shape[1]]
         np.copyto(total, values[:half])
         np.add(total[: len(values) - half], values[half:], out=total[: len(values) - half])
         while len(total) > 1:
