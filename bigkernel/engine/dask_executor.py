@@ -54,7 +54,7 @@ class DaskExecutor:
         threads = self.client.ncores()
         here = all(is_loopback(get_address_host(address)) for address in threads)
         local = min(sum(threads.values()), processors()) if here else 0
-        return Slots(len(threads), max(threads.values(), default=1), local)
+        return Slots(len(threads), local)
 
     def listen(self, scope: Scope, wanted: Settings) -> None:
         """See `Executor`."""

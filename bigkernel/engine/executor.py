@@ -23,12 +23,10 @@ class Slots:
     Attributes
     ----------
     workers : workers of a cluster, or tasks at once in this process
-    worker_tasks : most tasks that share the memory of one process
     local_processors : of this machine that work on a sweep; 0 where other machines may, whose rates nobody measured
     """
 
     workers: int
-    worker_tasks: int
     local_processors: int
 
 

@@ -37,7 +37,7 @@ class LocalExecutor:
 
     def slots(self) -> Slots:
         """See `Executor`."""
-        return Slots(self.threads, self.threads, self.threads)
+        return Slots(self.threads, self.threads)
 
     def listen(self, scope: Scope, wanted: Settings) -> None:
         """See `Executor`; nobody."""

@@ -12,6 +12,7 @@ import pytest
 from bigkernel.config import settings
 from bigkernel.engine import local_executor
 from bigkernel.engine.local_executor import most_partials
+from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -123,3 +124,22 @@ def test_threads_hold_no_more_partials_than_were_announced(monkeypatch, late):
     swept = sweep(rows, statistic, client="threads")
     assert float(swept.total["n"][0]) == len(rows)
     assert 2 <= max(statistic.most) <= most_partials(steps.segments, 2)
+
+
+def test_what_a_process_holds_and_has_held_is_part_of_what_is_announced(monkeypatch):
+    rows, statistic = as_rows(np.ones((64, 3))), MomentStatistic(IdentityMap(np.zeros(3)))
+    told = []
+    for found in (Resident(10**9, 10**9), Resident(2 * 10**9, 2 * 10**9), Resident(10**9, 10**10)):
+        monkeypatch.setattr(local_executor, "resident", lambda found=found: found)
+        told.append(sweep(rows, statistic, client="serial").announced_bytes)
+    assert told[0] > 10**9
+    assert told[1] - told[0] == 10**9
+    assert told[2] == 10**10
+
+
+def test_memory_that_the_allocator_keeps_is_not_taken_for_what_a_process_holds():
+    before = resident().now
+    kept = [np.ones(10_000) for _ in range(2000)]  # 160 MB in pieces that are not mapped alone
+    assert resident().now > before + 150_000_000
+    del kept
+    assert resident().now < before + 50_000_000

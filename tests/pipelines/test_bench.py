@@ -93,6 +93,18 @@ def test_the_plan_is_compared_with_fits_of_the_same_invocation(where):
 
 
 @pytest.mark.slow
+def test_peaks_are_told_beside_what_was_announced(where):
+    options = ["--small", 4000, "--large", 8000, "--landmarks", 50, "--sizes", "60,90", "--sizes-rows", 4000]
+    result = json.loads(run("memory", *where, *options, "--json"))
+    assert [one["rows"] for one in result["runs"]] == [4000, 8000]
+    told = [(one["landmarks"], one["executor"]) for one in result["sizes"]]
+    assert told == [(60, "processes"), (60, "threads"), (90, "processes"), (90, "threads")]
+    for one in result["runs"] + result["sizes"]:
+        assert 50_000_000 < one["peak_bytes"] <= one["announced_bytes"]
+        assert one["ratio"] == one["announced_bytes"] / one["peak_bytes"]
+
+
+@pytest.mark.slow
 def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
     result = json.loads(run("monitor", *where, "--rows", 20_000, "--landmarks", 600, "--pairs", 2, "--json"))
     watched, unwatched = result["watched"], result["unwatched"]
