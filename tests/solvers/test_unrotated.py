@@ -11,7 +11,7 @@ from bigkernel import Gaussian
 from bigkernel.solvers import ridge, unrotated
 from bigkernel.solvers.accuracy import VECTORS, Evidence, directions
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import nystrom_ridge, whiten
+from bigkernel.solvers.ridge import centre, nystrom_ridge, whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(77)
@@ -50,11 +50,11 @@ def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, evidence=
     return found, certificates
 
 
-def rotates(monkeypatch, moments, whitening, alpha):
+def rotates(monkeypatch, moments, whitening, alpha, *, fit_intercept=False):
     """True where moments are rotated for a solve."""
     seen = []
     monkeypatch.setattr(ridge, "reduced", lambda *given: seen.append(given) or REDUCED(*given))
-    nystrom_ridge(moments, whitening, alpha)
+    nystrom_ridge(moments, whitening, alpha, fit_intercept=fit_intercept)
     return bool(seen)
 
 
@@ -113,17 +113,18 @@ def test_the_rounding_of_the_solve_is_told(sigma, alpha):
 
 @pytest.mark.parametrize("why", ["small", "zero", "negative", "ill-conditioned", "lost", "many"])
 def test_moments_are_rotated_where_one_factor_does_not_serve(monkeypatch, why):
-    _, moments, whitening = problem(6.0 if why == "ill-conditioned" else 1.0)
-    alpha = {"small": 1e-13, "zero": 0.0, "ill-conditioned": 1e-7}.get(why, 0.1)
-    if why == "negative":  # −α in one whitened direction, as rounding of sums in float32 leaves it
-        one, along = np.eye(M)[:, -1:], whitening.restore(np.eye(M)[:, -1:])
-        size = (whitening.expand(one).T @ moments.G @ whitening.expand(one)).item()
-        moments = replace(moments, G=moments.G - (size + 2 * alpha) * along @ along.T)
+    _, moments, whitening = problem(3.0 if why == "ill-conditioned" else 1.0)
+    alpha = {"small": 1e-13, "zero": 0.0, "ill-conditioned": 1e-2}.get(why, 0.1)
+    if why == "negative":  # an eigenvalue of −3α/4, as rounding of sums in float32 leaves it
+        values, vectors = np.linalg.eigh(centre(REDUCED(moments, whitening), fit_intercept=True).G)
+        along = whitening.restore(vectors[:, :1])
+        moments = replace(moments, G=moments.G - (values[0] + 0.75 * alpha) * along @ along.T)
     if why == "lost":
         K = Gaussian(1.0)(X[:M])
         K[:, 1], K[1] = K[:, 0], K[0]
         whitening = whiten(K, warn=False)
-    assert rotates(monkeypatch, moments, whitening, np.array([0.1, 0.2]) if why == "many" else alpha)
+    alpha = np.array([0.1, 0.2]) if why == "many" else alpha
+    assert rotates(monkeypatch, moments, whitening, alpha, fit_intercept=why == "negative")
 
 
 def test_a_solve_takes_one_matrix_of_the_size_of_the_moments():
