@@ -63,7 +63,8 @@ def evidence_of(problem: Any, whitening: Whitening) -> Evidence | None:
     """What is known of the errors behind the moments of a problem; None where no witness saw them."""
     if "E" not in problem.statistics or not problem.statistics["seen"].sum():
         return None
-    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise())
+    widest = problem.basis.dtype == "float64"
+    return Evidence(directions(whitening.rank), scaled(problem.statistics), problem.basis.noise(), widest)
 
 
 def whitening_for(estimator: Any, basis: Any, certificates: Certificates | None = None) -> Whitening:

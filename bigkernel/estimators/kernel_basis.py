@@ -26,6 +26,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern, as_kernel
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.kernels.sparse_rounding import sparse_noise
 from bigkernel.monitor.scope import spent
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
@@ -92,9 +93,9 @@ class LandmarkBasis:
 
     def noise(self) -> Array | None:
         """What blocks of some points between landmarks differ by from those in float64, (k, m); None where they are."""
-        if self.dtype == "float64":
-            return None
         points = self._between(NOISE_ROWS).astype(self.dtype)
+        if self.dtype == "float64":
+            return sparse_noise(self.features(), points)
         block = self.features().block(Chunk(points), slice(None))
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 

@@ -55,11 +55,13 @@ class Evidence:
     z : (r, k) the vectors of the witness in whitened coordinates; it carried v = Tz
     rounding : Ev, (p, k)
     noise : δ of some rows, (rows, p): what their blocks differ by from those in float64; None where they are float64
+    widest : the blocks are float64, as `Errors` has it
     """
 
     z: Array
     rounding: Array
     noise: Array | None = None
+    widest: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,13 @@ class Errors:
         return (
             f"predictions may differ from least squares in float64 by {far}, and {PROMISE:g} is promised: the rounding "
             f"of {worst} is too large for {self.advice}"
-            + (", or dtype='float64'" if worst == "kernel values" and not self.widest else "")
+            + (
+                ""
+                if worst != "kernel values"
+                else ", or values nearer to zero"
+                if self.widest
+                else ", or dtype='float64'"
+            )
         )
 
 
@@ -118,12 +126,14 @@ class Variances:
         factor of G + αK where moments are not rotated
     blocks : (r,) the d_i, or None where the blocks are as good as their rows
     rows : behind the moments
+    widest : see `Errors`
     """
 
     sums: Array
     solve: Array
     blocks: Array | None
     rows: float
+    widest: bool = False
 
 
 def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Any) -> Variances:
@@ -142,7 +152,8 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, row
     if evidence is None:
         return Variances(np.zeros(len(solve)), solve, None, float(rows))
     blocks = None if evidence.noise is None else (whitening.reduce(evidence.noise.T) ** 2).mean(axis=1)
-    return Variances((whitening.reduce(evidence.rounding) ** 2).mean(axis=1), solve, blocks, float(rows))
+    of_sums = (whitening.reduce(evidence.rounding) ** 2).mean(axis=1)
+    return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
 def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], solver: Any) -> Errors:
@@ -191,7 +202,7 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
     lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0) + _dropped(known, small, solver)
     parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
     sums, solve_, blocks_ = (float(np.sqrt(part / predicted)) for part in parts)
-    return Errors(sums, solve_, blocks_)
+    return Errors(sums, solve_, blocks_, widest=known.widest)
 
 
 def _dropped(known: Variances, small: Any, solver: Any) -> float:

@@ -8,6 +8,7 @@ import dask
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 
 from bigkernel import (
     LinearRegression,
@@ -168,6 +169,16 @@ def test_the_best_of_a_search_is_right_where_candidates_are_told():
         search = SweepSearchCV(Ridge(), {"alpha": [1e-14]}, cv=3).fit(X, Y)
     assert search.best_estimator_.fit_report()["sums"] == "qr"
     assert distance(search.predict(X), in_45_digits(X, Y, 1e-14)) < 1e-4
+
+
+def test_sparse_rows_are_factored_to_the_bits_of_dense_ones():
+    X, Y = table(1e10, 0.0)
+    wide = np.zeros((N, 80))
+    wide[:, ::20] = X
+    fits = [LinearRegression().fit(rows, Y) for rows in (wide, sparse.csr_array(wide))]
+    assert [model.fit_report()["sums"] for model in fits] == ["qr", "qr"]
+    assert_array_equal(fits[0].coef_, fits[1].coef_)
+    assert distance(fits[1].predict(sparse.csr_array(wide)), in_45_digits(X, Y)) < 1e-5
 
 
 def test_too_many_columns_leave_the_warning(monkeypatch):
