@@ -277,7 +277,7 @@ def sweep_until_right(
     finer = _finer(estimator, rows, targets, inputs, basis, whitening) if swept is None else None
     if finer is not None:
         try:
-            emit(Note(finer[1]))
+            emit(Note(f"{type(estimator).__name__}: {finer[1]}"))
             basis, whitening, certificates, swept = _sweep_in(estimator, rows, targets, inputs, finer[0])
             said = finer[1]
         except PlanTooLarge:
@@ -292,7 +292,7 @@ def sweep_until_right(
             break
         what, note = _in_float64(wider), _off(errors)
         try:
-            emit(Note(f"{note}: the rows are swept again, with {what} in float64"))
+            emit(Note(f"{type(estimator).__name__}: {note}: the rows are swept again, with {what} in float64"))
             basis, whitening, noted, (problem, report) = _sweep_in(estimator, rows, targets, inputs, wider)
         except PlanTooLarge as error:
             certificates.notes.append(f"{note} in {basis.dtype}, and {what} in float64 do not fit: {error}")
@@ -309,11 +309,12 @@ def _factored(
     estimator: Any, rows: Any, targets: Any, solved: Any, report: dict[str, Any], notes: list[str]
 ) -> tuple[Any, dict[str, Any]]:
     """The solve from the triangle of the rows, and the report of its sweep; what there was where that does not fit."""
-    found = factor_rows(solved.problem, rows, targets, solved.problem.centre, solved.certificates, notes)
+    problem = solved.problem
+    found = factor_rows(estimator, problem, rows, targets, problem.centre, solved.certificates, notes)
     if found is None:
         return solved, report
     noted = Certificates()
-    whitening = whitening_for(estimator, solved.problem.basis, noted)
+    whitening = whitening_for(estimator, problem.basis, noted)
     return estimator._solved(found[0], whitening, noted), found[1]
 
 

@@ -196,7 +196,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         solved = self._solved(problem)
         if worth_factoring(solved.certificates.errors, problem.basis.width + targets.width):
             notes: list[str] = []
-            found = factor_rows(problem, rows, targets, problem.basis.shift, solved.certificates, notes)
+            found = factor_rows(self, problem, rows, targets, problem.basis.shift, solved.certificates, notes)
             if found is not None:
                 return self._solved(found[0]), {**found[1], "swept_again": notes}
         return solved, report

@@ -36,12 +36,19 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
 
 
 def factor_rows(
-    problem: Any, rows: Rows, targets: Targets, centre: Array | None, before: Certificates, notes: list[str]
+    whose: Any,
+    problem: Any,
+    rows: Rows,
+    targets: Targets,
+    centre: Array | None,
+    before: Certificates,
+    notes: list[str],
 ) -> tuple[Any, dict[str, Any]] | None:
     """A problem with the triangle of its rows, and the report of their sweep; None where that does not fit.
 
     Parameters
     ----------
+    whose : the estimator
     centre : (p,) what the columns are taken about, or None: 0
     before : of the solve from moments, which take a note where it does not fit
     notes : take why the rows are swept again
@@ -50,7 +57,7 @@ def factor_rows(
     off, doubt = before.errors.total, before.errors.doubt
     note = f"predictions would be off by {off:.1g}" if not off <= ENOUGH else f"predictions may be off by {doubt:.1g}"
     try:
-        emit(Note(f"{note}: the rows are swept again, for a QR factorisation"))
+        emit(Note(f"{type(whose).__name__}: {note}: the rows are swept again, for a QR factorisation"))
         swept = sweep(rows, TriangleStatistic(features, targets), what="triangle")
     except PlanTooLarge as error:
         before.notes.append(f"{note}, and a QR factorisation of the rows does not fit: {error}")

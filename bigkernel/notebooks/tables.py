@@ -10,7 +10,7 @@ import base64
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
@@ -27,6 +27,9 @@ from bigkernel.storage.run_status import command_of, survey
 from bigkernel.storage.visible import visible
 from bigkernel.streaming.plan import Plan
 
+if TYPE_CHECKING:
+    from bigkernel.search.planning import SearchPlan
+
 _PICTURES, _ROWS, _COLUMNS = 10, 5, 8  # shown of a corpus
 _BEST = 10  # candidates of a search
 _MOST_LETTERS = 300  # of one cell
@@ -36,13 +39,32 @@ _PICTURE = "height:48px;image-rendering:pixelated;border:1px solid #8888"
 
 
 def html_of(value: Any) -> str:
-    """HTML of a corpus, rows, a plan, a run, the report of a fit, or a search by sweeps."""
+    """HTML of a corpus, rows, a plan, a run, the report of a fit, or a search by sweeps and its plan."""
     makers: dict[type, Callable[[Any], Markup]] = {Corpus: _corpus, Rows: _rows, Plan: _plan, Run: _run, dict: _report}
-    make = next((maker for kind, maker in makers.items() if isinstance(value, kind)), _search)
+    make = next((maker for kind, maker in makers.items() if isinstance(value, kind)), _of_search)
     try:
         return str(Markup("<div>{}</div>").format(make(value)))
     except (BigKernelError, OSError, ValueError) as error:
         return str(Markup("<div>{}: {}</div>").format(type(value).__name__, _text(error)))
+
+
+def _of_search(value: Any) -> Markup:
+    from bigkernel.search.planning import SearchPlan  # which is there, or scikit-learn is not
+
+    return _search_plan(value) if isinstance(value, SearchPlan) else _search(value)
+
+
+def _search_plan(plan: SearchPlan) -> Markup:
+    figures = {
+        "candidates": plan.candidates,
+        "splits": plan.splits,
+        "sweeps": plan.count,
+        "fits": plan.refits or None,
+        "flops": plan.flops,
+        "task_bytes": plan.task_bytes,
+        "driver_bytes": plan.driver_bytes or None,
+    }
+    return named("plan of a search", figures) + columns(["its sweeps"], [[line.strip()] for line in plan.sweeps])
 
 
 def _text(value: object) -> str:

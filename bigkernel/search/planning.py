@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import bigkernel
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.monitor.events import SweepStarted
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep
@@ -41,6 +42,9 @@ class SearchPlan:
     task_bytes: int
     count: int
     driver_bytes: int = 0
+
+    def _repr_html_(self) -> str:
+        return bigkernel._html_of(self)
 
     def with_more(self, more: SearchPlan) -> SearchPlan:
         """Of these candidates and then of others."""

@@ -129,9 +129,7 @@ def prepare(
             continue
         model = members[0].model
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
-        seen: list[Event] = []
-        with observe(seen.append):
-            inner = given.X if steps is None else steps.fit(given.X, given.y).transform(given.X)
+        inner, learned = _through(steps, given)
         proto = clone(members[0].last)
         if any(member.penalty.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
@@ -154,9 +152,18 @@ def prepare(
                 "or solver='direct'"
             )
         work = Work(rows, targets, inputs, judging, parts, sweeps)
-        learned = tuple(event for event in seen if isinstance(event, SweepStarted))
         prepared.append(Prepared(members, steps, work, inner, given.y, key, learned))
     return prepared
+
+
+def _through(steps: Pipeline | None, given: Given) -> tuple[Any, tuple[SweepStarted, ...]]:
+    """The rows as transforms that are fitted here leave them, and the sweeps that this took."""
+    if steps is None:
+        return given.X, ()
+    seen: list[Event] = []
+    with observe(seen.append):
+        inner = steps.fit(given.X, given.y).transform(given.X)
+    return inner, tuple(event for event in seen if isinstance(event, SweepStarted))
 
 
 def _partitions(cv: Any, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:

@@ -238,8 +238,8 @@ def _scorer(given: Any, *, classifier: bool) -> Callable[..., float]:
     methods = {methods} if isinstance(methods, str) else set(methods)
     if methods == {"predict_proba"}:
         raise ConfigError(
-            f"scoring: {given!r} needs probabilities, and a search judges values of f; take roc_auc, neg_log_loss or "
-            "accuracy, and probability=True for the best model"
+            f"scoring: {given!r} needs probabilities, and a search judges values of f; take neg_log_loss or accuracy "
+            "(of two classes roc_auc too), and probability=True for the best model"
         )
     if "predict" not in methods and not classifier:
         raise ConfigError(f"scoring: {given!r} is a score of classes, and the estimator predicts numbers")

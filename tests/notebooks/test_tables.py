@@ -123,3 +123,11 @@ def test_a_search_shows_its_best_candidates_above_the_picture_of_its_estimator()
     assert "KernelRidge" in diagram
     with config_context(display="text"):
         assert search._repr_mimebundle_()["text/html"] == f"{table}</div>"
+
+
+def test_the_plan_of_a_search_is_a_table_of_its_sweeps():
+    grid = {"gamma": [0.1, 1.0], "alpha": [1e-3, 1.0, 1e3]}
+    plan = SweepSearchCV(KernelRidge("rbf", n_landmarks=8, random_state=0), grid, cv=3).plan(X, X[:, 0])
+    text = shown(plan)
+    for told in ("plan of a search", "candidates", *(line.strip() for line in plan.sweeps)):
+        assert told in text
