@@ -351,15 +351,8 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         basis = self._restored_basis(inputs, parts["basis"])
         solution = self._solution_type(**parts["solution"])
         if parts["statistics"] is not None:
-            return MomentFit(
-                inputs=inputs,
-                basis=basis,
-                statistics=parts["statistics"],
-                pseudo_labels=parts.get("pseudo_labels"),
-                solution=solution,
-                centre=parts.get("centre"),
-                neighbors=parts.get("neighbors"),
-            )
+            optional: dict[str, Any] = {name: parts.get(name) for name in ("pseudo_labels", "centre", "neighbors")}
+            return MomentFit(inputs=inputs, basis=basis, statistics=parts["statistics"], solution=solution, **optional)
         if not self.exact:
             raise ModelRejected(f"{type(self).__name__}: the statistics of its fit are missing")
         return ExactFit(inputs=inputs, basis=basis, solution=solution, weight=parts["weight"])
