@@ -96,8 +96,8 @@ def planned(
         for part in one.partitions
         for line in _lines(sweep, part, one, scoring)
     ]
-    if refit:
-        lines += [line for _, one in work for line in _of_best(one)]
+    if refit:  # the best is of one work, not known of which
+        lines += max(([*_of_best(one)] for _, one in work), key=lambda found: sum(line.count for line in found))
     return SearchPlan(
         candidates=sum(len(members) for members, _ in work),
         splits=splits,

@@ -57,6 +57,13 @@ LEARNS = {
         CODES,
         2 * 3 + 1,
     ),
+    "calibration of one of two weighings": (
+        MODEL,
+        {"alpha": [0.1, 1.0], "class_weight": [None, "balanced"], "probability": [True]},
+        {},
+        LABELS,
+        2 * 2 + 2,
+    ),
     "calibration": (MODEL, {"alpha": [0.1, 1.0], "probability": [True]}, {}, LABELS, 4),
     "sums of no split are of all rows": (
         KernelRidge(Gaussian(1.0), **PLAIN),
