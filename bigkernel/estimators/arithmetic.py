@@ -45,7 +45,7 @@ PREVIEW = "preview"  # what the sweep of an excerpt is for
 _PREVIEW_ROWS = (2048, 2)  # at least; and a column: fewer are fitted too well, so that noise moves them too far
 _PREVIEW_SHARE = 12  # all rows are so many times those of an excerpt, at least
 _PREVIEW_FLOPS = 2e10  # of the Gram matrix of all rows: a smaller one is summed twice sooner than foretold
-_DOUBTFUL = 100.0  # condition of a core, below which float32 sums were always good enough
+_DOUBTFUL = 30.0  # `Whitening.condition` of a core, below which float32 sums were always good enough
 ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
 
 

@@ -143,8 +143,8 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
     together: list[tuple[Sweep, Partition]] = [(sweep, partition)]
     if isinstance(sweep, Descents):
         together = [*sweep.at_once(work.rows, work.targets, partition, scoring)]
-    if partition is work.partitions[0] and (count := previewed_rows(sweep, len(work.rows))):
-        yield _Line(f"{count:,} rows first, where cores leave doubt of the arithmetic", 0.0, 0, 0)
+    count = previewed_rows(sweep, len(work.rows)) if partition is work.partitions[0] else 0
+    first = f", after {count:,} rows where cores leave doubt of the arithmetic" if count else ""
     for one, part in together:
         rows = part.attach(work.rows)
         steps = plan_sweep(rows, one.statistic(work.targets, part, len(rows)))
@@ -156,7 +156,7 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
             what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
             yield _Line(what, steps.flops, steps.task_bytes, number, held)
         else:
-            yield _Line(what + f"moments, {steps.flops:.2g} flops", steps.flops, steps.task_bytes)
+            yield _Line(what + f"moments, {steps.flops:.2g} flops{first}", steps.flops, steps.task_bytes)
         if isinstance(one, SidedSweep) and one.rounds:
             of_round = planned_rounds(one, work.rows, work.targets, part)
             yield _of_rounds("of all of them", one.rounds, of_round)

@@ -162,7 +162,7 @@ def test_plans_and_pages_tell_of_it(tmp_path):
     assert model.plan(X, Y).summary()["preview_rows"] == 2048
     assert "preview_rows" not in model.plan(X[:-1], Y[:-1]).summary()
     search = SweepSearchCV(KernelRidge(landmarks=X[:M]), {"alpha": [0.1, 1.0]}, cv=3)
-    assert "2,048 rows first, where cores leave doubt of the arithmetic" in str(search.plan(X, Y))
+    assert "after 2,048 rows where cores leave doubt of the arithmetic" in str(search.plan(X, Y))
     write_corpus(tmp_path / "a.corpus", X, Y)
     run = ["--sigma", "2.0", "--alpha", "1e-6", "--landmarks", str(M), "--run", str(tmp_path / "run")]
     done = CliRunner().invoke(main, ["fit", str(tmp_path / "a.corpus"), str(tmp_path / "a.model"), *run])
