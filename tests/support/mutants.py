@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         "plan: partial results in the merge tree are not counted",
         "streaming/plan.py",
-        "max(3, min(own + tasks, levels + 1 + tasks))",
+        "max(3, min(own + tasks, waiting + 1 + tasks))",
         "3",
         "streaming/test_plan.py::test_a_worker_holds_no_more_partials_than_were_counted",
     ),
