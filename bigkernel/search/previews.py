@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import DataError, PlanTooLarge
+from bigkernel.errors import DataError
 from bigkernel.estimators.arithmetic import (
     PREVIEW,
     as_all_rows,
@@ -64,10 +64,7 @@ def foresee(
     few = Sweep([members for members, _ in doubted])
     statistic = few.statistic(targets, partitions[0], count, [whitening for _, whitening in doubted])
     statistic, some = replace(statistic, folds=None), rows.excerpt(count)
-    try:
-        total = seeing_sweep(some, statistic, what=PREVIEW).total
-    except (DataError, PlanTooLarge):  # the sweep of all rows says what is wrong, and with which
-        return
+    total = seeing_sweep(some, statistic, what=PREVIEW).total
     total, groups, changed = as_all_rows(total, len(rows) / len(some)), statistic.groups, 0
     for place, (members, whitening) in enumerate(doubted):
         own = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,7 +62,8 @@ class Work(Training):
         `failed` takes what cannot be fitted, which is raised where it is None.
         """
         for one in self.sweeps:
-            foresee(one, self.rows, self.targets, self.inputs, self.partitions, scoring)
+            with suppress(*FAILURES):  # the sweep of all rows says what is wrong, and with which candidates
+                foresee(one, self.rows, self.targets, self.inputs, self.partitions, scoring)
             for partition in self.partitions:
                 if isinstance(one, Descents):
                     for some, folds in one.at_once(self.rows, self.targets, partition, scoring):
