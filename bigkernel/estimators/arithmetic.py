@@ -29,18 +29,17 @@ from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
 from bigkernel.solvers.perturbation import change, moved
-from bigkernel.solvers.posterior import Posterior
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics import triangle
-from bigkernel.statistics.moments import GRAM_ROWS, Moments, MomentStatistic, selected
+from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
 from bigkernel.statistics.witness import WITNESSED, Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
-_DRAW = 20  # every process moves sums alike
-_SAFE = 2.0  # one draw tells an error to a factor of about four
+DRAW = 20  # every process moves sums alike
+SAFE = 2.0  # one draw tells an error to a factor of about four
 PREVIEW = "preview"  # what the sweep of an excerpt is for
 _PREVIEW_ROWS = (2048, 2)  # at least; and a column: fewer are fitted too well, so that noise moves them too far
 _PREVIEW_SHARE = 12  # all rows are so many times those of an excerpt, at least
@@ -144,8 +143,8 @@ def drawn(
     """The errors of solutions by what becomes of them: `changed` tells of moved sums the change of each, (k,)."""
 
     def moved_by(*, sums: bool) -> Array:
-        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(_DRAW), sums=sums)
-        return np.asarray(_SAFE * changed(total))
+        total = moved(problem.statistics, whitening, evidence, np.random.default_rng(DRAW), sums=sums)
+        return np.asarray(SAFE * changed(total))
 
     total = moved_by(sums=True)
     off = ~(total <= ENOUGH)
@@ -168,18 +167,6 @@ def of_columns(problem: Any, columns: Array) -> Any:
         centre=None if centre is None else centre[columns],
         triangle=None if R is None else triangle.selected(R, columns, basis.width),
     )
-
-
-def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
-    """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
-    evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
-    if evidence is None or seen is None:
-        return None
-    total = moved(fit.statistics, whitening, evidence, np.random.default_rng(_DRAW))
-    one, other = (
-        np.sqrt(posterior(moments).variance(*seen)) for moments in (fit.moments, Moments.of(total, shift=fit.centre))
-    )
-    return _SAFE * float(np.linalg.norm(one - other) / max(float(np.linalg.norm(one)), 1e-300))
 
 
 def rounding_note(solved: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from numbers import Integral, Real
@@ -15,9 +14,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.errors import ConfigError, Inaccurate
-from bigkernel.estimators.arithmetic import deviation_error, evidence_of
+from bigkernel.estimators.arithmetic import evidence_of
 from bigkernel.estimators.base import LazyScoreMixin
+from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
     ExactFit,
     Fitted,
@@ -34,19 +33,17 @@ from bigkernel.estimators.parameter_checks import (
     PENALTIES,
     keeps_statistics,
     penalty_of,
-    require_exact,
 )
 from bigkernel.estimators.penalty_schema import per_target
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Flag, Floats, Statistics, Whole
 from bigkernel.estimators.triangle_sweeps import solve_triangle
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.indefinite import indefinite_krr
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty
-from bigkernel.solvers.posterior import Posterior, SpreadPredictor, exact_posterior, nystrom_posterior
+from bigkernel.solvers.posterior import SpreadPredictor
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, nystrom_ridge
 from bigkernel.solvers.target_penalties import Columns, by_penalty
@@ -367,34 +364,3 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     def __getstate__(self) -> dict[str, Any]:
         # the factors are made again when they are asked for
         return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
-
-
-def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
-    """The Gaussian process that the fit of the estimator `name` is the mean of."""
-    kernel, solution = fit.basis.kernel, fit.solution
-    assert isinstance(solution, RidgeSolution)
-    if not kernel.positive:
-        raise ConfigError(
-            f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
-        )
-    if kernel.precomputed:
-        raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
-    flag = solution.with_intercept
-    if np.ndim(solution.alpha):
-        raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
-    if isinstance(fit, IterativeFit):
-        raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
-    if isinstance(fit, MomentFit):
-        whitening = fit.basis.whitening(warn=False)
-        of_sums = partial(nystrom_posterior, whitening=whitening, alpha=solution.alpha, fit_intercept=flag)
-        error = deviation_error(fit, whitening, of_sums)
-        if error is not None and error > ENOUGH:
-            warnings.warn(
-                f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
-                f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
-                Inaccurate,
-                stacklevel=4,
-            )
-        return of_sums(fit.moments)
-    require_exact(name, fit.basis.width)
-    return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)

@@ -138,12 +138,17 @@ class Variances:
 
 def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Any) -> Variances:
     """What evidence says in whitened coordinates; `raw`: of the columns of the map, `rotated`: TᵀGT of the same."""
-    reduce, z = whitening.reduce, evidence.z
-    of_rotation = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
+    return variances_of(evidence, rounding_of_rotation(evidence.z, raw, rotated, whitening), whitening, raw.rows)
+
+
+def rounding_of_rotation(z: Array, raw: Moments, rotated: Moments, whitening: Any) -> Array:
+    """What rounding does to TᵀGT, seen by the vectors z (r, k) of a witness: (r, k)."""
+    reduce = whitening.reduce
+    seen: Array = rotated.G @ z - reduce(raw.G @ whitening.expand(z))
     if raw.shift is not None:
         a, s = reduce(raw.shift), reduce(raw.s)
-        of_rotation -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
-    return variances_of(evidence, of_rotation, whitening, raw.rows)
+        seen -= np.outer(s, a @ z) + np.outer(a, s @ z + raw.n * (a @ z))
+    return seen
 
 
 def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, rows: float) -> Variances:

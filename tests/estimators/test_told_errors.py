@@ -14,7 +14,8 @@ import pytest
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier, SweepSearchCV
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
-from bigkernel.estimators.arithmetic import deviation_error, whitening_for
+from bigkernel.estimators.arithmetic import whitening_for
+from bigkernel.estimators.deviations import deviation_error
 from bigkernel.estimators.number_range import solving
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.solvers.posterior import nystrom_posterior

@@ -1,0 +1,67 @@
+"""Deviations of predictions: the Gaussian process that a fit is the mean of, and how far rounding may move it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bigkernel.errors import ConfigError, Inaccurate
+from bigkernel.estimators.arithmetic import DRAW, SAFE, evidence_of
+from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
+from bigkernel.estimators.parameter_checks import require_exact
+from bigkernel.solvers.accuracy import ENOUGH, PROMISE, rounding_of_rotation
+from bigkernel.solvers.perturbation import moved
+from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior, triangle_posterior
+from bigkernel.solvers.ridge import Whitening, reduced
+from bigkernel.statistics.moments import Moments
+
+
+def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
+    """The Gaussian process that the fit of the estimator `name` is the mean of."""
+    kernel, solution = fit.basis.kernel, fit.solution
+    assert isinstance(solution, RidgeSolution)
+    if not kernel.positive:
+        raise ConfigError(
+            f"return_std: the {kernel.name} kernel is not positive definite and so no covariance function"
+        )
+    if kernel.precomputed:
+        raise ConfigError("return_std: k(x, x) of new rows is not known where the kernel was precomputed")
+    flag = solution.with_intercept
+    if np.ndim(solution.alpha):
+        raise ConfigError("return_std: the noise of a Gaussian process is one penalty, and this fit has one a target")
+    if isinstance(fit, IterativeFit):
+        raise ConfigError("return_std: a fit by conjugate gradients keeps no statistics; take solver='direct'")
+    if isinstance(fit, MomentFit):
+        whitening = fit.basis.whitening(warn=False)
+        if fit.triangle is not None:
+            return triangle_posterior(fit.triangle, fit.centre, whitening, solution.alpha, fit_intercept=flag)
+        of_sums = partial(nystrom_posterior, whitening=whitening, alpha=solution.alpha, fit_intercept=flag)
+        error = deviation_error(fit, whitening, of_sums)
+        if error is not None and error > ENOUGH:
+            warnings.warn(
+                f"return_std: deviations may differ from those of exact sums by about {error:.1g} of their size, and "
+                f"{PROMISE:g} is promised; take dtype='float64', a larger alpha or fewer landmarks",
+                Inaccurate,
+                stacklevel=4,
+            )
+        return of_sums(fit.moments)
+    require_exact(name, fit.basis.width)
+    return exact_posterior(fit.basis.core(), solution.alpha, fit_intercept=flag, weight=fit.weight)
+
+
+def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
+    """How far predicted deviations are from those of exact sums, relative to them; None where that is not known."""
+    evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
+    if evidence is None or seen is None:
+        return None
+    raw, rows, looked = fit.moments, float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
+    # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
+    rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, reduced(raw, whitening), whitening))
+    both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
+    total = moved(both, whitening, evidence, np.random.default_rng(DRAW))
+    one, other = (np.sqrt(posterior(moments).variance(*seen)) for moments in (raw, Moments.of(total, shift=fit.centre)))
+    return SAFE * float(np.linalg.norm(one - other) / max(float(np.linalg.norm(one)), 1e-300))
