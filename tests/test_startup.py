@@ -94,6 +94,11 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded - set(sys.stdlib_module_names) == {"bigkernel", "lazy_loader"}
 
 
+def test_an_estimator_and_its_file_load_dask_arrays_where_there_is_one():
+    lines = ("import bigkernel.estimators.persistence", "from bigkernel import KernelRidge")
+    assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
+
+
 def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
     np.save(tmp_path / "rows.npy", np.zeros((4, 3)))
     lines = (

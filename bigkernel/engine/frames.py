@@ -30,6 +30,15 @@ def is_dask_frame(values: Any) -> bool:
     return partitioned and (is_dataframe_like(values) or is_series_like(values))
 
 
+def is_dask_array(values: Any) -> bool:
+    """Tell a Dask array; its module, with numba and more, loads where there is a collection of Dask, and not else."""
+    if not dask.is_dask_collection(values):
+        return False
+    import dask.array as da
+
+    return isinstance(values, da.Array)
+
+
 def unwrapped(values: Any, name: str) -> Any:
     """What `engine.sources` reads in place of an object of another library; anything else as it is.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import dask
 import numpy as np
 import zarr
 from scipy import sparse
 
-from bigkernel.engine.frames import unwrapped
+from bigkernel.engine.frames import is_dask_array, unwrapped
 from bigkernel.engine.sources import DaskSource, NumpySource, Source, Windows, ZarrSource
 from bigkernel.engine.sparse_sources import SparseSource
 from bigkernel.errors import DataError
@@ -38,19 +37,10 @@ def _concatenated(arrays: list[Any]) -> Any:
     return da.concatenate(arrays)
 
 
-def _is_dask_array(values: Any) -> bool:
-    """Tell a Dask array; its module, with numba and more, loads where there is one, not in every worker."""
-    if not dask.is_dask_collection(values):
-        return False
-    import dask.array as da
-
-    return isinstance(values, da.Array)
-
-
 def source_of(values: Any, name: str) -> Source:
     """An array or a frame as a source; a `DataError` that names it where it holds no numbers."""
     values = unwrapped(values, name)
-    if _is_dask_array(values):
+    if is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
             raise DataError(f"{name}: a Dask array of unknown chunk sizes; call compute_chunk_sizes() first")
         if values.ndim == 2 and values.numblocks[1] > 1:

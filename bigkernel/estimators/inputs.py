@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import dask
-import dask.array as da
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names, _check_sample_weight, validate_data
 
-from bigkernel.engine.frames import feature_names, is_dask_frame, unwrapped
+from bigkernel.engine.frames import feature_names, is_dask_array, is_dask_frame, unwrapped
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import Targets
@@ -24,9 +23,9 @@ Array = NDArray[Any]
 
 def is_lazy(X: Any) -> bool:
     """True where X is read chunk by chunk rather than held in memory."""
-    if isinstance(X, Rows | Corpus | da.Array | zarr.Array) or is_dask_frame(X):
+    if isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X):
         return True
-    return dask.is_dask_collection(X) and isinstance(unwrapped(X, "X"), da.Array)  # of xarray
+    return dask.is_dask_collection(X) and is_dask_array(unwrapped(X, "X"))  # of xarray
 
 
 def input_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:

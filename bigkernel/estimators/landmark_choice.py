@@ -24,11 +24,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
-import dask.array as da
 import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from bigkernel.config import settings
@@ -262,6 +260,8 @@ def _centres(rows: Rows, members: Members | None, count: int, rng: np.random.Ran
 
 def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
     """Centres (m, d), and to how many rows each is the nearest (m,), by scikit-learn."""
+    from sklearn.cluster import KMeans  # loads a third of scikit-learn, which other choices do without
+
     unit, largest = 1.0, float(np.abs(X).max(initial=0.0))
     if largest and not 1e-100 < largest < 1e100:  # whose squares would leave float64
         unit = float(2.0 ** np.floor(np.log2(largest)))
@@ -273,6 +273,7 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
 
 def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
     """The same by k-means|| and Lloyd's steps, over a sample that stays where its parts were read."""
+    import dask.array as da
     from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
 
     part = max(256, _PART_BYTES // (8 * max(count, rows.shape[1])))

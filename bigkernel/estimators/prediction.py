@@ -11,11 +11,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import dask
-import dask.array as da
 import numpy as np
 import zarr
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine import prediction_store
+from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import DaskSource
 from bigkernel.engine.sparse_sources import suited
@@ -38,6 +38,9 @@ from bigkernel.storage.atomic_write import publishing
 from bigkernel.storage.targets import claimed, require_target
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import RowMap
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 Array = NDArray[Any]
 _KEPT: WeakKeyDictionary[Any, Predictor] = WeakKeyDictionary()  # of fits
@@ -84,7 +87,7 @@ class PredictingEstimator(StatefulEstimator):
         inputs = self._require("predict").inputs
         if inputs.classes is None:
             return values[:, 0] if inputs.flat else values
-        if isinstance(values, da.Array):
+        if is_dask_array(values):
             return values.map_blocks(_labels, inputs.classes, dtype=inputs.classes.dtype, drop_axis=1)
         return _labels(values, inputs.classes)
 
@@ -175,6 +178,8 @@ def _labels(values: Array, classes: Array) -> Array:
 
 def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
     """f of lazily read rows as a Dask array with their chunks; the model travels once, as one node of the graph."""
+    import dask.array as da
+
     c = predictor.width
     model = dask.delayed(predictor, traverse=False)
     if isinstance(rows.x, DaskSource):

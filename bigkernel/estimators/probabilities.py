@@ -13,7 +13,6 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
@@ -21,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
 from bigkernel.engine.context import forget
+from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ModelRejected, ResumeMismatch
@@ -122,7 +122,7 @@ class LogitProbabilities:
     def _of_logits(self, X: Any, function: Any) -> Any:
         check_is_fitted(self)
         values = self._values(X)  # type: ignore[attr-defined]
-        return values.map_blocks(function, dtype=np.float64) if isinstance(values, da.Array) else function(values)
+        return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
 
 
 class Probabilities(LogitProbabilities, LandmarkEstimator):

@@ -12,13 +12,13 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar, Self
 
-import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sparse_sources import dense
 from bigkernel.engine.sweep import sweep
@@ -68,7 +68,7 @@ class RowTransformer(TransformerMixin, BaseEstimator):
             return mapped_rows(X, self._row_map(), float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         row_map = self._row_map()
-        if isinstance(X, da.Array):
+        if is_dask_array(X):
             dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
             whole = X.rechunk({1: -1})
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
