@@ -26,7 +26,7 @@ def worker_name() -> str:
 
 
 FIRST_TASK_BYTES = 8_000_000  # of a process for its first task: modules, threads that read
-TASK_BYTES = 8_000_000  # of every task: buffers that BLAS keeps whatever it multiplies, and freed memory that is kept
+TASK_BYTES = 12_000_000  # of every task: buffers that BLAS keeps whatever it multiplies, and freed memory that is kept
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ class Plan:
                 return self.shared_bytes + max(summing, merging + kept)
             # the driver merges beside the threads
             return self.shared_bytes + tasks * max(summing, 2 * partial + self.panel_bytes) + 3 * partial + kept
-        return self.shared_bytes + tasks * (rows + own) + self.partials_held(sharing) * partial
+        held = self.shared_bytes + tasks * (rows + own) + self.partials_held(sharing) * partial
+        return held if sharing.workers else held + held // 32  # short-lived strips, and what threads' heaps keep
 
     def rows_bytes(self, sharing: Sharing) -> int:
         """Bytes of the rows that a task holds."""
