@@ -19,6 +19,8 @@ from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_post
 from bigkernel.solvers.ridge import Whitening, reduced
 from bigkernel.statistics.moments import Moments
 
+_DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2
+
 
 def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:
     """The Gaussian process that the fit of the estimator `name` is the mean of."""
@@ -62,6 +64,9 @@ def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
     rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, reduced(raw, whitening), whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
-    total = moved(both, whitening, evidence, np.random.default_rng(DRAW))
-    one, other = (np.sqrt(posterior(moments).variance(*seen)) for moments in (raw, Moments.of(total, shift=fit.centre)))
-    return SAFE * float(np.linalg.norm(one - other) / max(float(np.linalg.norm(one)), 1e-300))
+    rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(raw).variance(*seen))
+    far = 0.0
+    for _ in range(_DRAWS):
+        other = posterior(Moments.of(moved(both, whitening, evidence, rng), shift=fit.centre))
+        far = max(far, float(np.linalg.norm(np.sqrt(other.variance(*seen)) - found)))
+    return SAFE * far / max(float(np.linalg.norm(found)), 1e-300)

@@ -2,6 +2,7 @@
 
 import html
 import json
+import warnings
 
 import dask
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from rounding import TABLES, M, distance, least_squares
-from scipy import sparse
+from scipy import linalg, sparse
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model, write_corpus
 from bigkernel.cli import main
@@ -89,6 +90,25 @@ def test_classes_and_another_penalty_go_by_the_triangle_and_files_and_more_rows_
     assert model.fit_report()["sums"] == "float64"
     with pytest.warns(Inaccurate):  # the f without each fold are solved for from moments
         KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
+
+
+@pytest.mark.parametrize("sigma, alpha, intercept", [(4.0, 1e-5, False), (4.0, 1e-3, True), (6.0, 1e-8, True)])
+def test_deviations_come_from_the_triangle_and_those_of_a_file_are_right_or_told_of(tmp_path, sigma, alpha, intercept):
+    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0).fit(X, y)
+    assert model.fit_report()["sums"] == "qr"
+    K, Z = model.kernel_, model.landmarks_
+    T = whiten(K(Z), warn=False)
+    phi = linalg.solve_triangular(T.factor, K(X, Z)[:, T.pivots].T, lower=True).T
+    rows = np.column_stack([phi, np.ones(ROWS)]) if intercept else phi
+    penalty = np.sqrt(alpha) * np.eye(len(rows.T))[: len(phi.T)]
+    half = linalg.solve_triangular(np.linalg.qr(np.vstack([rows, penalty]), mode="r"), rows.T, trans="T")
+    wanted = np.sqrt(alpha * (half**2).sum(axis=0) + np.maximum(1 - (phi**2).sum(axis=1), 0) + alpha)
+    assert distance(model.predict(X, return_std=True)[1], wanted) < 1e-5
+    save_model(model, tmp_path / "model")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = load_model(tmp_path / "model").predict(X, return_std=True)[1]
+    assert distance(found, wanted) < 1e-3 or Inaccurate in {one.category for one in told}
 
 
 def test_fewer_landmarks_are_solved_for_from_the_triangle_of_all():
