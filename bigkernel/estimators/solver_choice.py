@@ -81,13 +81,26 @@ class ChoosesSolver(LandmarkEstimator):
         models : that are fitted side by side, of other penalties or folds: a direct solve each, or columns
         trained : rows that each of several folds has, which share a preconditioner
         """
-        m = self._width_for(rows)
-        if self.solver in ("direct", "cholesky") or (self.solver == "auto" and m < AUTO_LEAST) or self._not_iterative():
-            return None
+        return self._weighed(rows, targets, models, trained)[0]
+
+    def _weighed(
+        self, rows: Rows, targets: Targets, models: int = 1, trained: float | None = None
+    ) -> tuple[PreconditionerChoice | None, str]:
+        """See `descent`; and why, where "auto" chooses."""
+        m, auto, refusal = self._width_for(rows), self.solver == "auto", self._not_iterative()
+        if self.solver in ("direct", "cholesky"):
+            return None, ""
+        if auto and m < AUTO_LEAST:
+            return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
+        if refusal:
+            return None, refusal
         choice = choose_preconditioner(*rows.shape, m, models * self._columns(targets), self.tol, trained)
+        if not auto:
+            return choice, ""
         float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
         direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
-        return choice if self.solver == "cg" or choice.flops < direct else None
+        costs = f"{choice.flops / 1e12:.3g} TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve"
+        return choice if choice.flops < direct else None, costs
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> MomentFit | IterativeFit:
         choice = self.descent(rows, targets)
@@ -133,7 +146,7 @@ class ChoosesSolver(LandmarkEstimator):
         if self.exact:
             return super().plan(X, y)
         other = self.__class__(**self.get_params(deep=False))
-        choice, _ = self._planned_descent(X, y)
+        choice = self.descent(*self._read(X, y))
         other.solver = "direct" if choice is None else "cg"
         plan = super(ChoosesSolver, other).plan(X, y)
         sweeps = 1 if choice is None else choice.sweeps
@@ -146,20 +159,23 @@ class ChoosesSolver(LandmarkEstimator):
         -------
         dict
             `solver`, "exact", "direct" or "cg"; of the latter `preconditioner`, in words; `sweeps` of the rows to be
-            expected, and about the `driver_bytes` that m×m arrays take in this process.
+            expected, and about the `driver_bytes` that m×m arrays take in this process; `because`, where "auto" chose.
         """
         self._check_settings()
         if self.exact:
             return {"solver": "exact"}
-        choice, m = self._planned_descent(X, y)
+        rows, targets = self._read(X, y)
+        (choice, reason), m = self._weighed(rows, targets), self._width_for(rows)
+        because = {"because": reason} if reason else {}
         if choice is None:
-            return {"solver": "direct", "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
-        told: dict[str, Any] = {"solver": "cg", "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
+            return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
+        told = {"solver": "cg", **because, "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
         return {**told, "driver_bytes": driver_bytes(m, choice, self._factors)}
 
-    def _planned_descent(self, X: Any, y: Any) -> tuple[PreconditionerChoice | None, int]:
+    def _read(self, X: Any, y: Any) -> tuple[Rows, Targets]:
+        """The rows and targets that `fit` would see; the estimator stays as it is."""
         rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
-        return self.descent(rows, targets), self._width_for(rows)
+        return rows, targets
 
     def _columns(self, targets: Targets) -> int:
         """Columns that descend side by side: the targets, or of a grid of penalties each the targets and probes."""

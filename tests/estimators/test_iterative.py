@@ -303,6 +303,18 @@ def test_the_plan_tells_how_it_would_be_solved():
     assert direct == {"solver": "direct", "sweeps": 1, "driver_bytes": 8 * 8 * M**2}
     assert model(solver="auto", n_landmarks=None).plan_solver(X, Y) == {"solver": "exact"}
     assert model().plan(X, Y).flops > cg["sweeps"] * 2 * N * M * 3
+    assert model(solver="auto").plan_solver(X, Y)["because"].startswith("below 4,096 landmarks")
+
+
+def test_the_plan_tells_why_it_would_be_solved_so(monkeypatch):
+    monkeypatch.setattr(solver_choice, "AUTO_LEAST", 10)
+    for direct, solver in ((1e30, "cg"), (1.0, "direct")):
+        monkeypatch.setattr(solver_choice, "direct_flops", lambda *shape, float64, cost=direct: cost)
+        told = model(solver="auto").plan_solver(X, Y)
+        assert told["solver"] == solver
+        assert told["because"].endswith(f"TFLOP by cg, {direct / 1e12:.3g} by direct sums and their solve")
+    refused = model(solver="auto", alpha=np.ones(Y.shape[1])).plan_solver(X, Y)["because"]
+    assert "all targets share a penalty" in refused
 
 
 def test_the_report_tells_of_all_sweeps():
