@@ -305,8 +305,8 @@ class CorpusWriter:
     def append(self, **rows: Any) -> None:
         """Add rows at the end: `x` (k, d), dense or sparse, and every column (k,).
 
-        Chunks are written as they fill, by a thread, while the caller reads on: it leaves the arrays as they are until
-        the block has ended. An error of writing is raised by a later call, or at the end of the block.
+        They are copied, so that the caller may fill its arrays anew. Chunks are written as they fill, by a thread,
+        while the caller reads on: an error of writing is raised by a later call, or at the end of the block.
         """
         if self._fixed:
             raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
@@ -317,7 +317,8 @@ class CorpusWriter:
                 raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
         passed = min(count, max(0, self.kept_rows - self._seen_rows))
         self._seen_rows += count
-        self._pending.append({name: self._arrays.stored_form(name, rows[name])[passed:] for name in self._shapes})
+        stored = {name: self._arrays.stored_form(name, rows[name]) for name in self._shapes}
+        self._pending.append({name: values[passed:].copy() for name, values in stored.items()})
         self._pending_rows += count - passed
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)

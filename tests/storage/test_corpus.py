@@ -55,6 +55,16 @@ def test_rows_appended_in_any_pieces_come_back(cuts, chunk_rows, tmp_path_factor
     assert corpus.array("y").chunks == (chunk_rows,)
 
 
+@pytest.mark.parametrize("chunk_rows", [10, 25])
+def test_arrays_that_were_appended_may_be_filled_anew(tmp_path, chunk_rows):
+    buffer = np.empty((20, D), X.dtype)
+    with writer(tmp_path / "c", chunk_rows=chunk_rows) as w:
+        for a in range(0, 100, 20):
+            buffer[:] = X[a : a + 20]
+            w.append(x=buffer, y=Y[a : a + 20])
+    assert_array_equal(open_corpus(tmp_path / "c").array("x")[:], X[:100])
+
+
 def test_a_corpus_says_what_it_is(path):
     corpus = open_corpus(path)
     assert (corpus.shape, len(corpus), corpus.chunk_rows, corpus.dtype) == ((N, D), N, 10, "uint8")
