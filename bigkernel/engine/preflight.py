@@ -134,11 +134,15 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
     if len(prints) > 1:
         raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
     client.register_plugin(OneBlasThread())
-    return _check_memory(client, steps, {address: answer["resident"] for address, answer in found.items()}, run)
+    held = {address: answer["resident"] for address, answer in found.items()}
+    return _check_memory(client, steps, held, run, wanted.worker_base_bytes)
 
 
-def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None) -> int:
-    """The announced peak of the fullest worker; `PlanTooLarge` where one may not take as much."""
+def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
+    """The announced peak of the fullest worker; `PlanTooLarge` where one may not take as much.
+
+    So many bytes at least are `reserved` for a process.
+    """
     announced = 0
     workers = client.scheduler_info(n_workers=-1)["workers"]
     for address, worker in workers.items():
@@ -147,7 +151,7 @@ def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: R
         sharing = Sharing(worker["nthreads"], len(workers), published=run is not None)
         base = held[address].base(sharing.tasks)
         if worker["memory_limit"]:
-            steps.check(worker["memory_limit"], base, sharing)
+            steps.check(worker["memory_limit"], max(base, reserved), sharing)
         announced = max(announced, held[address].peak, steps.worker_bytes(base, sharing))
     return announced
 

@@ -27,13 +27,14 @@ class _Outbox:
         self._next = 0.0
 
     def put(self, pulse: Pulse, token: str, pause_seconds: float) -> list[dict[str, Any]]:
-        """Take a pulse; the messages that leave now, none within the pause."""
+        """Take a pulse; the messages that leave now: none within the pause, but a begin where there are few workers."""
         with self._lock:
             before = self._waiting.get(pulse.node)
             begins = not pulse.rows or (before is not None and before["kind"] == "running")  # nobody knows it yet
             message = {"kind": "running" if begins else "pulse", "sweep": token, **vars(pulse)}
             self._waiting[pulse.node] = message
-            if time.monotonic() < self._next:
+            told_at_once = not pulse.rows and pause_seconds <= PULSE_SECONDS  # there are few workers
+            if time.monotonic() < self._next and not told_at_once:
                 return []
             self._next = time.monotonic() + pause_seconds
             messages, self._waiting = list(self._waiting.values()), {}

@@ -153,7 +153,7 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Arra
     missed = [_missed(scaled, factor, known, stored) for stored in (known.stored, 0 * known.stored)]
     # along a direction of noise least squares fits as much of the residual as chance has it
     lost = left if missed[0] or known.flat.any() else left / rows * (factor.hidden + missed[1])
-    if not predicted > 0:
+    if not predicted > (FLAT * _EPS) ** 2 * targets:  # targets are a constant, but for the rounding of their values
         hides = lost > (FLAT * _EPS) ** 2 * targets
         return Errors(0.0, np.inf if hides else 0.0, 0.0, ADVICE)
     x = factor.solve(known.lengths[:, None] * probes(len(w), VECTORS))
