@@ -55,6 +55,12 @@ class Settings:
     monitor: bool
     page_hosts: tuple[str, ...]
 
+    @property
+    def reserved_bytes(self) -> int:
+        """What a worker process is given at least, beside its tasks: `worker_base_bytes` above the default; else 0."""
+        default: int = _DEFAULTS["bigkernel"]["worker-base-bytes"]
+        return self.worker_base_bytes if self.worker_base_bytes > default else 0
+
 
 def settings(**overrides: int | None) -> Settings:
     """Read the `bigkernel:` subtree of Dask's configuration, with `overrides` (None: not given) on top.

@@ -135,7 +135,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, wanted: Settings, run
         raise DataError(f"{rows.name}: not the same data on every worker and on the driver; copy or mount it again")
     client.register_plugin(OneBlasThread())
     held = {address: answer["resident"] for address, answer in found.items()}
-    return _check_memory(client, steps, held, run, wanted.worker_base_bytes)
+    return _check_memory(client, steps, held, run, wanted.reserved_bytes)
 
 
 def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
