@@ -27,6 +27,8 @@ from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.merge_tree import leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment, Sharing
 
+_LONG_FLOPS = 5e9  # of a sweep that takes longer than it takes to find out what this process holds
+
 
 @dataclass(frozen=True)
 class LocalExecutor:
@@ -46,7 +48,7 @@ class LocalExecutor:
         """See `Executor`; this process can do what it has planned."""
         tasks, partials = min(self.threads, max(1, len(steps.segments))), most_partials(steps.segments, self.threads)
         sharing = Sharing(tasks, 0, published=run is not None, partials=partials)
-        found = resident()
+        found = resident(trim=steps.flops >= _LONG_FLOPS)
         return max(found.peak, steps.worker_bytes(found.base(sharing.tasks), sharing))
 
     def run(self, work: Work) -> Partial:

@@ -25,6 +25,7 @@ def worker_name() -> str:
         return f"{socket.gethostname()}:{os.getpid()}"
 
 
+WORTH_BYTES = 2**22  # of freed memory, from which on it is worth the time to give it back
 FIRST_TASK_BYTES = 8_000_000  # of a process for its first task: modules, threads that read
 TASK_BYTES = 12_000_000  # of every task: buffers that BLAS keeps whatever it multiplies, and freed memory that is kept
 
@@ -41,15 +42,21 @@ class Resident:
         return self.now + FIRST_TASK_BYTES + tasks * TASK_BYTES
 
 
-def give_back() -> None:
-    """Have the allocator give freed memory back to the system, where it is that of the GNU library."""
+def give_back(freed_bytes: int = WORTH_BYTES) -> None:
+    """Have the allocator give freed memory back to the system, where it is that of the GNU library and is worth it.
+
+    It looks at all that is free, which takes some 15 ms of a process that has run for a while.
+    """
+    if freed_bytes < WORTH_BYTES:
+        return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def resident() -> Resident:
-    """The resident memory of this process, without what its allocator keeps of freed memory."""
-    give_back()
+def resident(*, trim: bool = True) -> Resident:
+    """The resident memory of this process; with `trim` without what its allocator keeps of freed memory."""
+    if trim:
+        give_back()
     return Resident(_status_bytes("VmRSS") or psutil.Process().memory_info().rss, peak_bytes())
 
 

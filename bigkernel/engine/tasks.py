@@ -217,7 +217,7 @@ def _segment(job: Job, rows: Rows, segment: Segment, ancestors: tuple[str, ...],
     )
     if job.run:
         published = job.run.publish(receipt, total)
-        give_back()  # copies on their way to the disk, which threads of the store made
+        give_back(_bytes_of(total))  # copies on their way to the disk, which threads of the store made
         return None, published
     return total, receipt
 
@@ -262,10 +262,15 @@ def _merge(
     if job.run:
         receipt = job.run.publish(receipt, total)
         job.run.discard(ra.node, rb.node)
+        freed = _bytes_of(total)
         del left, right, total
-        give_back()
+        give_back(freed)
         return None, receipt
     return total, receipt
+
+
+def _bytes_of(total: Accumulator) -> int:
+    return sum(values.nbytes for values in total.values())
 
 
 def _inputs(

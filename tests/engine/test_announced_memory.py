@@ -1,5 +1,6 @@
 """Memory is told in time: what a sweep announces is what its process takes, from none too little to a quarter more."""
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from bigkernel.config import settings
-from bigkernel.engine import local_executor
+from bigkernel.engine import local_executor, process_probes
 from bigkernel.engine.local_executor import most_partials
 from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import as_rows
@@ -130,7 +131,7 @@ def test_what_a_process_holds_and_has_held_is_part_of_what_is_announced(monkeypa
     rows, statistic = as_rows(np.ones((64, 3))), MomentStatistic(IdentityMap(np.zeros(3)))
     told = []
     for found in (Resident(10**9, 10**9), Resident(2 * 10**9, 2 * 10**9), Resident(10**9, 10**10)):
-        monkeypatch.setattr(local_executor, "resident", lambda found=found: found)
+        monkeypatch.setattr(local_executor, "resident", lambda found=found, **_: found)
         told.append(sweep(rows, statistic, client="serial").announced_bytes)
     assert told[0] > 10**9
     assert told[1] - told[0] == 10**9
@@ -143,3 +144,12 @@ def test_memory_that_the_allocator_keeps_is_not_taken_for_what_a_process_holds()
     assert resident().now > before + 150_000_000
     del kept
     assert resident().now < before + 50_000_000
+
+
+def test_a_short_sweep_and_a_small_partial_do_not_wait_for_the_allocator(monkeypatch, tmp_path):
+    asked, library = [], ctypes.CDLL(None)
+    monkeypatch.setattr(process_probes.ctypes, "CDLL", lambda name: asked.append(name) or library)
+    sweep(as_rows(np.ones((64, 3))), MomentStatistic(IdentityMap(np.zeros(3))), client="serial", run=tmp_path / "run")
+    assert not asked
+    process_probes.give_back()
+    assert asked
