@@ -15,8 +15,9 @@ from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, Ri
 from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, rounding_of_rotation
 from bigkernel.solvers.perturbation import moved
-from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior, triangle_posterior
+from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import Whitening, reduced
+from bigkernel.solvers.triangle_ridge import triangle_posterior
 from bigkernel.statistics.moments import Moments
 
 _DRAWS = 4  # one alone told 8e-5 of deviations that were off by 3e-2

@@ -20,10 +20,8 @@ from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
 from bigkernel.solvers.factors import Factor, factorize
 from bigkernel.solvers.ridge import Whitening, centre, reduced
-from bigkernel.solvers.triangle_ridge import Stacked
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.triangle import TriangularRows
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
@@ -109,22 +107,6 @@ def nystrom_posterior(moments: Moments, whitening: Whitening, alpha: float, *, f
     factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
     constant = alpha / small.n if fit_intercept and small.n > 0 else 0.0
     return NystromPosterior(whitening, factor, small.mean, alpha, constant)
-
-
-def triangle_posterior(
-    R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
-) -> NystromPosterior:
-    """The same from the triangle (q, q) of a QR factorisation of the rows about `shift` (p,), None: 0."""
-    part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
-    F = whitening.reduce(part.columns.T).T
-    stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
-    # ΦᵀWΦ + αI = SᵀS
-    factor = Factor(lower=np.asfortranarray(stacked.S.T))
-    if stacked.spectrum is not None:
-        _, values, Vt = stacked.spectrum
-        factor = Factor(values=values**2, vectors=Vt.T, dropped=stacked.null)
-    mean = whitening.reduce(part.mean) if fit_intercept else np.zeros(whitening.rank)
-    return NystromPosterior(whitening, factor, mean, alpha, alpha / part.n if fit_intercept else 0.0)
 
 
 @dataclass(frozen=True, eq=False)

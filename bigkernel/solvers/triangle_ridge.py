@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigkernel.solvers.accuracy import VECTORS, Errors
+from bigkernel.solvers.factors import Factor
 from bigkernel.solvers.gcv import best_of_rows
+from bigkernel.solvers.posterior import NystromPosterior
 from bigkernel.solvers.residuals import DOF_PROBES, EXACT_DOF, Certificates, probes
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.target_penalties import Columns, by_penalty
@@ -206,3 +208,19 @@ def nystrom_ridge_of(
     w, error = by_penalty(penalty, part.targets.shape[1], certificates, solve)
     intercept = part.target_mean - whitening.reduce(part.mean) @ w if fit_intercept else np.zeros(len(error))
     return whitening.expand(w), intercept, error, penalty
+
+
+def triangle_posterior(
+    R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
+) -> NystromPosterior:
+    """`posterior.nystrom_posterior` from the triangle (q, q) of the rows about `shift` (p,), None: 0."""
+    part = TriangularRows.of(R, shift, whitening.width, centred=fit_intercept)
+    F = whitening.reduce(part.columns.T).T
+    stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
+    # ΦᵀWΦ + αI = SᵀS
+    factor = Factor(lower=np.asfortranarray(stacked.S.T))
+    if stacked.spectrum is not None:
+        _, values, Vt = stacked.spectrum
+        factor = Factor(values=values**2, vectors=Vt.T, dropped=stacked.null)
+    mean = whitening.reduce(part.mean) if fit_intercept else np.zeros(whitening.rank)
+    return NystromPosterior(whitening, factor, mean, alpha, alpha / part.n if fit_intercept else 0.0)

@@ -157,8 +157,7 @@ class Plan:
         if self.stored_share is None:
             return 4 * self.chunk_bytes
         # a step at work, the next one being decoded, from its bytes as stored into the rows that it becomes
-        steps = max((len(segment.bounds) - 1 for segment in self.segments), default=0)
-        return int((2 + (steps > 1) + self.stored_share) * self.chunk_bytes)
+        return int((3 + self.stored_share) * self.chunk_bytes)
 
     @property
     def panel_bytes(self) -> int:
