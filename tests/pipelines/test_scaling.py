@@ -274,7 +274,7 @@ def test_a_quick_run_measures_and_leaves_page_tables_and_pictures(tmp_path, monk
     with open(out / "hours.csv", newline="") as file:
         records = list(csv.DictReader(file))
     assert len(records) == len(scaling_page.ROWS) * len(scaling_page.WORKERS)
-    assert float(records[1]["speed_up"]) <= 2.001
+    assert all(float(record["speed_up"]) <= 1.001 * int(record["workers"]) for record in records)
 
 
 def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(tmp_path):
