@@ -196,11 +196,12 @@ class Plan:
         if needed <= limit_bytes:
             return
         rows = sharing.tasks * self.rows_bytes(sharing)
-        if limit_bytes <= base_bytes:
+        room = (limit_bytes - base_bytes) * 9 // 10  # a process holds a little more after each job
+        if room <= 0:
             advice = "give the workers more memory"
-        elif fitting := self._fitting_rows(limit_bytes - base_bytes, sharing):
+        elif fitting := self._fitting_rows(room, sharing):
             advice = f"chunks of at most {fitting:,} rows would fit (now {self.chunk_rows:,})"
-        elif share := self._fitting_landmarks(limit_bytes - base_bytes, sharing):
+        elif share := self._fitting_landmarks(room, sharing):
             advice = f"about {share}% of the landmarks would fit"
         else:
             advice = "give the workers more memory"
