@@ -35,7 +35,6 @@ from bigkernel.estimators.inputs import (
 )
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.transforms import RowTransformer
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.split_sides import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, CellMomentStatistic, Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
@@ -166,20 +165,11 @@ class DomainedEstimator(LandmarkEstimator):
     def _statistic(self, basis: Any, cells: Any) -> MomentStatistic:
         return CellMomentStatistic(basis.centred(), cells, sums=basis.sum_dtype)
 
-    def sweep(
-        self,
-        rows: Rows,
-        targets: Any,
-        inputs: Inputs,
-        basis: Any,
-        whitening: Whitening | None = None,
-        what: str = "moments",
-    ) -> tuple[Problem, dict[str, Any]]:
-        """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
+    def _summed(self, problem: Problem, rows: Rows) -> Problem:
+        problem = super()._summed(problem, rows)
         if not problem.statistics["n"].sum() > 0:
             raise DataError(f"{rows.name}: the weights of all rows are zero")
-        return problem, report
+        return problem
 
 
 def _never(estimator: Any) -> bool:

@@ -54,18 +54,9 @@ class Graph(_Landmarks):
         """How many of so many landmarks a row meets others in; None: there is no graph."""
         return min(int(self.n_neighbors), landmarks) if self.manifold > 0 else None
 
-    def sweep(
-        self,
-        rows: Any,
-        targets: Any,
-        inputs: Any,
-        basis: Any,
-        whitening: Whitening | None = None,
-        what: str = "moments",
-    ) -> tuple[Problem, dict[str, Any]]:
+    def _summed(self, problem: Problem, rows: Any) -> Problem:
         """See `LandmarkEstimator`; the problem tells the anchors of a row too, which its sums do not."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
-        return replace(problem, neighbors=self.neighbors_among(basis.width)), report
+        return replace(super()._summed(problem, rows), neighbors=self.neighbors_among(problem.basis.width))
 
     def adopt(self, rows: Any, targets: Any, inputs: Any, basis: Any, problem: Problem | None) -> Self:
         """See `RowsEstimator`; of sums that were made for others too, those of a graph are taken where there is one."""

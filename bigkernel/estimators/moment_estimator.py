@@ -272,7 +272,12 @@ class LandmarkEstimator(KernelEstimator, RowsEstimator):
         swept = arithmetic.seeing_sweep(rows, statistic, whitening, what=what)
         report = swept.report()
         require_some(rows, report["skipped_rows"])
-        return Problem.of_sums(inputs, basis, swept.total, statistic.features.shift), report
+        problem = Problem.of_sums(inputs, basis, swept.total, statistic.features.shift)
+        return self._summed(problem, rows), report
+
+    def _summed(self, problem: Problem, rows: Rows) -> Problem:
+        """What a solve starts from, of the sums of the rows: a subclass examines them, or adds to them."""
+        return problem
 
     def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Problem | None) -> Self:
         """Become the model of these sums of the rows, or of a sweep where there are none or they prove too coarse."""

@@ -34,7 +34,6 @@ from bigkernel.estimators.state_schema import Floats
 from bigkernel.monitor.scope import spent
 from bigkernel.solvers.calibration import fit_softmax
 from bigkernel.solvers.residuals import Certificates
-from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics.calibration import Calibration, log_softmax, softmax
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
 from bigkernel.statistics.moments import SUMS, MomentStatistic, Targets
@@ -192,25 +191,17 @@ class Probabilities(LogitProbabilities, LandmarkEstimator):
             return folded
         return replace(statistic, folds=HeldOutFolds(1))
 
-    def sweep(
-        self,
-        rows: Rows,
-        targets: Any,
-        inputs: Inputs,
-        basis: Any,
-        whitening: Whitening | None = None,
-        what: str = "moments",
-    ) -> tuple[Problem, dict[str, Any]]:
-        """Sum up the rows: what a solve starts from, with the sums of each fold, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
+    def _summed(self, problem: Problem, rows: Rows) -> Problem:
+        """See `LandmarkEstimator`; with probabilities the sums of each fold stand beside those of all."""
+        problem = super()._summed(problem, rows)
         if not self.probability:
-            return problem, report
+            return problem
         total, first = problem.statistics, int(self.unlabelled == "keep")
         joined = dict(total)
         for name in {*SUMS, *WITNESSED} & set(total):
             labelled = total[name][first:].sum(axis=0, keepdims=True)
             joined[name] = np.concatenate([total[name][:first], labelled])
-        return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS}), report
+        return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS})
 
     def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
         plan = super()._planned(rows, targets, basis)

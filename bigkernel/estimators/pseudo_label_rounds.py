@@ -243,21 +243,12 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         targets = Targets(cells.n_classes, cells.classes, cells.position)
         return SidedMomentStatistic(basis.centred(), targets, sides=sides, sums=basis.sum_dtype)
 
-    def sweep(
-        self,
-        rows: Rows,
-        targets: Any,
-        inputs: Inputs,
-        basis: Any,
-        whitening: Whitening | None = None,
-        what: str = "moments",
-    ) -> tuple[Problem, dict[str, Any]]:
-        """Sum up the rows: what a solve starts from, and the report of the sweep."""
-        problem, report = super().sweep(rows, targets, inputs, basis, whitening, what)
+    def _summed(self, problem: Problem, rows: Rows) -> Problem:
+        problem = super()._summed(problem, rows)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
                 raise DataError(f"weight: no row of the {side} has a weight above zero")
-        return problem, report
+        return problem
 
     def _reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
         return ReducedSides(whitening, Aligned.of(problem.statistics, whitening, shift=problem.centre))

@@ -146,7 +146,7 @@ class Bound:
         plain = type(self) is Bound and self.landmarks is None and self.touching is None and self.dtype == np.float64
         if not (plain and 1 / _PLAIN_GAMMA < gamma < _PLAIN_GAMMA):
             return None
-        from bigkernel.kernels.blas import syrk  # SciPy's, which predictors do without
+        from bigkernel.kernels.blas import mirror, syrk  # SciPy's, which predictors do without
 
         out = np.empty((self.weights.shape[1],) * 2)
         syrk(self.weights[:d], out, accumulate=False)
@@ -163,9 +163,7 @@ class Bound:
                     values -= squares[i:j][strip, None]
                     values -= squares[i:]
                 self.value(values)
-            corner = np.triu(out[i:j, i:j])
-            out[i:j, i:j] = corner + np.triu(corner, 1).T
-            out[j:, i:j] = out[i:j, j:].T
+        mirror(out)
         return out
 
     def place(self, rows: Any) -> None:

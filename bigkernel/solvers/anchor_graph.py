@@ -9,7 +9,7 @@ semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -105,13 +105,11 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         work = block_rows * (8 * p + k * (8 * 8 + itemsize) + 3 * 8) + 8 * p * p
         strip_rows = strips(np.broadcast_to(np.zeros((), self.features.dtype), (block_rows, p)))[0].stop
         work += 2 * min(strip_rows, block_rows) * p * itemsize  # two strips of the block, as they take turns
-        return Footprint(
-            plain.flops_per_row + p * (k + 2) + 2 * k * p,
-            plain.partial_bytes + 8 * (p * p + p),
-            plain.work_bytes + work,
-            plain.width,
-            plain.dtype,
-            plain.shared_bytes,
+        return replace(
+            plain,
+            flops_per_row=plain.flops_per_row + p * (k + 2) + 2 * k * p,
+            partial_bytes=plain.partial_bytes + 8 * (p * p + p),
+            work_bytes=plain.work_bytes + work,
         )
 
     def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:

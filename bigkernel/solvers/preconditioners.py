@@ -19,7 +19,7 @@ from scipy import linalg
 
 from bigkernel.errors import DataError
 from bigkernel.kernels import panels
-from bigkernel.solvers.triangles import mirror
+from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
 
@@ -119,7 +119,7 @@ def falkon(K: Array, alpha: float, n: float) -> Falkon:
     """The preconditioner of the core K (m, m), which is overwritten, for n rows (or the sum of their weights)."""
     jitter = _factor_in_place(K, lower=False)
     diagonal, ratio = K.diagonal().copy(), n / len(K)
-    mirror(K, lower=True)
+    mirror(K)
     panels.times_transposed(K)  # TTᵀ = (Tᵀ)ᵀTᵀ
     K[np.diag_indices(len(K))] += alpha / ratio
     # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
@@ -142,5 +142,5 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
             return jitter
         if jitter > 1 or not scale > 0:
             raise DataError(f"a matrix of {len(A):,} landmarks is not positive definite, with any jitter")
-        mirror(A, lower=lower)
+        mirror(A if lower else A.T)
         jitter *= 10

@@ -10,7 +10,7 @@ Shapes: g groups, F splits, G domains, k classes, p columns of the map.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -130,8 +130,7 @@ class SplitMomentStatistic(AnchorMomentStatistic):
         if not self.neighbours:
             return MomentStatistic.footprint(self, block_rows)
         p, one = self.features.width, super().footprint(block_rows)
-        more = (self.groups - 1) * 8 * (p * p + p)
-        return Footprint(one.flops_per_row, one.partial_bytes + more, one.work_bytes, one.width, one.dtype)
+        return replace(one, partial_bytes=one.partial_bytes + (self.groups - 1) * 8 * (p * p + p))
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
         group = self.splits.group[label_slots(self.splits.cells, self.splits.folds, chunk)]

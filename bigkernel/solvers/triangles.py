@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.kernels.blas import mirror
+
 Array = NDArray[Any]
 _STRIP = 256  # columns that are worked on at a time
 
@@ -48,23 +50,9 @@ class Upper:
 
     def whole(self) -> Array:
         """K in the place of `array`: what was in its lower triangle is lost."""
-        mirror(self.array, lower=True)
+        mirror(self.array)
         self.array[np.diag_indices(len(self))] = self.diagonal
         return self.array
-
-
-def mirror(A: Array, *, lower: bool) -> None:
-    """Copy the other triangle into the lower (or the upper) one."""
-    m = len(A)
-    for i in range(0, m, _STRIP):
-        j = min(i + _STRIP, m)
-        corner = A[i:j, i:j]
-        if lower:
-            A[j:, i:j] = A[i:j, j:].T
-            corner[...] = np.triu(corner) + np.triu(corner, 1).T
-        else:
-            A[i:j, j:] = A[j:, i:j].T
-            corner[...] = np.tril(corner) + np.tril(corner, -1).T
 
 
 def clear_upper(A: Array) -> Array:
@@ -89,7 +77,7 @@ def congruence(lower: Array, G: Array, kept: Array) -> Array:
     rows = G[np.ix_(kept, kept)].T  # in column order, as LAPACK wants it
     out, info = linalg.lapack.dsygst(rows, lower, itype=1, lower=1, overwrite_a=1)
     assert info == 0
-    mirror(out, lower=False)
+    mirror(out.T)  # its lower triangle is whole
     return np.asarray(out)
 
 

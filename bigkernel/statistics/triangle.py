@@ -66,6 +66,7 @@ class TriangleStatistic(MomentStatistic):
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
             + 8 * (3 * q * q + 64 * q),
+            shared_bytes=self.features.fixed_bytes,
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

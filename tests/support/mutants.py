@@ -434,7 +434,7 @@ MUTANTS = [
     Mutant(
         "congruence: the other triangle stays",
         "solvers/triangles.py",
-        "    mirror(out, lower=False)\n    return",
+        "    mirror(out.T)  # its lower triangle is whole\n    return",
         "    return",
         "solvers/test_triangles.py",
     ),
