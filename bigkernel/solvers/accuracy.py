@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,12 @@ class Variances:
     rows: float
     widest: bool = False
 
+    @cached_property
+    def changes(self) -> list[Array]:
+        """Changes of Hw of the variances `sums`, `solve` and, where there are, `blocks`, (r, k) each."""
+        given = [one for one in (self.sums, self.solve, self.blocks) if one is not None]
+        return [np.sqrt(one)[:, None] * probes(len(one), VECTORS) for one in given]
+
 
 def variances(evidence: Evidence, raw: Moments, rotated: Moments, whitening: Any) -> Variances:
     """What evidence says in whitened coordinates; `raw`: of the columns of the map, `rotated`: TᵀGT of the same."""
@@ -161,6 +168,30 @@ def variances_of(evidence: Evidence | None, of_solve: Array, whitening: Any, row
     return Variances(of_sums, solve, blocks, float(rows), evidence.widest)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """‖predictions‖² of a fit, and of what moves it: of the changes H⁻¹x that `Variances.changes` gives, together.
+
+    Attributes
+    ----------
+    fit, squares : of the fit itself, wᵀGw, and its squared errors of training, over all targets
+    lost : of directions that are hidden or dropped
+    rows : ‖GH⁻¹ξ‖² of the vectors of signs ξ; 0 where there is no d_i
+    sums, solve : of the changes that a_i of the sums, and of the solve, make
+    values : of the changes that d_i makes, for squared errors of 1
+    own : of n d_i w_i
+    """
+
+    fit: float
+    squares: float
+    lost: float
+    rows: float
+    sums: float
+    solve: float
+    values: float = 0.0
+    own: float = 0.0
+
+
 def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], solver: Any) -> Errors:
     """The errors of predictions of a fit.
 
@@ -171,43 +202,42 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
     solver : its `bent` gives what changes of Hw do to predictions, `solve` is H⁻¹, and `hidden` the number of
         directions that rounding hides
     """
-    w, squares = fit
-    G = small.G
+    w, squares = fit[0], float(fit[1].sum())
+    G, d = small.G, known.blocks
     predicted = float((w * (G @ w)).sum())
-    if not w.any() or predicted == 0:
-        return Errors(0.0, 0.0, 0.0)
-    if not predicted > 0:  # G is all rounding
-        return Errors(np.inf, np.inf, 0.0 if known.blocks is None else np.inf)
-
-    def moving(variances: Array) -> Array:
-        """Changes of Hw of these variances (r,)."""
-        return np.asarray(np.sqrt(variances)[:, None] * probes(len(w), VECTORS))
-
+    if not w.any() or not predicted > 0:
+        return told_errors(known, small.n, w, Moved(predicted, squares, 0.0, 0.0, 0.0, 0.0))
     # all at once: a solve and a product with G are dear
-    changes, d, seen = [moving(known.sums), moving(known.solve)], known.blocks, 0.0
-    if d is not None:
-        seen = float((d @ w**2).sum())
-        changes.append(moving(d * float(squares.sum())))
-        changes.append(small.n * d[:, None] * w)
-    # ‖predictions‖² of each; where rounding has made G negative, its size
+    changes = known.changes if d is None else [*known.changes, small.n * d[:, None] * w]
     bent = np.split(np.abs(solver.bent(G, np.hstack(changes))), np.cumsum([one.shape[1] for one in changes])[:-1])
-    of_sums, of_solve, *of_blocks = (float(one.sum()) for one in bent)
+    # where rounding has made G negative, its size
+    of_changes = [float(one.sum()) for one in bent]
+    of_rows = 0.0 if d is None else float(((G @ solver.solve(probes(len(w), VECTORS))) ** 2).sum())
+    # in directions that are hidden, least squares would fit as much of the residual as chance would
+    lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver)
+    return told_errors(known, small.n, w, Moved(predicted, squares, lost, of_rows, *of_changes))
 
-    def of_matrix(a: Array, moved: float) -> float:
+
+def told_errors(known: Variances, n: float, w: Array, moved: Moved) -> Errors:
+    """The errors of predictions of w (r, c) on rows of the weight n, from what moves them; see the module."""
+    d = known.blocks
+    if not w.any() or moved.fit == 0:
+        return Errors(0.0, 0.0, 0.0)
+    if not moved.fit > 0:  # G is all rounding
+        return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
+
+    def of_matrix(a: Array, changed: float) -> float:
         total = float(a.sum())
-        return (
-            moved / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
-        )  # a may be near the end of the range
+        # a may be near the end of the range
+        return changed / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
 
     blocks = 0.0
-    if of_blocks:
-        of_rows = float(((G @ solver.solve(probes(len(w), VECTORS))) ** 2).sum())
-        blocks = (of_blocks[0] + seen * of_rows) / VECTORS + of_blocks[1] + small.n * seen
-    # in directions that are hidden, least squares would fit as much of the residual as chance would
-    lost = solver.hidden * float(squares.sum()) / max(known.rows, 1.0) + _dropped(known, small, solver)
-    parts = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
-    sums, solve_, blocks_ = (float(np.sqrt(part / predicted)) for part in parts)
-    return Errors(sums, solve_, blocks_, widest=known.widest)
+    if d is not None:
+        seen = float((d @ w**2).sum())
+        blocks = (moved.values * moved.squares + seen * moved.rows) / VECTORS + moved.own + n * seen
+    parts = of_matrix(known.sums, moved.sums), of_matrix(known.solve, moved.solve) + moved.lost, blocks
+    sums, solve, of_blocks = (float(np.sqrt(part / moved.fit)) for part in parts)
+    return Errors(sums, solve, of_blocks, widest=known.widest)
 
 
 def _dropped(known: Variances, small: Any, solver: Any) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
-from bigkernel.solvers.accuracy import Errors, Variances, prediction_errors
+from bigkernel.solvers.accuracy import Errors, Variances
 from bigkernel.solvers.linear import linear_ridge
 from bigkernel.solvers.penalty_path import SHARED, PenaltyPath
 from bigkernel.solvers.residuals import Certificates
@@ -29,7 +29,6 @@ from bigkernel.solvers.ridge import (
     identity,
     positive_part,
     reduced,
-    squared_error,
     top_eigen,
 )
 from bigkernel.solvers.target_penalties import Columns, by_penalty
@@ -159,31 +158,19 @@ def candidates(
         part = _leading(moments, penalty.n_components)
         s = len(part.G)
         # where Cholesky fails for one penalty it fails for others: one decomposition serves them all
-        path = paths.setdefault((penalty.fit_intercept, s), PenaltyPath(part.G, float(train.rows), condition))
+        if (key := (penalty.fit_intercept, s)) not in paths:
+            paths[key] = PenaltyPath(part, float(train.rows), condition, known)
         noted = Certificates()
-        solve = partial(_solve, part, path, known, shared=shared)
-        (w,) = by_penalty(penalty.alpha, c, noted, solve)
+        (w,) = by_penalty(penalty.alpha, c, noted, partial(_solve, paths[key], shared))
         weights[place, :s], errors[place] = w, noted.errors
         intercepts[place] = moments.target_mean - moments.mean[:s] @ w
     return weights, intercepts, errors
 
 
-def _solve(
-    whole: Reduced,
-    path: PenaltyPath,
-    known: Variances | None,
-    alpha: float,
-    columns: Columns,
-    noted: Certificates | None,
-    *,
-    shared: bool,
-) -> tuple[Array]:
-    """Weights of some targets, with the errors of their predictions where something is known of them."""
-    part = replace(whole, C=whole.C[:, columns], q=whole.q[columns], target_mean=whole.target_mean[columns])
-    factor = path.factor(alpha, shared=shared)
-    w = factor.solve(part.C)
-    if known is not None and noted is not None:
-        noted.errors = prediction_errors(known, part, (w, squared_error(part, w)), factor)
+def _solve(path: PenaltyPath, shared: bool, alpha: float, columns: Columns, noted: Certificates | None) -> tuple[Array]:
+    w, told = path.solve(alpha, columns, shared=shared)
+    if noted is not None:
+        noted.errors = told
     return (w,)
 
 
