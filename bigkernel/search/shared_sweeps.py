@@ -7,7 +7,7 @@ that are moved too far are swept again in better arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,7 @@ from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
+_ROTATED_BYTES = 2**28  # of the folds of kernels that are solved side by side
 
 
 @dataclass(eq=False)
@@ -133,25 +134,23 @@ class Work(Training):
         for last, noted in zip(leads, certificates, strict=True):
             if last.whitens:
                 noted.warn()
-        solved, groups = {}, statistic.groups
+        groups, problems = statistic.groups, []
         for place, members in enumerate(one.members):
-            emit(Step("solve", place, len(one.members)))
             of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
-            basis = members[0].basis
-            shift = about(statistic, place)
-            problem = Problem.of_sums(self.inputs, basis, of_kernel, shift)
-            self._keep(members, problem, partition, statistic)
-            pool = ThreadPoolExecutor(processors())
-            with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool:
-                whitening = whitenings[place] if whitenings else None
-                if isinstance(one, SidedSweep):
-                    assert whitening is not None
-                    solved[id(members)] = begun(one, partition, problem, whitening, scoring, pool)
-                    continue
-                self._require_folds(problem, partition, statistic)
-                solved[id(members)] = solve_folds(members, problem, statistic, whitening, scoring, pool)
-        emit(Step("solve", len(one.members), len(one.members)))
-        return solved
+            problems.append(Problem.of_sums(self.inputs, members[0].basis, of_kernel, about(statistic, place)))
+            self._keep(members, problems[-1], partition, statistic)
+
+        def solve(place: int, pool: ThreadPoolExecutor) -> list[Solved]:
+            problem, whitening = problems[place], whitenings[place] if whitenings else None
+            if isinstance(one, SidedSweep):
+                assert whitening is not None
+                return begun(one, partition, problem, whitening, scoring, pool)
+            self._require_folds(problem, partition, statistic)
+            return solve_folds(one.members[place], problem, statistic, whitening, scoring, pool)
+
+        beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
+        solved = _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
+        return {id(members): of_kernel for members, of_kernel in zip(one.members, solved, strict=True)}
 
     def _descend(self, one: Descents, partition: Partition) -> list[Solved]:
         """The descents of all candidates on all folds, by fold; where they end, a fit to all rows may begin."""
@@ -263,3 +262,22 @@ def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, in
     if tested.trained is not None and "trained_confusion" in counted:
         tested = replace(tested, trained=replace(tested.trained, **told("trained_")))
     return replace(tested, **told(""))
+
+
+def _side_by_side(
+    solve: Callable[[int, ThreadPoolExecutor], list[Solved]], count: int, beside: int
+) -> list[list[Solved]]:
+    """What `solve` makes of each of `count` kernels, `beside` of them at a time, with a pool that their folds share."""
+    pool, kernels = ThreadPoolExecutor(processors()), ThreadPoolExecutor(beside)
+    solved = []
+    with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool, kernels:
+        jobs = [kernels.submit(solve, place, pool) for place in range(count)]
+        try:
+            for place, job in enumerate(jobs):
+                emit(Step("solve", place, count))
+                solved.append(job.result())
+        finally:  # what has not begun need not be waited for
+            for job in jobs:
+                job.cancel()
+    emit(Step("solve", count, count))
+    return solved
