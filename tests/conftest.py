@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 
 # before NumPy is loaded: the matrices of the tests are small, and threads that wait for one another on a busy machine
 # make them ten times slower
@@ -15,6 +17,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 from distributed import Client, LocalCluster
@@ -34,6 +37,19 @@ settings.register_profile(
     "full", deadline=None, max_examples=100, derandomize=True
 )  # pytest --hypothesis-profile=full, as in .ci/run
 settings.load_profile("bigkernel")
+
+
+_IN_MEMORY = Path("/dev/shm")
+_ROOM = 2**32  # bytes; what the tests write at a time takes a fortieth
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files of the tests in memory where there is room: they wait for a disk as long as they compute."""
+    if "TMPDIR" in os.environ or not os.access(_IN_MEMORY, os.W_OK):
+        return
+    if min(shutil.disk_usage(_IN_MEMORY).free, psutil.virtual_memory().available) >= _ROOM:
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_IN_MEMORY)
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("TMPDIR"), ignore_errors=True))
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ SAMPLE_BYTES = 2**30  # of the rows of the sub-sample
 FALKON_PACE = 1.7  # with factors of the core
 _KERNEL = 20.0  # operations of a kernel value beside the product
 _WIDE = 2.0  # float64 against float32
-_EIGEN = 6.0  # m³ of whitening, rotating and solving, as measured
-_NARROW = 5000  # landmarks beyond which float32 sums seldom keep what is promised, and the rows are swept again
+_SOLVE = 3.5  # m³ of whitening, solving and telling the errors, as measured
+_NARROW = 5000  # landmarks beyond which float32 sums seldom keep what is promised, so that they are float64
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ def sweep_flops(n: float, d: int, m: int, c: int) -> float:
 
 
 def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
-    """Of a fit from sums of m×m, with the second sweep that many landmarks call for; `float64`: of rows in it.
+    """Of a fit from sums of m×m, in float64 where many landmarks call for it; `float64`: of rows in it.
 
     The error that float32 sums cause in predictions grows about threefold with twice the landmarks: 3e-5, 8e-5, 3e-4
     and 1e-3 at m = 1,000, 2,000, 4,000 and 8,000 (200,000 deformed digits, σ = 0.6, α = 0.1).
     """
-    sweeps, gram = (2, 1 + _WIDE) if m > _NARROW and not float64 else (1, 1.0)
-    return n * m * (gram * m + sweeps * (2 * d + _KERNEL)) + sweeps * _WIDE * _EIGEN * float(m) ** 3
+    gram = _WIDE if m > _NARROW and not float64 else 1.0
+    return n * m * (gram * m + 2 * d + _KERNEL) + _WIDE * _SOLVE * float(m) ** 3
 
 
 def solve_flops(m: int) -> float:
