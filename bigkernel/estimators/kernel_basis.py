@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,7 +77,12 @@ class LandmarkBasis:
 
     def centred(self) -> LandmarkMap:
         """The map whose moments are swept: about a point near the mean of its blocks."""
-        return replace(self.features(), shift=centre_of(self.kernel, self.landmarks, self.dtype))
+        return replace(self.features(), shift=self.shift)
+
+    @cached_property
+    def shift(self) -> Array:
+        """What moments are swept about, (m,): a point near the mean of the blocks."""
+        return centre_of(self.kernel, self.landmarks, self.dtype)
 
     def core(self) -> Array:
         """K_mm."""
@@ -104,13 +110,9 @@ class LandmarkBasis:
         return np.asarray(self.kernel.diag(self.landmarks))
 
     def glance(self) -> tuple[Array, Array] | None:
-        """Kernel values of some points, (k, m), and of each with itself, (k,)."""
-        points = self._points()
+        """Kernel values of some landmarks and of points between them, (k, m), and of each with itself, (k,)."""
+        points = np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
-
-    def _points(self) -> Array:
-        """Some landmarks, and points between them, (k, d)."""
-        return np.concatenate([self.landmarks[:GLANCE_ROWS], self._between(GLANCE_ROWS)])
 
     def _between(self, count: int) -> Array:
         some = self.landmarks[:count]
@@ -391,9 +393,6 @@ def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Any, *, look: bool =
     """
     rng = check_random_state(random_state)
     seed, count = int(rng.randint(2**31 - 1)), min(len(rows), GLANCE_ROWS)
-    if look:
-        with spent("landmarks"):
-            sample = rows.take(sampled(rows, count, rng))
-    else:
-        sample = rows.take(np.arange(count))
+    with spent("landmarks"):
+        sample = rows.take(sampled(rows, count, rng) if look else np.arange(count))
     return kernel.resolve(sample), seed, sample

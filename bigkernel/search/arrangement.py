@@ -29,7 +29,7 @@ from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
-from bigkernel.kernels.feature_maps import IdentityMap, centre_of
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition
 from bigkernel.solvers.descent_cost import FACTOR_BYTES, PreconditionerChoice, decades, driver_bytes
@@ -103,8 +103,7 @@ class Sweep:
         """The moments of all its kernels, by fold; with their whitenings, a witness sees them."""
         features, sums = self.features, None
         if isinstance(features, LandmarkFamily):
-            shifts = [centre_of(kernel, features.landmarks, features.dtype) for kernel in features.kernels]
-            features = replace(features, shifts=np.stack(shifts))
+            features = replace(features, shifts=np.stack([one[0].basis.shift for one in self.members]))
         if isinstance(self.lead.basis, FourierBasis):
             features = self.lead.basis.centred()
         if not isinstance(self.lead.basis, RowBasis):

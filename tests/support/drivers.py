@@ -65,8 +65,16 @@ class Driver:
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for what it is to bring about; what it said, where it ends before."""
-        wait_until(lambda: self.process.poll() is not None or condition(), what=what)
-        assert condition(), f"it ended with {self.process.returncode} before {what}: {self.errors()[-20000:]}"
+        met = False
+
+        def met_or_ended() -> bool:
+            nonlocal met
+            ended = self.process.poll() is not None
+            met = bool(condition())  # asked once: it may hold for a moment only
+            return met or ended
+
+        wait_until(met_or_ended, what=what)
+        assert met, f"it ended with {self.process.returncode} before {what}: {self.errors()[-20000:]}"
 
     def wait(self, seconds: float = 120.0) -> int:
         """Its exit code."""
