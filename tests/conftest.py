@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if min(shutil.disk_usage(_IN_MEMORY).free, psutil.virtual_memory().available) >= _ROOM:
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_IN_MEMORY)
+        os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: some tests are another account
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("TMPDIR"), ignore_errors=True))
 
 

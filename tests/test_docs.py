@@ -66,6 +66,7 @@ def outcomes(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("pages")  # run once for all, in one process
 @pytest.mark.timeout(600)  # half a minute for all pages on a quiet machine
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(page, outcomes):
