@@ -279,7 +279,7 @@ def _name_bounds(ax: Any, line: Sequence[tuple[int, float, str]], paper: Paper) 
     for workers, hours, bound in line:
         if bound != before:
             ax.plot(workers, hours, marker="|", markersize=9, color=paper.ink)
-            style = {"color": paper.ink, "fontsize": 8, "ha": "left" if workers < WORKERS[-1] / 2 else "right"}
+            style = {"color": paper.ink, "fontsize": 8, "ha": "left" if workers < 0.75 * WORKERS[-1] else "right"}
             ax.annotate(bound, (workers, hours), (0, 6), textcoords="offset points", **style)
             before = bound
 
