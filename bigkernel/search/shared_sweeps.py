@@ -276,8 +276,10 @@ def _side_by_side(
             for place, job in enumerate(jobs):
                 emit(Step("solve", place, count))
                 solved.append(job.result())
-        finally:  # what has not begun need not be waited for
+        except BaseException:  # what has not begun need not be waited for, nor the folds of what has
             for job in jobs:
                 job.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     emit(Step("solve", count, count))
     return solved

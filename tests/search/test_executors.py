@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from importlib import import_module
 from pathlib import Path
 
@@ -286,6 +287,32 @@ def test_the_number_of_cores_of_the_driver_costs_no_resume(make_corpus, tmp_path
             first = split_scores(search.fit(corpus))
         with threadpool_limits(1, user_api="blas"), executing("serial", run=tmp_path / "run", resume=True):
             assert_array_equal(split_scores(search.fit(corpus)), first)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DataError])
+def test_what_ends_a_kernel_ends_the_folds_of_those_beside_it(error, monkeypatch):
+    under_way, cancelled, begun = threading.Event(), threading.Event(), []
+
+    def fold(number):
+        begun.append(number)
+        cancelled.wait(20)
+
+    def solve(members, *others):
+        if members[0].index == 0:
+            under_way.wait(20)
+            raise error("no more")
+        folds = [others[-1].submit(fold, number) for number in range(8)]
+        folds[-1].add_done_callback(lambda _: cancelled.set())
+        under_way.set()
+        return [one.result() for one in folds]
+
+    before, sweeps = set(threading.enumerate()), import_module("bigkernel.search.shared_sweeps")
+    monkeypatch.setattr(sweeps, "solve_folds", solve)
+    monkeypatch.setattr(sweeps, "processors", lambda: 2)
+    with pytest.raises(error, match="no more"):
+        SweepSearchCV(KernelRidge(landmarks=Z), {"kernel": [Gaussian(1.0), Gaussian(2.0)]}, cv=2).fit(X, y)
+    assert len(begun) <= 2  # threads of the folds
+    assert set(threading.enumerate()) <= before
 
 
 def test_damaged_rows_end_the_search_by_name(make_corpus):
