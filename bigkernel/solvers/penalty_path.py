@@ -59,12 +59,12 @@ class PenaltyPath:
 
     @cached_property
     def _turned(self) -> tuple[Array, list[Array]]:
-        """VᵀC (r, c); and of the changes of Hw that are known, and of signs, their squares along V, (r,) each."""
+        """VᵀC (r, c); and of the changes of Hw that are known, and of signs, their squares along V, (r, k) each."""
         vectors = self._spectrum[1]
         changes = [] if self._known is None else [*self._known.changes, probes(len(vectors), VECTORS)]
         turned = vectors.T @ np.hstack([self._small.C, *changes])
         C, *others = np.split(turned, range(self._small.C.shape[1], turned.shape[1], VECTORS), axis=1)
-        return C, [(one**2).sum(axis=1) for one in others]
+        return C, [one**2 for one in others]
 
     def _stands_out(self, alpha: float) -> bool:
         """Tell if a penalty stands out from rounding: where `factorize` would take a Cholesky factor of G + αI."""
@@ -86,9 +86,10 @@ class PenaltyPath:
         fit = float((values[:, None] * turned**2).sum())
         squares = np.maximum(self._small.q[columns] - ((values + 2 * alpha)[:, None] * turned**2).sum(axis=0), 0)
         bend = values / solved**2
-        rows, of_changes = 0.0, [abs(float(bend @ one)) for one in along[:-1]]
+        # as of a factor: by column, where rounding has made G negative its size
+        rows, of_changes = 0.0, [float(np.abs(bend @ one).sum()) for one in along[:-1]]
         if known.blocks is not None:
-            rows = float((values / solved) ** 2 @ along[-1])
+            rows = float(((values / solved) ** 2 @ along[-1]).sum())
             own = vectors.T @ (self._small.n * known.blocks[:, None] * w)
             of_changes.append(float(np.abs(bend @ own**2).sum()))
         moved = Moved(fit, float(squares.sum()), 0.0, rows, *of_changes)

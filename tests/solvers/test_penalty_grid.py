@@ -192,3 +192,18 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
         coef, _ = reference.ridge(wide, targets, alphas[5], flag)
         assert_allclose(found[2 * 5 + flag], coef, rtol=1e-6, atol=1e-9)
     assert_array_equal(candidates(moments, penalties[6:7], known=known, shared=True)[0][0], found[6])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made_moments_negative(seed):
+    draw, r = np.random.default_rng(seed), 6
+    basis, _ = np.linalg.qr(draw.normal(size=(r, r)))
+    values = np.r_[1.0, 1e-6 * draw.normal(size=r - 1)]
+    G, C = (basis * values) @ basis.T, basis @ (values[:, None] * draw.normal(size=(r, 2)))
+    moments = replace(moments_of(draw.normal(size=(100, r)), draw.normal(size=(100, 2))), G=(G + G.T) / 2, C=C)
+    known = Variances(*(1e-12 * draw.uniform(size=(3, r))), rows=100.0)
+    penalties = [Penalty(alpha) for alpha in (1e-5, 1e-4, 1.0)]
+    _, _, errors = candidates(moments, penalties, known=known)
+    _, _, told = candidates(moments, penalties, known=known, shared=True)
+    for one, other in zip(told, errors, strict=True):
+        assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)
