@@ -192,19 +192,18 @@ class Moved:
     own: float = 0.0
 
 
-def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], solver: Any) -> Errors:
+def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array, Array], solver: Any) -> Errors:
     """The errors of predictions of a fit.
 
     Parameters
     ----------
     small : `Reduced` moments in whitened coordinates, centred as for the fit; of G products are asked alone
-    fit : w (r, c), and the squared errors of training (c,)
-    solver : its `bent` gives what changes of Hw do to predictions, `solve` is H⁻¹, and `hidden` the number of
+    fit : w (r, c), the squared errors of training (c,), and wᵀGw (c,)
+    solver : its `bent` gives what changes of Hw do to predictions, `image` is GH⁻¹, and `hidden` the number of
         directions that rounding hides
     """
-    w, squares = fit[0], float(fit[1].sum())
+    w, squares, predicted = fit[0], float(fit[1].sum()), float(fit[2].sum())
     G, d = small.G, known.blocks
-    predicted = float((w * (G @ w)).sum())
     if not w.any() or not predicted > 0:
         return told_errors(known, small.n, w, Moved(predicted, squares, 0.0, 0.0, 0.0, 0.0))
     # all at once: a solve and a product with G are dear
@@ -212,7 +211,7 @@ def prediction_errors(known: Variances, small: Any, fit: tuple[Array, Array], so
     bent = np.split(np.abs(solver.bent(G, np.hstack(changes))), np.cumsum([one.shape[1] for one in changes])[:-1])
     # where rounding has made G negative, its size
     of_changes = [float(one.sum()) for one in bent]
-    of_rows = 0.0 if d is None else float(((G @ solver.solve(probes(len(w), VECTORS))) ** 2).sum())
+    of_rows = 0.0 if d is None else float((solver.image(G, probes(len(w), VECTORS)) ** 2).sum())
     # in directions that are hidden, least squares would fit as much of the residual as chance would
     lost = solver.hidden * squares / max(known.rows, 1.0) + _dropped(known, small, solver)
     return told_errors(known, small.n, w, Moved(predicted, squares, lost, of_rows, *of_changes))

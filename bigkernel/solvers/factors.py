@@ -17,7 +17,7 @@ from bigkernel.kernels import panels
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.target_penalties import require_alpha
-from bigkernel.solvers.triangles import clear_upper, regularised, solve_lower
+from bigkernel.solvers.triangles import clear_upper, regularised, solve_factored, solve_lower
 
 Array = NDArray[Any]
 _COARSE = 1e-4  # rounding of moments beyond this share of their largest eigenvalue is no level to cut at
@@ -49,7 +49,7 @@ class Factor:
     def solve(self, C: Array) -> Array:
         """(G + αI)⁻¹C, (r, c): the minimum-norm solution where G + αI is singular."""
         if self.lower is not None:
-            return np.asarray(linalg.cho_solve((self.lower, True), C, check_finite=False))
+            return solve_factored(self.lower, C, lower=True)
         assert self.vectors is not None
         assert self.values is not None
         return np.asarray(self.vectors @ ((self.vectors.T @ C) / self.values[:, None]))
@@ -60,6 +60,10 @@ class Factor:
             return np.asarray(((self.vectors.T @ C) ** 2 * (self.plain / self.values**2)[:, None]).sum(axis=0))
         x = self.solve(C)
         return np.asarray((x * (G @ x)).sum(axis=0))
+
+    def image(self, G: Array, C: Array) -> Array:
+        """G(G + αI)⁻¹C, (r, c)."""
+        return np.asarray(G @ self.solve(C))
 
     def half(self, C: Array) -> Array:
         """HC with HᵀH = (G + αI)⁻¹ (or its pseudo-inverse), (·, c)."""

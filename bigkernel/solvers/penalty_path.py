@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bigkernel.solvers.accuracy import VECTORS, Errors, Moved, Variances, prediction_errors, told_errors
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.residuals import probes
-from bigkernel.solvers.ridge import Reduced, squared_error
+from bigkernel.solvers.ridge import Reduced, bend, squared_error
 from bigkernel.solvers.target_penalties import Columns
 
 Array = NDArray[np.float64]
@@ -49,7 +49,10 @@ class PenaltyPath:
         spectrum = lambda: self._spectrum  # noqa: E731
         factor = factorize(part.G, alpha, n_rows=self._rows, condition=self._condition, spectrum=spectrum)
         w = factor.solve(part.C)
-        return w, None if known is None else prediction_errors(known, part, (w, squared_error(part, w)), factor)
+        if known is None:
+            return w, None
+        bent = bend(part.G, w)
+        return w, prediction_errors(known, part, (w, squared_error(part, w, bent), bent), factor)
 
     @cached_property
     def _spectrum(self) -> tuple[Array, Array]:
@@ -85,12 +88,12 @@ class PenaltyPath:
             return w, None
         fit = float((values[:, None] * turned**2).sum())
         squares = np.maximum(self._small.q[columns] - ((values + 2 * alpha)[:, None] * turned**2).sum(axis=0), 0)
-        bend = values / solved**2
+        of_change = values / solved**2
         # as of a factor: by column, where rounding has made G negative its size
-        rows, of_changes = 0.0, [float(np.abs(bend @ one).sum()) for one in along[:-1]]
+        rows, of_changes = 0.0, [float(np.abs(of_change @ one).sum()) for one in along[:-1]]
         if known.blocks is not None:
             rows = float(((values / solved) ** 2 @ along[-1]).sum())
             own = vectors.T @ (self._small.n * known.blocks[:, None] * w)
-            of_changes.append(float(np.abs(bend @ own**2).sum()))
+            of_changes.append(float(np.abs(of_change @ own**2).sum()))
         moved = Moved(fit, float(squares.sum()), 0.0, rows, *of_changes)
         return w, told_errors(known, self._small.n, w, moved)

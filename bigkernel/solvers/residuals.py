@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from bigkernel.errors import Inaccurate, RankDeficient
-from bigkernel.solvers.triangles import Upper, times_triangle
+from bigkernel.solvers.triangles import Upper, solve_factored, times_triangle
 
 Array = NDArray[Any]
 LIMIT = 30.0  # a ratio above it is not rounding any more
@@ -96,7 +95,7 @@ def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tu
 
 def smallest_eigenvalue(lower: Array, *, steps: int = 3) -> float:
     """About the least eigenvalue of LLᵀ, never below it, O(m²) a step."""
-    return smallest_of(lambda v: linalg.cho_solve((lower, True), v, check_finite=False), len(lower), steps=steps)
+    return smallest_of(lambda v: solve_factored(lower, v, lower=True), len(lower), steps=steps)
 
 
 def smallest_of(solve: Callable[[Array], Array], size: int, *, steps: int = 3) -> float:
@@ -162,7 +161,7 @@ class Certificates:
     def of_cholesky(self, G: Array, C: Array, alpha: float, w: Array, lower: Array) -> None:
         """Take a solution w of (G + αI)w = C by the Cholesky factor of that matrix."""
         self.ratios["solution"] = solution(G, alpha, w, C)
-        self.figures["effective_dof"] = effective_dof(G, alpha, lambda V: linalg.cho_solve((lower, True), V))
+        self.figures["effective_dof"] = effective_dof(G, alpha, lambda V: solve_factored(lower, V, lower=True))
 
     def of_spectrum(self, G: Array, C: Array, w: Array, plain: Array, values: Array, vectors: Array) -> None:
         """Take a solution by eigenpairs of G, `plain`, that were solved with `values` = plain + α, (k,)."""

@@ -244,9 +244,15 @@ def ridge(
     return factorize(G, alpha, n_rows=n_rows, condition=condition).certified(G, C, alpha, certificates)
 
 
-def squared_error(reduced: Reduced, w: Array) -> Array:
-    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩."""
-    return np.asarray(np.maximum(reduced.q - 2 * (w * reduced.C).sum(axis=0) + (w * (reduced.G @ w)).sum(axis=0), 0))
+def bend(G: Any, w: Array) -> Array:
+    """wᵀGw of every column of w (r, c), (c,)."""
+    return np.asarray((w * (G @ w)).sum(axis=0))
+
+
+def squared_error(reduced: Reduced, w: Array, bent: Array | None = None) -> Array:
+    """Training Σ w (y − f)² per target, (c,): q − 2⟨w, C⟩ + ⟨w, Gw⟩; the last is `bent` (c,) where it is known."""
+    bent = bend(reduced.G, w) if bent is None else bent
+    return np.asarray(np.maximum(reduced.q - 2 * (w * reduced.C).sum(axis=0) + bent, 0))
 
 
 def nystrom_ridge(
@@ -277,9 +283,10 @@ def nystrom_ridge(
         part = replace(small, C=small.C[:, columns], q=small.q[columns], target_mean=small.target_mean[columns])
         factor = factorize(part.G, value, n_rows=moments.rows, condition=whitening.condition)
         w = factor.certified(part.G, part.C, value, noted)
-        error = squared_error(part, w)
+        bent = bend(part.G, w)
+        error = squared_error(part, w, bent)
         if noted is not None and known is not None:
-            noted.errors = prediction_errors(known, part, (w, error), factor)
+            noted.errors = prediction_errors(known, part, (w, error, bent), factor)
         return w, error
 
     w, error = by_penalty(alpha, small.C.shape[1], certificates, solve)
@@ -310,9 +317,11 @@ def _unrotated_ridge(
     else:
         small = Reduced(n, gram, C + np.outer(n * of_mean, target_mean), moments.q, np.zeros_like(of_mean), none)
     w = whitening.weights(coef)
-    error = squared_error(small, w)
+    bent = (coef * gram.of_landmarks(coef)).sum(axis=0)  # what `bend` gives of w
+    error = squared_error(small, w, bent)
     seen = whitening.reduce(factor.rounding_of(whitening.expand(directions(whitening.rank))))
-    errors = prediction_errors(variances_of(evidence, seen, whitening, moments.rows), small, (w, error), factor)
+    known = variances_of(evidence, seen, whitening, moments.rows)
+    errors = prediction_errors(known, small, (w, error, bent), factor)
     if not errors.solve <= _SOLVED:
         return None
     if certificates is not None:

@@ -33,13 +33,12 @@ class Upper:
 
     def __matmul__(self, C: Array) -> Array:
         """KC, (m, c)."""
-        out = self.diagonal[:, None] * C
-        for i in range(0, len(self), _STRIP):
-            j = min(i + _STRIP, len(self))
-            corner, above = np.triu(self.array[i:j, i:j], 1), self.array[:i, i:j]
-            out[:i] += above @ C[i:j]
-            out[i:j] += above.T @ C[:i] + corner @ C[i:j] + corner.T @ C[i:j]
-        return np.asarray(out)
+        # the columns from the second on hold what is strictly above the diagonal, as a triangle of order m − 1
+        above, out = self.array[:, 1:], np.asarray(self.diagonal[:, None] * C)
+        if len(self) > 1:
+            out[:-1] += times_triangle(above, C[1:], lower=False)
+            out[1:] += times_triangle(above, C[:-1], lower=False, transposed=True)
+        return out
 
     def part(self, some: Array) -> Array:
         """K of some rows and the same columns, (k, k)."""
@@ -89,9 +88,25 @@ def regularised(G: Array, alpha: float) -> Array:
 
 
 def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False) -> Array:
-    """AC or AᵀC of one triangle of A (r, r) in column order, with the diagonal; the other one is not read. (r, c)."""
+    """AC or AᵀC of one triangle of A (r, r) in column order, with the diagonal; the other one is not read. (r, c).
+
+    Of an A (r + 1, r) the last row is not read.
+    """
+    if C.shape[1] == 1 and len(A) == len(C):
+        (trmv,) = linalg.get_blas_funcs(("trmv",), (A, C))
+        return np.asarray(trmv(A, C[:, 0], lower=int(lower), trans=int(transposed)))[:, None]
     (trmm,) = linalg.get_blas_funcs(("trmm",), (A, C))
     return np.asarray(trmm(1.0, A, C, lower=int(lower), trans_a=int(transposed)))
+
+
+def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
+    """A⁻¹C (r, c), of the Cholesky factor L of A = LLᵀ, or R of A = RᵀR, in one triangle of `factor`."""
+    if C.shape[1] != 1:
+        return np.asarray(linalg.cho_solve((factor, lower), C, check_finite=False))
+    # LAPACK's routine takes a single column as one of many, which is a third as fast
+    for trans in "NT" if lower else "TN":
+        C = linalg.solve_triangular(factor, C, lower=lower, trans=trans, check_finite=False)
+    return np.asarray(C)
 
 
 def solve_lower(factor: Array | None, right: Array) -> Array:
