@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from bigkernel.kernels import lapack
 from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
@@ -74,8 +75,7 @@ def add_outer(A: Array, left: Array, right: Array) -> None:
 def congruence(lower: Array, G: Array, kept: Array) -> Array:
     """L⁻¹G'L⁻ᵀ (r, r) of L (r, r) in column order and the rows and columns `kept` (r,) of a symmetric G; m³ flops."""
     rows = G[np.ix_(kept, kept)].T  # in column order, as LAPACK wants it
-    out, info = linalg.lapack.dsygst(rows, lower, itype=1, lower=1, overwrite_a=1)
-    assert info == 0
+    out = lapack.congruent(rows, lower)
     mirror(out.T)  # its lower triangle is whole
     return np.asarray(out)
 
