@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import click
 
@@ -28,6 +29,12 @@ PIPELINES: dict[str, tuple[str, str]] = {
 
 class _Table(click.Group):
     """A group whose commands are those of `PIPELINES`; a `BigKernelError` is one line and its exit code."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from bigkernel.engine.collector import collect_rarely
+
+        collect_rarely()
+        return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PIPELINES)

@@ -20,6 +20,7 @@ import click
 
 import bigkernel
 from bigkernel.cli.said import say
+from bigkernel.engine.collector import collect_rarely
 from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
 from bigkernel.errors import BigKernelError
 from bigkernel.storage.visible import visible
@@ -47,6 +48,11 @@ COMMANDS = {
 
 class Commands(click.Group):
     """A group that imports its commands late, and turns our errors into one line on standard error and an exit code."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Be the command of this process."""
+        collect_rarely()
+        return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of work, not of the alphabet."""
