@@ -30,10 +30,10 @@ PIPELINES: dict[str, tuple[str, str]] = {
 class _Table(click.Group):
     """A group whose commands are those of `PIPELINES`; a `BigKernelError` is one line and its exit code."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from bigkernel.engine.collector import collect_rarely
+    own_process = False
 
-        collect_rarely()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.own_process = True
         return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -42,6 +42,10 @@ class _Table(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in PIPELINES:
             return None
+        if self.own_process:
+            from bigkernel.engine.collector import collect_rarely
+
+            collect_rarely()
         module = importlib.import_module(f"pipelines.{PIPELINES[cmd_name][0]}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
