@@ -33,7 +33,7 @@ class _Table(click.Group):
     own_process = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.own_process = True
+        self.own_process = not args  # no host has given the words of a command
         return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -50,8 +50,9 @@ class Commands(click.Group):
     """A group that imports its commands late, and turns our errors into one line on standard error and an exit code."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Be the command of this process."""
-        collect_rarely()
+        """Be the command of this process, where no host gives the words of one."""
+        if not args:
+            collect_rarely()
         return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 
+import pytest
 from click.testing import CliRunner
 
 from bigkernel.cli import main
@@ -50,5 +51,7 @@ def test_the_process_of_a_command_asks_for_it():
 def test_a_command_that_a_host_invokes_leaves_its_collector_alone():
     usual, frozen = gc.get_threshold(), gc.get_freeze_count()
     assert CliRunner().invoke(main, ["--version"]).exit_code == 0
+    with pytest.raises(SystemExit):
+        main(["--version"])
     collect_as_usual()  # as the execution of a command does
     assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, frozen)
