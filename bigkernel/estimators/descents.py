@@ -6,8 +6,7 @@ further sweep. Shapes: m landmarks, c columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -18,8 +17,7 @@ from bigkernel.monitor.scope import emit
 from bigkernel.solvers.conjugate_gradients import Descent, begin, step
 
 Array = NDArray[Any]
-_SLOW, _SLOW_STEPS = 0.6, 2  # of the excess that a step leaves, so many steps in a row
-_AGREE = 10.0  # times by which the residual of the recurrence may differ from the true one
+_HALVED = 0.5  # what steps between two looks leave of the bound, unless rounding ends them
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,18 @@ class Descending(Protocol):
     """The normal equations of groups of columns, whose products are sweeps."""
 
     goal: Goal
-    sample: int  # rows of the sub-sample, or 0
-
-    @property
-    def may_grow(self) -> bool:
-        """True where there is a sub-sample, and one of twice the rows is possible."""
 
     @property
     def objective(self) -> Array:
         """Of the latest look at all columns, (c,)."""
+
+    @property
+    def without(self) -> Array:
+        """The objective of α = 0, (c,)."""
+
+    @property
+    def count(self) -> Array | float:
+        """How many rows columns are fitted to, a number or (c,)."""
 
     def columns(self, places: list[int]) -> Array:
         """The columns of some groups, in the order in which a system of these alone has them."""
@@ -74,9 +75,6 @@ class Descending(Protocol):
     def product(self, vectors: Array) -> Array:
         """Av, (m, c)."""
 
-    def of_sub_sample(self) -> tuple[Any, Array]:
-        """The preconditioner of the sub-sample, and the solution of its rows alone."""
-
 
 @dataclass(frozen=True, eq=False)
 class Reached:
@@ -85,75 +83,93 @@ class Reached:
     Attributes
     ----------
     alpha : α, (m, c)
-    excess : about what the objective is above its least value, (c,)
-    descent : ρ of the recurrence, (c,)
+    excess : bound of what the objective is above its least value, (c,)
+    ritz : the smallest Ritz value, (c,)
+    rounded : whether rounding of the residual has ended the descent
     """
 
     alpha: Array
     excess: Array
-    descent: Array
+    ritz: Array
+    rounded: bool = False
 
     @classmethod
     def of(cls, state: Descent) -> Self:
         """What a state has reached; a copy."""
-        return cls(state.alpha.copy(), state.excess.copy(), state.descent.copy())
+        return cls(state.alpha.copy(), state.excess.copy(), state.ritz.copy())
 
     def put(self, columns: Array, state: Descent) -> None:
         """Write down what some columns have reached since."""
         self.alpha[:, columns] = state.alpha
-        self.excess[columns], self.descent[columns] = state.excess, state.descent
+        self.excess[columns], self.ritz[columns] = state.excess, state.ritz
 
     def only(self, columns: Array) -> Reached:
         """Of some columns."""
-        return Reached(self.alpha[:, columns], self.excess[columns], self.descent[columns])
+        return Reached(self.alpha[:, columns], self.excess[columns], self.ritz[columns], self.rounded)
 
 
-def descend(system: Descending, alpha: Array, left: Array, P: Any) -> tuple[Reached, Any, list[float]]:
-    """Steps from α with the residual `left` until the goal is met, as the rows themselves confirm.
-
-    Where a sub-sample proves too small for them to be quick, one of twice the rows takes its place.
+def descend(system: Descending, alpha: Array, left: Array, P: Any) -> tuple[Reached, list[float]]:
+    """Steps from α with the residual `left` until the goal is met, by the bound of the residual of the rows themselves.
 
     Returns
     -------
-    What was reached, the preconditioner, and after each step the largest excess that was left, relative.
+    What was reached, and after each step the largest bound of the excess, relative to the objective.
     """
-    state, goal = begin(alpha, left, P.solve), system.goal
+    goal = system.goal
     shares: list[float] = []
+    state = begin(alpha, left, P.solve, P.least)
     while True:
-        begun = len(shares)
-        reached, grows = _step_on(system, state, P, shares)
+        begun, before = len(shares), state.excess
+        reached = _step_on(system, state, P, shares)
+        # steps carry their residual along, which rounding takes away from that of the rows
         left = system.residual(reached.alpha)
-        if grows:
-            system.sample *= 2
-            del P
-            P, _ = system.of_sub_sample()
-        again = begin(reached.alpha, left, P.solve)
-        agrees = bool((again.descent <= _AGREE * np.maximum(reached.descent, goal.tol * system.objective)).all())
-        if not grows and (agrees or len(shares) >= goal.max_iter or len(shares) == begun):
-            return reached, P, shares
-        state = again
+        state = begin(reached.alpha, left, P.solve, reached.ritz)
+        over = state.excess > _enough(system, P.hidden) * least_objective(system.objective, system.without)
+        falling = over & (state.excess < _HALVED * before)
+        if not falling.any() or len(shares) >= goal.max_iter or len(shares) == begun:
+            return _with_hidden(Reached.of(state), system, P.hidden, over, len(shares)), shares
 
 
-def _step_on(system: Descending, state: Descent, P: Any, shares: list[float]) -> tuple[Reached, bool]:
-    """Steps from a state, whose excess is put down, until the goal is met; True where a larger sub-sample is due."""
-    goal, objective, begun = system.goal, system.objective, len(shares)
-    reached, part, grows = Reached.of(state), system, False
+def _hidden_share(system: Descending, hidden: Array) -> Array:
+    """The share of the objective that hidden directions may hold, (c,)."""
+    return np.asarray(hidden / np.maximum(system.count, 1))
+
+
+def _enough(system: Descending, hidden: Array) -> Array:
+    """The share of the objective that steps may leave, (c,): of the tolerance, what hidden directions leave."""
+    return np.maximum(system.goal.tol - _hidden_share(system, hidden), system.goal.tol / 2)
+
+
+def _with_hidden(reached: Reached, system: Descending, hidden: Array, over: Array, steps: int) -> Reached:
+    """What was reached, with what hidden directions may add: of noise each takes 1/n of the objective."""
+    least = least_objective(system.objective, system.without)
+    share = _hidden_share(system, hidden)
+    rounded = bool((over & (steps < system.goal.max_iter) | (share > system.goal.tol)).any())
+    return replace(reached, excess=reached.excess + share * least, rounded=rounded)
+
+
+def _step_on(system: Descending, state: Descent, P: Any, shares: list[float]) -> Reached:
+    """Steps from a state until the goal is met; the bound after each is added to `shares`."""
+    goal, objective, without = system.goal, system.objective, system.without
+    share = _enough(system, P.hidden)
+    reached, part = Reached.of(state), system
     moving = list(range(len(goal.alphas)))
     while True:
-        going = [place for place in range(len(moving)) if _moves(state, goal.tol * objective, part.columns([place]))]
-        grows = bool(going) and system.may_grow and _is_slow(shares[begun:])
-        if not going or grows or len(shares) >= goal.max_iter:
+        enough = share * least_objective(objective, without)
+        going = [place for place in range(len(moving)) if _moves(state, enough, part.columns([place]))]
+        if not going or len(shares) >= goal.max_iter:
             reached.put(system.columns(moving), state)
-            return reached, grows
+            return reached
         if len(going) < len(moving):
             reached.put(system.columns(moving), state)
             columns, moving = part.columns(going), [moving[place] for place in going]
-            state, objective, P = state.only(columns), objective[columns], P.only(columns)
+            state, P = state.only(columns), P.only(columns)
+            objective, without, share = objective[columns], without[columns], share[columns]
             part = system.part(moving)
         state = step(state, part.product(state.direction), P.solve)
-        objective = objective - state.falls[-1]
-        shares.append(largest_share(state.excess, objective))
-        said = f"step {len(shares)} of at most {goal.max_iter}: the objective is about {shares[-1]:.1g} of it above"
+        objective = objective - state.fall
+        shares.append(largest_share(state.excess, least_objective(objective, without)))
+        said = f"step {len(shares)} of at most {goal.max_iter}: the objective is at most {shares[-1]:.1g} of it above"
         emit(Note(f"{said} its least value; {goal.tol:g} is enough"))
 
 
@@ -162,11 +178,9 @@ def _moves(state: Descent, enough: Array, own: Array) -> bool:
     return not (state.excess[own] <= enough[own]).all() and not state.stuck[own].all()
 
 
-def _is_slow(shares: list[float]) -> bool:
-    """True where the last two steps have both left too much of the excess."""
-    return len(shares) > _SLOW_STEPS and all(
-        after > _SLOW * before for before, after in pairwise(shares[-_SLOW_STEPS - 1 :])
-    )
+def least_objective(objective: Array, without: Array) -> Array:
+    """What is known of the least objective, (c,): it is neither above that which is reached nor above that of α = 0."""
+    return np.minimum(objective, without)
 
 
 def largest_share(excess: Array, objective: Array) -> float:

@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import Inaccurate
-from bigkernel.estimators.descents import Goal, Reached, descend, largest_share
+from bigkernel.estimators.descents import Goal, Reached, descend, largest_share, least_objective
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.number_range import require_squares
 from bigkernel.estimators.parameter_checks import require_labelled, require_some
-from bigkernel.estimators.sub_samples import ByPenalty, Core, of_core, of_sub_sample
+from bigkernel.estimators.sub_samples import ByPenalty, Core, Drawn, draw_by_leverage, of_core, of_sub_sample
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.accuracy import PROMISE
-from bigkernel.solvers.descent_cost import PreconditionerChoice, sample_fits
-from bigkernel.statistics.moments import Targets
+from bigkernel.solvers.descent_cost import PreconditionerChoice
+from bigkernel.statistics.leverage import LeverageSample
+from bigkernel.statistics.moments import Statistic, Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.merge_tree import Accumulator
 
@@ -90,6 +91,11 @@ class System:
         """Σw of the rows that columns are fitted to, a number or (c,)."""
         return max(float(self.looked["n"]), 1e-300)
 
+    @property
+    def count(self) -> Any:
+        """How many rows columns are fitted to, a number or (c,)."""
+        return float(self.looked["rows"])
+
     def along_mean(self, vectors: Array) -> Array:
         """Σ w bᵀv, (c,)."""
         return np.asarray(self.looked["s"] @ vectors)
@@ -116,22 +122,36 @@ class System:
         return moved
 
     def of_sub_sample(self) -> tuple[ByPenalty, Array]:
-        """The preconditioner of the sub-sample, and the solution of its rows alone."""
-        emit(Note(f"the normal matrix of {self.sample:,} rows is made"))
+        """The preconditioner of a sub-sample that one sweep draws, and the solution of its rows alone."""
+        statistic = self.draw()
+        swept = self._sweep(statistic)
+        drawn = statistic.drawn(swept.total)
+        require_some(self.rows, self.reports[-1]["skipped_rows"])
+        require_labelled(len(drawn[0]), float(drawn[1].sum()))
+        emit(Note(f"the normal matrix of {len(drawn[0]):,} rows is made"))
         with spent("preconditioner"):
-            rows, targets, basis, core = self.rows, self.targets, self.basis, self.core
-            flag = self.goal.intercept
-            return of_sub_sample(rows, targets, basis, core, self.penalties, self.sample, intercept=flag)
+            return self.preconditioned(drawn)
 
-    @property
-    def may_grow(self) -> bool:
-        """True where there is a sub-sample, and one of twice the rows is possible."""
-        return self.sample > 0 and sample_fits(2 * self.sample, *self.rows.shape)
+    def draw(self) -> LeverageSample:
+        """What draws the sub-sample."""
+        with spent("preconditioner"):
+            return draw_by_leverage(self.rows, self.targets, None, self.basis, self.core, self.penalties, self.sample)
+
+    def preconditioned(self, drawn: Drawn) -> tuple[ByPenalty, Array]:
+        """The preconditioner of drawn rows, and their solution."""
+        rows, targets, basis, core = self.rows, self.targets, self.basis, self.core
+        return of_sub_sample(rows, targets, basis, core, self.penalties, drawn, intercept=self.goal.intercept)
 
     @property
     def objective(self) -> Array:
         """Σ w (y − f)² + α αᵀKα of the latest look, (c,)."""
         return np.asarray(self.squared_error + self.penalties * self.bent)
+
+    @property
+    def without(self) -> Array:
+        """Σ w (y − b)² of the best constant b, or Σ w y², (c,)."""
+        t, q = self.looked["t"], self.looked["q"]
+        return np.asarray(np.maximum(q - t**2 / self.weight, 0) if self.goal.intercept else q)
 
     @property
     def squared_error(self) -> Array:
@@ -162,10 +182,11 @@ class System:
         return ProductStatistic(self.basis.features(), self.targets, vectors, words, residual, self.goal.probes)
 
     def _swept(self, vectors: Array, *, residual: bool = False) -> Swept:
-        number = len(self.reports)
-        words = f"{number} of {self.goal.words}, sample={self.sample}"
-        statistic = self.statistic(vectors, words, residual=residual)
-        swept = sweep(self.rows, statistic, what=f"{self.what}-{number}")
+        words = f"{len(self.reports)} of {self.goal.words}, sample={self.sample}"
+        return self._sweep(self.statistic(vectors, words, residual=residual))
+
+    def _sweep(self, statistic: Statistic) -> Swept:
+        swept = sweep(self.rows, statistic, what=f"{self.what}-{len(self.reports)}")
         self.reports.append(swept.report())
         return swept
 
@@ -188,7 +209,7 @@ def fit_iteratively(
     """
     system = System(rows, targets, basis, goal, Core(basis), choice.rows)
     alpha, left, P = begun(system, start)
-    reached, P, shares = descend(system, alpha, left, P)
+    reached, shares = descend(system, alpha, left, P)
     if len(goal.alphas) > 1:
         best, scores = _least_gcv(system, reached)
         system, reached = system.only(best), reached.only(system.columns([best])[: targets.width])
@@ -235,12 +256,13 @@ def _least_gcv(system: System, reached: Reached) -> tuple[int, list[float]]:
     """
     c, rows = system.targets.width, float(system.looked["rows"])
     errors, objective = system.squared_error, system.objective
+    enough = system.goal.tol * least_objective(objective, system.without)
     scores, ended = [], []
     for number in range(len(system.goal.alphas)):
         columns = system.columns([number])
         left = float(objective[columns[c:]].mean()) / rows
         scores.append(float(errors[columns[:c]].sum()) / rows / max(left, 1e-12) ** 2)
-        ended.append(bool((reached.excess[columns] <= system.goal.tol * objective[columns]).all()))
+        ended.append(bool((reached.excess[columns] <= enough[columns]).all()))
     best = int(np.argmin(np.where(ended, scores, np.inf) if any(ended) else scores))
     alphas, words = system.goal.alphas, ""
     if not all(ended[:best]):
@@ -254,11 +276,12 @@ def _least_gcv(system: System, reached: Reached) -> tuple[int, list[float]]:
 
 def _settled(system: System, reached: Reached, P: ByPenalty, shares: list[float], inputs: Inputs) -> IterativeFit:
     goal, looked = system.goal, system.looked
-    share = largest_share(reached.excess, system.objective)
+    share = largest_share(reached.excess, least_objective(system.objective, system.without))
     if share > goal.tol:
+        cause = "rounding of the residual ended them" if reached.rounded else "take a larger max_iter"
         warnings.warn(
-            f"after {len(shares)} steps of conjugate gradients the objective is about {share:.1g} of it above its "
-            f"least value, and tol={goal.tol:g} was asked: take a larger max_iter, a larger alpha, or solver='direct'",
+            f"after {len(shares)} steps of conjugate gradients the objective may be {share:.1g} of it above its least "
+            f"value, and tol={goal.tol:g} was asked: {cause}, take a larger alpha, or solver='direct'",
             Inaccurate,
             stacklevel=4,
         )

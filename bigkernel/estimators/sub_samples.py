@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
-from bigkernel.estimators.parameter_checks import require_labelled
-from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.monitor.events import Step
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.descent_cost import CORE_BYTES, decades, preconditioner_itemsize
-from bigkernel.solvers.preconditioners import Preconditioner, falkon, sub_sample
+from bigkernel.solvers.preconditioners import Preconditioner, count_hidden, falkon, sub_sample
+from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import FoldProducts
 from bigkernel.streaming.chunk import Chunk
@@ -29,12 +28,13 @@ from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
 CORE_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a time
-_CHANCES = 5  # rounds in which the rows that are certain to be drawn are found
 _LABELS = 2**20  # rows whose labels are read at a time
 _MATRIX = "rows of the normal matrix"
 _TELL_SECONDS = 0.5
+_FEW = 0.1  # hidden directions that are not worth a look at the rank of the core
 _DRAW = 0  # the sub-sample is the same in every process
-_DRAW_OF_FOLDS = 7_919  # folds that are drawn by a seed of few digits share no permutation with it
+_PROJECTED = 16  # numbers that tell the leverage of a row, to a third of it
+Drawn = tuple[Array, Array, Array]  # ids of rows, rising, their weights in the sub-sample, and their folds, (k,) each
 
 
 class Core:
@@ -57,6 +57,15 @@ class Core:
                 self._kept.append(strip)
             yield rows, strip
 
+    @property
+    def block_rounding(self) -> float:
+        """What rounding does to an entry of the block, about."""
+        return float(np.finfo(self._basis.dtype).eps) / 2 * float(np.abs(self._basis.core_diagonal()).max())
+
+    def deficiency(self) -> int:
+        """What the numerical rank, in float64, is below m."""
+        return self.width - int(replace(self._basis, dtype="float64").whitening(warn=False).rank)
+
     def times(self, vectors: Array) -> Array:
         """K_mm v, (m, c)."""
         out = np.empty(vectors.shape)
@@ -73,10 +82,14 @@ class ByPenalty:
     ----------
     parts : preconditioners
     columns : (columns,) which of them is for each column
+    least : (columns,) about the smallest eigenvalue of P⁻¹A of each
+    hidden : (columns,) about how many directions of each rounding hides
     """
 
     parts: Sequence[Preconditioner]
     columns: Array
+    least: Array
+    hidden: Array
 
     @property
     def name(self) -> str:
@@ -99,29 +112,40 @@ class ByPenalty:
 
     def only(self, columns: Array) -> ByPenalty:
         """Of some columns."""
-        return replace(self, columns=self.columns[columns])
+        return replace(self, columns=self.columns[columns], least=self.least[columns], hidden=self.hidden[columns])
 
 
 def of_core(core: Core, alphas: Array, n: float) -> ByPenalty:
     """Factors of the core for columns of penalties alphas (columns,), for n rows."""
     centres, which = decades(alphas)
-    return ByPenalty([falkon(_copied(core), alpha, n) for alpha in centres], which)
+    return _by_penalty([falkon(_copied(core), alpha, n) for alpha in centres], centres, alphas, which, core, n)
+
+
+def draw_by_leverage(
+    rows: Rows, targets: Targets, folds: Folds | None, basis: Any, core: Core, alphas: Array, size: int
+) -> LeverageSample:
+    """What a sweep draws the sub-sample of `size` rows by: leverages as the factors of the core estimate them.
+
+    Of several penalties the least tells most rows apart.
+    """
+    factors = falkon(_copied(core, basis.dtype), float(alphas.min()), max(labelled_weight(rows, targets), 1e-300))
+    normal = np.random.RandomState(_DRAW).standard_normal((core.width, _PROJECTED)) / _PROJECTED**0.5
+    step = f"rows of the normal matrix, alpha={float(alphas.min())!r}"
+    return LeverageSample(basis.features(), targets, factors.half_solve(normal), size, step, folds)
 
 
 def of_sub_sample(
-    rows: Rows, targets: Targets, basis: Any, core: Core, alphas: Array, count: int, *, intercept: bool
+    rows: Rows, targets: Targets, basis: Any, core: Core, alphas: Array, drawn: Drawn, *, intercept: bool
 ) -> tuple[ByPenalty, Array]:
-    """Normal matrices of about `count` rows for columns of penalties alphas (columns,), and the solution of those rows.
+    """Normal matrices of drawn rows for columns of penalties alphas (columns,), and the solution of those rows.
 
     Columns come in equal groups, one a penalty; the first c of a group are the targets, what follows starts at 0.
     """
-    chunk, _ = _chunk(rows, targets, count)
-    total, drawn = _moments(chunk, targets, basis), len(chunk)
-    del chunk
+    total = _moments(_chunk(rows, drawn), targets, basis)
     C, n = total["C"][0], max(float(total["n"][0]), 1e-300)
     if intercept:
         C = C - np.outer(total["s"][0], total["t"][0] / n)
-    P, groups = _factored(total, core, alphas, drawn, intercept=intercept), len(np.unique(alphas))
+    P, groups = _factored(total, core, alphas, len(drawn[0]), intercept=intercept), len(np.unique(alphas))
     begun = np.zeros((core.width, len(alphas)))
     width = len(alphas) // groups
     for number in range(groups):
@@ -130,28 +154,28 @@ def of_sub_sample(
 
 
 def of_folds(
-    rows: Rows, targets: Targets, folds: Folds, basis: Any, core: Core, alphas: Array, count: int, *, intercept: bool
+    rows: Rows, targets: Targets, count: int, basis: Any, core: Core, alphas: Array, drawn: Drawn, *, intercept: bool
 ) -> tuple[ByPenalty, Array]:
-    """The same for models that are each trained without a fold, (columns,) of which come fold by fold.
+    """The same for models that are each trained without one of `count` folds, (columns,) of which come fold by fold.
 
     One normal matrix serves all folds: of the rows of all of them, as heavy as the mean of their training sets, which
     differ from it by less than the draw of a sub-sample does. A tested row shapes the pace by its x alone: every fold
     starts from the labels that it is trained on.
     """
-    chunk, fold = _chunk(rows, targets, count, folds)
+    chunk = _chunk(rows, drawn)
     features, width = basis.features(), targets.width
-    given, none = ColumnFolds(folds.count), np.zeros((core.width, folds.count * width))
-    statistic = FoldProducts(features, targets, none, "start", residual=True, folds=given)
+    none = np.zeros((core.width, count * width))
+    statistic = FoldProducts(features, targets, none, "start", residual=True, folds=ColumnFolds(count))
     looked = statistic.zero()
-    statistic.update(looked, replace(chunk, fold=fold))
+    statistic.update(looked, chunk)
     n, s = of_others(looked["n"]), of_others(looked["s"])
-    C = looked["U"].reshape(core.width, folds.count, width)
+    C = looked["U"].reshape(core.width, count, width)
     if intercept:
         C = C - s.T[:, :, None] * (looked["e"].reshape(-1, width) / np.maximum(n, 1e-300)[:, None])
-    total, drawn = _moments(chunk, targets, basis), len(chunk)
+    total = _moments(chunk, targets, basis)
     del chunk
     share = float(n.mean()) / max(float(total["n"][0]), 1e-300)
-    P = _factored(total, core, alphas, drawn, intercept=intercept, share=share)
+    P = _factored(total, core, alphas, len(drawn[0]), intercept=intercept, share=share)
     begun = np.tile(C, len(alphas) // none.shape[1]).reshape(core.width, -1)
     return P, P.solve(begun)
 
@@ -161,11 +185,11 @@ def of_others(sums: Array) -> Array:
     return np.stack([np.delete(sums, number, axis=0).sum(axis=0) for number in range(len(sums) - 1)])
 
 
-def _chunk(rows: Rows, targets: Targets, count: int, folds: Folds | None = None) -> tuple[Chunk, Array | None]:
-    """About `count` rows with the weights that they have in a sub-sample, and their folds, (k,)."""
-    ids, weight, fold = _drawn(rows, targets, count, folds)
+def _chunk(rows: Rows, drawn: Drawn) -> Chunk:
+    """Drawn rows with the weights that they have in a sub-sample, and their folds."""
+    ids, weight, fold = drawn
     y = rows.take_column("y", ids)
-    return Chunk(rows.take(ids), y=y, weight=weight, block_rows=CORE_ROWS), fold
+    return Chunk(rows.take(ids), y=y, weight=weight, fold=fold, block_rows=CORE_ROWS)
 
 
 def _moments(chunk: Chunk, targets: Targets, basis: Any) -> Accumulator:
@@ -211,79 +235,38 @@ def _factored(
             own[part] += alpha * of_core
         parts.append(sub_sample(own.T, rows))
     emit(Step("factors of the normal matrix", len(centres), len(centres)))
-    return ByPenalty(parts, which)
+    return _by_penalty(parts, centres, alphas, which, core, share * n)
 
 
-def _copied(core: Core) -> Array:
+def _by_penalty(
+    parts: Sequence[Preconditioner], centres: list[float], alphas: Array, which: Array, core: Core, n: float
+) -> ByPenalty:
+    # a column of a smaller penalty than its preconditioner's: P⁻¹A is smaller by as much at most
+    least = np.array([part.least for part in parts])[which] * np.minimum(alphas / np.array(centres)[which], 1)
+    rounding = n * core.block_rounding**2
+    hidden = np.array([count_hidden(part, core.width, max(part.floor, rounding)) for part in parts])
+    if hidden.max() > _FEW:  # directions in which the core is 0 hide nothing
+        hidden = np.maximum(hidden - core.deficiency(), 0)
+    return ByPenalty(parts, which, least, hidden[which])
+
+
+def _copied(core: Core, dtype: Any = None) -> Array:
     """K_mm in column order, in the dtype of the preconditioner."""
-    copy = np.empty((core.width, core.width), f"f{preconditioner_itemsize(core.width)}")
+    copy = np.empty((core.width, core.width), dtype or f"f{preconditioner_itemsize(core.width)}")
     for rows, strip in core.strips():
         copy[rows] = strip
     return copy.T
 
 
-def _labelled(rows: Rows, targets: Targets, folds: Folds | None = None) -> tuple[Array, Array | None]:
-    """Which rows have a label, (n,) bool, and what they weigh, (n,), 0 without one; None where all weigh 1.
-
-    With folds, only rows that one of them is trained on. Columns are read a part at a time.
-    """
-    source, known = rows.columns["y"], np.zeros(len(rows), bool)
+def labelled_weight(rows: Rows, targets: Targets) -> float:
+    """The weight of all labelled rows; their number, where none was given. Columns are read a part at a time."""
+    source, weight, total = rows.columns["y"], rows.column("weight"), 0.0
     for start in range(0, len(rows), _LABELS):
-        y = source.read(start, min(start + _LABELS, len(rows)))
+        part = slice(start, min(start + _LABELS, len(rows)))
+        y = source.read(part.start, part.stop)
         if y.dtype.kind == "f" and rows.bad_rows == "skip":
             y = np.where(np.isinf(y), np.nan, y)
-        known[start : start + _LABELS] = targets.labelled(y, start)
-        if folds is not None:
-            # the only fold trains on none of its own rows
-            fold = _folds_of(rows, folds, start)
-            known[start : start + _LABELS] &= (fold >= -1) if folds.count > 1 else (fold == -1)
-    weight = rows.column("weight")
-    if weight is None:
-        return known, None
-    total = np.asarray(weight, np.float64)
-    return known, np.where(known & np.isfinite(total), np.maximum(total, 0), 0)
-
-
-def _folds_of(rows: Rows, folds: Folds, start: int) -> Array:
-    """The folds of rows start … start + `_LABELS`, which no x tells."""
-    stop = min(start + _LABELS, len(rows))
-    read = {name: rows.columns[name] for name in ("domain", "group", "fold") if name in rows.columns}
-    columns: dict[str, Any] = {name: source.read(start, stop) for name, source in read.items()}
-    return folds.of(Chunk(np.empty((stop - start, 0)), start, **columns))
-
-
-def labelled_weight(rows: Rows, targets: Targets) -> float:
-    """The weight of all labelled rows; their number, where none was given."""
-    known, weight = _labelled(rows, targets)
-    return float((known if weight is None else weight).sum())
-
-
-def _drawn(rows: Rows, targets: Targets, count: int, folds: Folds | None = None) -> tuple[Array, Array, Array | None]:
-    """Sorted ids of a sub-sample of about `count` labelled rows, their weights in it, (k,), and their folds.
-
-    Rows are drawn the likelier the more they weigh, the heaviest for certain: a few of them shape the normal matrix.
-    """
-    rng, (known, total) = np.random.RandomState(_DRAW_OF_FOLDS if folds else _DRAW), _labelled(rows, targets, folds)
-    if total is None:
-        among = np.flatnonzero(known)
-        require_labelled(len(among), len(among))
-        sound = (lambda places: rows.sound(among[places])) if rows.bad_rows == "skip" else None
-        ids = among[draws.uniform(len(among), min(count, len(among)), rng, sound=sound)]
-        weight = np.full(len(ids), len(among) / len(ids))
-    else:
-        chance = np.zeros(len(rows))
-        for _ in range(_CHANCES):  # those that are certain leave the others more
-            certain = chance >= 1
-            left = max(float(total[~certain].sum()), 1e-300)
-            chance = np.where(certain, 1.0, np.minimum(total * max(count - certain.sum(), 0) / left, 1.0))
-        ids = np.flatnonzero(rng.random_sample(len(rows)) < chance)
-        if rows.bad_rows == "skip":
-            ids = ids[rows.sound(ids)]
-        weight = total[ids] / chance[ids]
-    if folds is None:
-        return ids, weight, None
-    parts = [
-        _folds_of(rows, folds, start)[ids[ids // _LABELS == start // _LABELS] - start]
-        for start in range(0, len(rows), _LABELS)
-    ]
-    return ids, weight, np.concatenate(parts)
+        known = targets.labelled(y, start)
+        w = np.ones(len(known)) if weight is None else np.asarray(weight[part], np.float64)
+        total += float(np.maximum(w[known & np.isfinite(w)], 0).sum())
+    return total

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
-from bigkernel.estimators.descents import descend
+from bigkernel.estimators.descents import descend, least_objective
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.estimators.iterative import System, begun, cancellation
 from bigkernel.estimators.number_range import solving
-from bigkernel.estimators.sub_samples import ByPenalty, Core, of_folds, of_others
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit, spent
+from bigkernel.estimators.sub_samples import ByPenalty, Core, Drawn, draw_by_leverage, of_folds, of_others
+from bigkernel.monitor.scope import spent
 from bigkernel.search.arrangement import Descents
 from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import PROMISE
+from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import FoldProducts
 from bigkernel.streaming.merge_tree import Accumulator
@@ -63,6 +63,11 @@ class FoldSystem(System):
         """See `System`."""
         return np.repeat(np.maximum(self.looked["n"], 1e-300), self.shape[1] * self.shape[2])
 
+    @property
+    def count(self) -> Array:
+        """See `System`."""
+        return np.repeat(self.looked["rows"], self.shape[1] * self.shape[2])
+
     def along_mean(self, vectors: Array) -> Array:
         """See `System`."""
         by_fold = vectors.reshape(len(vectors), self.shape[0], -1)
@@ -90,14 +95,23 @@ class FoldSystem(System):
         features, folds = self.basis.features(), self.partition.folds
         return FoldProducts(features, self.targets, vectors, words, residual, folds=folds)
 
-    def of_sub_sample(self) -> tuple[ByPenalty, Array]:
+    @property
+    def without(self) -> Array:
         """See `System`."""
-        emit(Note(f"the normal matrix of {self.sample:,} rows is made, for all folds"))
-        flag, folds = self.goal.intercept, self.partition.folds
+        n, t, q = self.looked["n"][:, None], self.looked["t"], self.looked["q"]
+        spread = np.maximum(q - t**2 / np.maximum(n, 1e-300), 0) if self.goal.intercept else q
+        return np.repeat(spread, self.shape[1], axis=0).ravel()
+
+    def draw(self) -> LeverageSample:
+        """See `System`."""
         with spent("preconditioner"):
-            return of_folds(
-                self.rows, self.targets, folds, self.basis, self.core, self.penalties, self.sample, intercept=flag
-            )
+            folds = self.partition.folds
+            return draw_by_leverage(self.rows, self.targets, folds, self.basis, self.core, self.penalties, self.sample)
+
+    def preconditioned(self, drawn: Drawn) -> tuple[ByPenalty, Array]:
+        """See `System`: for all folds."""
+        rows, targets, count, basis, core = self.rows, self.targets, self.shape[0], self.basis, self.core
+        return of_folds(rows, targets, count, basis, core, self.penalties, drawn, intercept=self.goal.intercept)
 
     def error(self, prefix: str) -> Array:
         """Σ w (y − f)² over the rows that a fold tests ("held_") or trains on (""), (F, A, c), of the latest look."""
@@ -124,7 +138,7 @@ def descended(
     )
     with solving(one.lead.last):
         alpha, left, P = begun(system)
-        reached, _, shares = descend(system, alpha, left, P)
+        reached, shares = descend(system, alpha, left, P)
     by_fold = reached.alpha.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
     intercepts = system.intercept.reshape(len(partition.splits), -1)
     tested = _tested(system, reached.alpha, reached.excess, inputs)
@@ -135,7 +149,8 @@ def descended(
 def _tested(system: FoldSystem, alpha: Array, excess: Array, inputs: Inputs) -> list[list[Tested]]:
     """What the test of each candidate says, by fold."""
     looked, shape = system.looked, system.shape
-    near = np.asarray((excess <= system.goal.tol * system.objective).reshape(shape).all(axis=2))
+    enough = system.goal.tol * least_objective(system.objective, system.without)
+    near = np.asarray((excess <= enough).reshape(shape).all(axis=2))
     squares = looked["squares"].reshape(shape).sum(axis=2)
     # ‖f − f*‖² is at most the excess, but for rounding
     bound = np.sqrt(excess.reshape(shape).sum(axis=2) / np.maximum(squares, 1e-300))

@@ -1,8 +1,12 @@
 """Preconditioned conjugate gradients on Aα = C, a column for each target; whoever calls has the products with A.
 
-Every step lowers ‖α* − α‖²_A by exactly Δ = ηρ (Hestenes & Stiefel 1952), the excess of the objective over its least
-value: that is what tells how near the end is. β is that of Polak and Ribière, which bears with a P that rounding makes
-a little different in each step. Shapes: m landmarks, c targets.
+The excess of the objective over its least value is rᵀA⁻¹r, at most ρ/λ with ρ = rᵀP⁻¹r and λ the smallest eigenvalue
+of P⁻¹A. The steps themselves estimate λ: their lengths η and turns β are the entries of a Lanczos matrix T of P⁻¹A,
+whose least eigenvalue θ, the smallest Ritz value, comes near λ from above (Meurant & Tichý, Numerical Algorithms 2013).
+    T_ii = 1/η_i + β_{i−1}/η_{i−1},   T_{i,i+1} = √β_i/η_i
+Before T has found λ, what is known of the preconditioner stands for it: θ is never above its `least`. β is that of
+Polak and Ribière, which tolerates a P that rounding makes a little different in each step. Shapes: m landmarks, c
+targets.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigvalsh_tridiagonal
 
 Array = NDArray[Any]
-_SLOWEST = 0.95  # the share of the excess that a step is taken to leave, at most
+_SAFETY = 0.9  # of the smallest Ritz value, which is above the smallest eigenvalue
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,17 +32,22 @@ class Descent:
     alpha : α, (m, c)
     residual : C − Aα, (m, c)
     direction : p, (m, c)
-    descent : ρ = ⟨r, P⁻¹r⟩, (c,): where P is near A, about the excess that is left
-    falls : Δ of the steps so far, a tuple of (c,)
+    descent : ρ = ⟨r, P⁻¹r⟩, (c,)
+    ritz : θ, the smallest Ritz value so far, (c,)
     stuck : (c,) columns that cannot fall further, as rounding has made ⟨p, Ap⟩ useless
+    fall : by how much the last step has lowered the objective, (c,) (Hestenes & Stiefel 1952)
+    lengths, turns : η and β of the steps so far, tuples of (c,)
     """
 
     alpha: Array
     residual: Array
     direction: Array
     descent: Array
+    ritz: Array
     stuck: Array
-    falls: tuple[Array, ...] = ()
+    fall: Array
+    lengths: tuple[Array, ...] = ()
+    turns: tuple[Array, ...] = ()
 
     def only(self, columns: Array) -> Descent:
         """The state of some columns."""
@@ -46,31 +56,31 @@ class Descent:
             self.residual[:, columns],
             self.direction[:, columns],
             self.descent[columns],
+            self.ritz[columns],
             self.stuck[columns],
-            tuple(fall[columns] for fall in self.falls),
+            self.fall[columns],
+            tuple(length[columns] for length in self.lengths),
+            tuple(turn[columns] for turn in self.turns),
         )
 
     @property
     def excess(self) -> Array:
-        """About what the objective is above its least value, (c,): from the falls of the last steps, but at least ρ.
-
-        Where P misses what a few rows add to A, steps fall little for a while, and ρ is above the excess.
-        """
-        if not self.falls:
-            return self.descent
-        pace = np.full(len(self.descent), 0.5)
-        for back in range(1, min(3, len(self.falls))):
-            ratio = self.falls[-1] / np.maximum(self.falls[-1 - back], 1e-300)
-            pace = np.maximum(pace if back > 1 else 0.0, ratio ** (1 / back))
-        pace = np.minimum(pace, _SLOWEST)
-        ahead: Array = self.falls[-1] * pace / (1 - pace)
-        return np.maximum(ahead, np.where(self.stuck, 0.0, self.descent))
+        """Bound of what the objective is above its least value, (c,): ρ/(0.9 θ)."""
+        return np.asarray(self.descent / (_SAFETY * self.ritz))
 
 
-def begin(alpha: Array, residual: Array, solve: Callable[[Array], Array]) -> Descent:
-    """The state before the first step from α with the residual C − Aα; `solve` gives P⁻¹R."""
-    z = solve(residual)
-    return Descent(alpha, residual, z, _inner(residual, z), np.zeros(alpha.shape[1], bool))
+def begin(alpha: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> Descent:
+    """The state before the first step from α.
+
+    Parameters
+    ----------
+    alpha, residual : (m, c), C − Aα
+    solve : gives P⁻¹R of R (m, c)
+    ritz : (c,) that the smallest eigenvalue of P⁻¹A is not expected to exceed
+    """
+    z, none = solve(residual), np.zeros(alpha.shape[1])
+    # ρ of an exact P⁻¹ is never below 0, but rounding can make it so
+    return Descent(alpha, residual, z, np.maximum(_inner(residual, z), 0), ritz, none.astype(bool), none)
 
 
 def step(state: Descent, product: Array, solve: Callable[[Array], Array]) -> Descent:
@@ -83,17 +93,35 @@ def step(state: Descent, product: Array, solve: Callable[[Array], Array]) -> Des
     alpha = state.alpha + length * state.direction
     residual = state.residual - length * product
     z = solve(residual)
-    descent = _inner(residual, z)
+    descent = np.maximum(_inner(residual, z), 0)
     turn = np.where(stuck, 0.0, _inner(residual - state.residual, z) / np.where(stuck, 1.0, state.descent))
+    turn = np.maximum(turn, 0.0)
+    lengths = (*state.lengths, length)
     return replace(
         state,
         alpha=alpha,
         residual=residual,
-        direction=z + np.maximum(turn, 0.0) * state.direction,
+        direction=z + turn * state.direction,
         descent=descent,
+        ritz=np.minimum(state.ritz, _smallest_ritz(lengths, state.turns, stuck)),
         stuck=stuck,
-        falls=(*state.falls, length * along),
+        fall=length * along,
+        lengths=lengths,
+        turns=(*state.turns, turn),
     )
+
+
+def _smallest_ritz(lengths: tuple[Array, ...], turns: tuple[Array, ...], stuck: Array) -> Array:
+    """The smallest eigenvalue of the Lanczos matrix of k steps, (c,); ∞ of columns that are stuck."""
+    smallest = np.full(len(stuck), np.inf)
+    eta, beta = np.array(lengths), np.array(turns).reshape(len(lengths) - 1, len(stuck))
+    for column in np.flatnonzero(~stuck & (eta > 0).all(axis=0)):
+        of, turn = eta[:, column], beta[:, column]
+        diagonal = 1 / of + np.append(0.0, turn / of[:-1])
+        beside = np.sqrt(turn) / of[:-1]
+        smallest[column] = eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(0, 0))[0]
+    # rounding can take an eigenvalue that is small against the others below 0
+    return np.asarray(np.maximum(smallest, 1e-300))
 
 
 def _inner(a: Array, b: Array) -> Array:

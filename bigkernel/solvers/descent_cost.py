@@ -112,11 +112,14 @@ def choose_preconditioner(
         """Steps, and a look at the residual before and after them."""
         return 2 + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
 
-    options = [PreconditionerChoice(0, sweeps(FALKON_PACE), _WIDE * (made + float(m) ** 3))]
+    factors = _WIDE * (made + float(m) ** 3)
+    options = [PreconditionerChoice(0, sweeps(FALKON_PACE), factors)]
     for share in SHARES:
         if sample_fits(share * m, n, d):
             apart = 0.0 if trained is None else m / trained
             gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
-            options.append(PreconditionerChoice(share * m, sweeps(PACE / (1 / share + apart)), _WIDE * made + gram))
+            # one sweep more draws the rows by leverage, which the factors of the core tell
+            drawn = 1 + sweeps(PACE / (1 / share + apart))
+            options.append(PreconditionerChoice(share * m, drawn, factors + gram))
     whole = [replace(option, flops=option.flops + option.sweeps * each) for option in options]
     return min(whole, key=lambda option: option.flops)

@@ -22,6 +22,7 @@ from bigkernel.kernels import panels
 from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
+_PROBES = 8  # random signs that estimate a trace
 
 
 def named(rows: int) -> str:
@@ -40,6 +41,14 @@ class Preconditioner(Protocol):
     def jitter(self) -> float:
         """What was added to a diagonal, relative to its largest entry."""
 
+    @property
+    def floor(self) -> float:
+        """What was added to the diagonal of P: directions in which A is smaller are not solved for."""
+
+    @property
+    def least(self) -> float:
+        """About the smallest eigenvalue of P⁻¹A, where rows were drawn by leverage and landmarks as rows are."""
+
     def solve(self, R: Array) -> Array:
         """P⁻¹R, (m, c) float64."""
 
@@ -51,18 +60,24 @@ class SubSample:
     Attributes
     ----------
     lower : (m, m) with L in its lower triangle
-    jitter : that was added to the diagonal, relative to its largest entry
+    jitter, floor : that was added to the diagonal, relative to its largest entry, and as it is
     rows : how many there are
     """
 
     lower: Array
     jitter: float
+    floor: float
     rows: int
 
     @property
     def name(self) -> str:
         """See `Preconditioner`."""
         return named(self.rows)
+
+    @property
+    def least(self) -> float:
+        """See `Preconditioner`: the edge of the spectrum of random matrices (Marchenko & Pastur)."""
+        return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
 
     def solve(self, R: Array) -> Array:
         """See `Preconditioner`."""
@@ -79,23 +94,36 @@ class Falkon:
     diagonal : (m,) of T
     ratio : n/m
     jitter : that was added to the diagonal of K, relative to its largest entry
+    floor : nothing, but for the square of that
     """
 
     factors: Array
     diagonal: Array
     ratio: float
     jitter: float
+    floor: float = 0.0
 
     @property
     def name(self) -> str:
         """See `Preconditioner`."""
         return named(0)
 
+    @property
+    def least(self) -> float:
+        """See `Preconditioner`: that of as many rows as landmarks."""
+        return 0.25
+
     def solve(self, R: Array) -> Array:
         """See `Preconditioner`."""
         x = self._by_core(R.astype(self.factors.dtype), transposed=True)
         x = linalg.cho_solve((self.factors, True), x, check_finite=False)
         return np.asarray(self._by_core(x, transposed=False), np.float64) / self.ratio
+
+    def half_solve(self, R: Array) -> Array:
+        """SR, (m, c) float64, with SSᵀ = P⁻¹."""
+        x: Array = R.astype(self.factors.dtype)
+        x = linalg.solve_triangular(self.factors, x, lower=True, trans=1, check_finite=False)
+        return np.asarray(self._by_core(x, transposed=False) / np.sqrt(self.ratio), np.float64)
 
     def _by_core(self, R: Array, *, transposed: bool) -> Array:
         """T⁻ᵀR or T⁻¹R; T borrows the diagonal of the array meanwhile."""
@@ -112,7 +140,15 @@ class Falkon:
 
 def sub_sample(A: Array, rows: int) -> SubSample:
     """The preconditioner of a matrix A (m, m) of the normal equations of so many rows, which is overwritten."""
-    return SubSample(A, _factor_in_place(A, lower=True), rows)
+    largest = float(A.diagonal().max())
+    jitter = _factor_in_place(A, lower=True)
+    return SubSample(A, jitter, jitter * largest, rows)
+
+
+def count_hidden(P: Preconditioner, width: int, floor: float) -> float:
+    """How many directions of the (m, m) normal equations `floor` hides, as far as P is near them: floor · tr P⁻¹."""
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
+    return floor * float((signs * P.solve(signs)).sum()) / _PROBES
 
 
 def falkon(K: Array, alpha: float, n: float) -> Falkon:

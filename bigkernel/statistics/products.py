@@ -38,7 +38,8 @@ class ProductStatistic:
     """Σ w b (bᵀv) over the labelled rows, or of what v leaves of their targets.
 
     Accumulates `U` (p, c); with `residual` that of y − bᵀv in the place of bᵀv, and `rows`, `n` = Σw, `s` = Σ w b (p,),
-    and of the residuals r and of f = bᵀv, a target each (c,): `e` = Σ w r, `sse` = Σ w r², `squares` = Σ w f².
+    and of y, of the residuals r and of f = bᵀv, a target each (c,): `t` = Σ w y, `q` = Σ w y², `e` = Σ w r,
+    `sse` = Σ w r², `squares` = Σ w f².
 
     Attributes
     ----------
@@ -63,7 +64,7 @@ class ProductStatistic:
         p, c = self.vectors.shape
         shapes: dict[str, tuple[int, ...]] = {"U": (p, c)}
         if self.residual:
-            shapes |= {"rows": (), "n": (), "s": (p,), "e": (c,), "sse": (c,), "squares": (c,)}
+            shapes |= {"rows": (), "n": (), "s": (p,)} | dict.fromkeys(("t", "q", "e", "sse", "squares"), (c,))
         return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -73,13 +74,13 @@ class ProductStatistic:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         p, c = self.vectors.shape
-        rows, columns = _TILE
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * (c + self.residual),
-            partial_bytes=8 * (p * (c + 1) + 3 * c + 2),
+            partial_bytes=8 * (p * (c + 1) + 5 * c + 2),
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + 8 * (3 * c + 2))
-            + 8 * (rows * (columns + 4 * c) + 2 * columns * c + 2 * p * (c + 1)),
+            + tile_bytes(c)
+            + 16 * p * (c + 1),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -112,13 +113,6 @@ class ProductStatistic:
             y[:, start : start + width] = y[:, :width]
         return y
 
-    def _products(self, chunk: Chunk, phi: Array) -> Array:
-        """Φv of some rows (b, p), (b, c), summed in float64."""
-        values = np.zeros((len(phi), self.vectors.shape[1]))
-        for columns, wide in _tiles(chunk, phi):
-            values += wide @ self.vectors[columns]
-        return values
-
     def _add(
         self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None
     ) -> None:
@@ -126,10 +120,12 @@ class ProductStatistic:
         if y is not None:
             total["rows"] += len(phi) if w is None else np.count_nonzero(w)
         for strip in _strips(phi):
-            values = self._products(chunk, phi[strip])
+            values: Array = products(chunk, phi[strip], self.vectors)
             weight = np.ones(len(values)) if w is None else w[strip]
             if y is not None:
                 total["squares"] += weight @ values**2
+                total["t"] += weight @ y[strip]
+                total["q"] += weight @ y[strip] ** 2
                 values = y[strip] - values
                 total["n"] += weight.sum()
                 total["e"] += weight @ values
@@ -169,13 +165,13 @@ class FoldProducts(ProductStatistic):
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         (p, columns), g, c = self.vectors.shape, self.folds.count + 1, self.targets.width
-        rows, tile = _TILE
         return Footprint(
             flops_per_row=self.features.flops_per_row + 4.0 * p * columns + 2.0 * p * g * self.residual,
             partial_bytes=8 * (p * (columns + g) + 5 * columns + 2 * g * (c + 1)),
             work_bytes=self.features.fixed_bytes
             + block_rows * (self.features.row_bytes + 8 * (c + 4))
-            + 8 * (rows * (tile + 4 * columns + g) + 2 * tile * (columns + g) + 2 * p * (columns + g)),
+            + tile_bytes(columns + g)
+            + 16 * p * (columns + g),
         )
 
     def _used(self, chunk: Chunk) -> Array:
@@ -196,7 +192,7 @@ class FoldProducts(ProductStatistic):
             weight = np.ones(len(part)) if w is None else w[strip]
             held = np.flatnonzero(fold[strip] >= 0)
             own = fold[strip][held]
-            values: Array = self._products(chunk, part).reshape(len(part), count, -1)
+            values: Array = products(chunk, part, self.vectors).reshape(len(part), count, -1)
             apart = np.zeros((len(part), count + 1))  # weights by group
             if y is not None:
                 apart[np.arange(len(part)), np.where(fold[strip] < 0, count, fold[strip])] = weight
@@ -227,6 +223,21 @@ def _add_groups(total: Accumulator, y: Array, apart: Array) -> None:
     total["n"] += apart.sum(axis=0)
     total["t"] += apart.T @ y
     total["q"] += apart.T @ y**2
+
+
+def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
+    """Φv of some rows (b, p) and vectors (p, c), (b, c), multiplied and summed in float64."""
+    values: Array = np.zeros((len(phi), vectors.shape[1]))
+    for strip in _strips(phi):
+        for columns, wide in _tiles(chunk, phi[strip]):
+            values[strip] += wide @ vectors[columns]
+    return values
+
+
+def tile_bytes(c: int) -> int:
+    """Working memory of products with c vectors, beside what they read and give."""
+    rows, columns = _TILE
+    return 8 * (rows * (columns + 4 * c) + 2 * columns * c)
 
 
 def _strips(phi: Array) -> Iterator[slice]:
