@@ -9,11 +9,12 @@ import click
 
 from bigkernel.cli.options import Numbers, transform_option
 
-# the names of `kernels.functions.KERNELS`, `estimators.landmark_choice.CHOICES` and `estimators.kernel_basis.FOURIER`,
-# spelt here so that --help loads none of these
+# the names of `kernels.functions.KERNELS` and `SCALES`, `estimators.landmark_choice.CHOICES` and
+# `estimators.kernel_basis.FOURIER`, spelt here so that --help loads none of these
 KERNELS = ("gaussian", "laplacian", "matern", "linear", "polynomial", "sigmoid")
 LANDMARKS = ("uniform", "balanced", "k-means", "balanced-k-means", "leverage", "rpcholesky")
 FOURIER = ("fourier", "orthogonal-fourier")
+WIDTHS = ("scale", "auto")
 _METHODS = {
     "krr": "kernel ridge regression on Nyström landmarks",
     "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
@@ -34,19 +35,21 @@ PROJECTIONS = {
 _Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Penalty(click.ParamType):
-    """A penalty: a number, or "gcv"."""
+class NumberOr(click.ParamType):
+    """A number, or one of some words."""
 
-    name = "number|gcv"
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.name = "|".join(("number", *words))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
         """See `click.ParamType`."""
-        if value == "gcv":
+        if value in self.words:
             return str(value)
         try:
             return float(value)
         except ValueError:
-            self.fail(f"{value!r}: expected a number or gcv", param, ctx)
+            self.fail(f"{value!r}: expected a number or {' or '.join(self.words)}", param, ctx)
 
 
 _SOLVER = (
@@ -145,11 +148,21 @@ def _method_options() -> tuple[_Option, ...]:
 
 def _kernel_options(*, grid: bool) -> tuple[_Option, ...]:
     """The kernel and its parameters."""
-    number: Any = Numbers() if grid else float
+    number: Any = Numbers(words=WIDTHS) if grid else NumberOr(*WIDTHS)
     return (
         click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
-        click.option("--sigma", type=number, help="Bandwidth of gaussian, length of matern  [from the data]."),
-        click.option("--gamma", type=number, help="Of laplacian, polynomial, sigmoid  [from the data]."),
+        click.option(
+            "--sigma",
+            type=number,
+            help="Bandwidth of gaussian, length of matern. scale: d·var/2 of the landmarks is its square; auto: d/2  "
+            "[default: scale].",
+        ),
+        click.option(
+            "--gamma",
+            type=number,
+            help="Of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, of laplacian 1/(d·std); auto: "
+            "1/d, as in scikit-learn's KernelRidge  [default: scale].",
+        ),
         click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Of polynomial."),
         click.option("--coef0", type=float, default=1.0, show_default=True, help="Of polynomial and sigmoid."),
         click.option(
@@ -173,7 +186,7 @@ def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
     return (
         click.option(
             "--alpha",
-            type=Numbers() if grid else Penalty(),
+            type=Numbers() if grid else NumberOr("gcv"),
             default="1e-6:1e2:20" if grid else None,
             show_default=grid,
             help="Ridge penalty."

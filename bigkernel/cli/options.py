@@ -29,21 +29,26 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Numbers(click.ParamType):
-    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple."""
+    """Numbers of a grid: "0.5", "0.3,1,3", or "0.3:3:10" for ten from 0.3 to 3 in equal ratios; a tuple.
+
+    Some `words` may stand in the place of a number that is written out.
+    """
 
     name = "numbers"
 
-    def __init__(self, *, whole: bool = False) -> None:
+    def __init__(self, *, whole: bool = False, words: tuple[str, ...] = ()) -> None:
         self.whole = whole
+        self.words = words
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float | str, ...]:
         """See `click.ParamType`."""
         if isinstance(value, tuple):
             return value
         try:
             parts = str(value).split(":")
+            numbers: list[Any]
             if len(parts) == 1:
-                numbers = [float(part) for part in str(value).split(",")]
+                numbers = [part if part in self.words else float(part) for part in str(value).split(",")]
             else:
                 first, last, count = float(parts[0]), float(parts[1]), int(parts[2])
                 if len(parts) > 3 or not (0 < first < math.inf and 0 < last < math.inf) or not 2 <= count <= 10_000:
@@ -53,8 +58,8 @@ class Numbers(click.ParamType):
                 numbers = np.geomspace(first, last, count).tolist()
         except (ValueError, IndexError):
             self.fail(
-                f"{value!r}: expected a number, numbers with commas between, or FIRST:LAST:COUNT (in equal ratios, "
-                "both above 0)",
+                f"{value!r}: expected {', '.join(('a number', *self.words))}, several with commas between, or "
+                "FIRST:LAST:COUNT (in equal ratios, both above 0)",
                 param,
                 ctx,
             )

@@ -339,17 +339,19 @@ def _draw(search: SweepSearchCV, label: str, target: Path, run: Path) -> str | N
         from bigkernel.search.score_map import DARK, INEXACT, score_map
     except ImportError:
         return None
-    cells: dict[tuple[float, float], tuple[float, float, bool]] = {}
+    cells: dict[tuple[float | str, float], tuple[float, float, bool]] = {}
     results, places = search.cv_results_, []
     off = doubtful(results)
     for i, params in enumerate(results["params"]):
         kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
         alpha = next(value for name, value in params.items() if name.endswith("alpha"))
-        width = 0.0 if kernel is None else float(np.mean(next(iter(kernel.get_params().values()))))
+        given: Any = 0.0 if kernel is None else next(iter(kernel.get_params().values()))
+        width = given if isinstance(given, str) else float(np.mean(given))
         found = float(results["mean_test_score"][i]), float(results["sem_test_score"][i]), bool(off[i])
         places.append((width, float(alpha)))
         cells[places[-1]] = max(cells.get(places[-1], (-np.inf, 0.0, False)), found)  # over components
-    widths, alphas = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
+    widths = sorted({key[0] for key in cells}, key=lambda width: (isinstance(width, str), width))
+    alphas = sorted({key[1] for key in cells})
     if len(widths) < 2 or len(alphas) < 2:
         return None
     missing = (np.nan, np.nan, False)

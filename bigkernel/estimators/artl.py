@@ -21,6 +21,7 @@ from bigkernel.estimators.probabilities import CALIBRATION, PROBABILITY, Probabi
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Labels
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.artl import Strengths, adapted, slope
 from bigkernel.solvers.jda import Aligned
 from bigkernel.solvers.penalty_grid import Penalty
@@ -74,9 +75,9 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
     probability : bool, default False
         As in `KernelRidgeClassifier`, calibrated on the source's rows: probabilities are those of the target as far as
         both are alike to the model. Pseudo-labels stay those of the fit to all rows.
-    gamma : float, "median" or None, default "median"
-        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None, and
-        for other kernels "median" too: the bandwidth of `KernelRidge`.
+    gamma : float, "median", "scale" or "auto", default "median"
+        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks, and
+        "scale" of other kernels; the others as in `KernelRidge`.
 
     Attributes
     ----------
@@ -117,7 +118,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
-        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median"}), None],
+        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median", *SCALES})],
         "mmd": [Interval(Real, 0, None, closed="left")],
         **GRAPH,
         "balance": [Interval(Real, 0, 1, closed="both")],
@@ -148,7 +149,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         n_rounds: int = 10,
         n_neighbors: int = 3,
         landmarks: Any = "k-means",
-        gamma: float | str | None = "median",
+        gamma: float | str = "median",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",

@@ -135,7 +135,7 @@ class DICA(DomainedTransformer):
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
         allow_single_domain: bool = False,
-        gamma: float | None = None,
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",

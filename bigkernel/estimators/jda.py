@@ -16,6 +16,7 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.pseudo_label_rounds import ReducedSides, SidedEstimator
 from bigkernel.estimators.state_schema import Floats
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.jda import components, expanded, labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import Certificates
@@ -54,9 +55,9 @@ class JDA(SidedEstimator, DomainedTransformer):
         m. None: every row is a landmark, for some thousands of rows.
     landmarks : str or array (m, d), default "k-means"
         As in `KernelRidge`; centres serve both domains better than as many of their rows.
-    gamma : float, "median" or None, default "median"
-        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks; None, and
-        for other kernels "median" too: the bandwidth of `KernelRidge`.
+    gamma : float, "median", "scale" or "auto", default "median"
+        Of a kernel given by name. "median": σ = .7·√(median ‖z − z'‖²) of the Gaussian, over its landmarks, and
+        "scale" of other kernels; the others as in `KernelRidge`.
 
     Attributes
     ----------
@@ -100,7 +101,7 @@ class JDA(SidedEstimator, DomainedTransformer):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
-        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median"}), None],
+        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"median", *SCALES})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_rounds": [Interval(Integral, 0, None, closed="left")],
         "label_alpha": [Real],
@@ -123,7 +124,7 @@ class JDA(SidedEstimator, DomainedTransformer):
         label_alpha: float = 1.0,
         n_landmarks: int | None = None,
         landmarks: Any = "k-means",
-        gamma: float | str | None = "median",
+        gamma: float | str = "median",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",

@@ -182,7 +182,7 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         *,
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
-        gamma: float | None = None,
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError, Str
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.functions import KERNELS
+from bigkernel.kernels.functions import KERNELS, SCALES
 from bigkernel.kernels.given import PAIRWISE, Precomputed
 from bigkernel.solvers.target_penalties import require_alpha
 
@@ -22,7 +22,7 @@ KERNEL_CONSTRAINTS: dict[str, list[Any]] = {
         callable,
         StrOptions({"rbf", "poly", Precomputed.name, *KERNELS, *PAIRWISE}),
     ],
-    "gamma": [Interval(Real, 0, None, closed="neither"), None],
+    "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions(set(SCALES))],
     "degree": [Interval(Integral, 1, None, closed="left")],
     "coef0": [Interval(Real, None, None, closed="neither")],
     "alpha": [Real],

@@ -142,7 +142,7 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         """See `KernelEstimator`."""
         if self.gamma == "median" and isinstance(self.kernel, str) and self.kernel in ("rbf", "gaussian"):
             return MedianGaussian()
-        gamma = None if self.gamma == "median" else self.gamma
+        gamma = "scale" if self.gamma == "median" else self.gamma
         return as_kernel(self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
 
     def _choose(self, rows: Rows, *, look: bool) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.kernel_basis import draw_spectrum, require_frequencies
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.state_schema import SEEN, Floats, KernelEntry, Whole
 from bigkernel.estimators.transforms import PlainTransformer
 from bigkernel.kernels.algebra import Kernel
@@ -37,8 +38,8 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         p: a cosine and a sine for each of p/2 frequencies, and one cosine more where p is odd.
     orthogonal : bool, default False
         Frequencies in directions at right angles, d at a time: the same mean, a smaller error. Not for the Laplacian.
-    gamma : float or None
-        Of a kernel given by name; None: from the spread of some rows.
+    gamma : float, "scale" or "auto", default "scale"
+        Of a kernel given by name, as in `KernelRidge`; var is that of some rows.
     random_state : int, RandomState or None
 
     Attributes
@@ -71,7 +72,7 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         "kernel": [Kernel, StrOptions({"rbf", "gaussian", "laplacian", "matern"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "orthogonal": ["boolean"],
-        "gamma": [Interval(Real, 0, None, closed="neither"), None],
+        "gamma": KERNEL_CONSTRAINTS["gamma"],
         "random_state": ["random_state"],
     }
 
@@ -81,7 +82,7 @@ class RandomFourier(ClassNamePrefixFeaturesOutMixin, PlainTransformer):
         n_components: int = 100,
         *,
         orthogonal: bool = False,
-        gamma: float | None = None,
+        gamma: float | str = "scale",
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel

@@ -73,7 +73,7 @@ class BaseKernelRidge(ChoosesSolver):
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
         fit_intercept: bool = False,
-        gamma: float | None = None,
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",
@@ -187,7 +187,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     ----------
     kernel : Kernel or name, default "rbf"
         Gaussian(sigma=…), Laplacian, Matern, Linear, Polynomial, Sigmoid; or scikit-learn's names with `gamma`,
-        `degree` and `coef0`. A bandwidth that is not given is taken from the data.
+        `degree` and `coef0`.
     alpha : float ≥ 0, array (c,) or "gcv", default 1
         Ridge penalty, one for each target where it is an array (not with "cg"); the loss is a sum over rows, as in
         scikit-learn. "gcv": chosen by generalised cross-validation
@@ -203,7 +203,12 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         Fourier features (`RandomFourier`) in the place of landmarks.
     fit_intercept : bool
         An intercept b without penalty.
-    gamma, degree, coef0 : of a kernel given by name
+    gamma : float > 0, "scale" or "auto", default "scale"
+        Of a kernel given by name, in scikit-learn's parametrisation. "scale": 1/(d·var), with the variance of all
+        values of the landmarks (where exact, of the weighted rows), as in `sklearn.svm.SVC`; of "laplacian"
+        1/(d·std). "auto": 1/d. Of "chi2" both are 1. The default of `sklearn.kernel_ridge.KernelRidge` is 1/d, which
+        ``gamma="auto"`` gives.
+    degree, coef0 : of a kernel given by name
     dtype : "auto", "float32" or "float64"
         Of the kernel blocks. "auto": float64 for float64 rows, float32 for narrower ones, unless their distances, the
         core, or the error that the rounding of float32 would cause in predictions need float64. Sums are carried in
@@ -282,7 +287,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
         fit_intercept: bool = False,
-        gamma: float | None = None,
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",

@@ -62,7 +62,7 @@ class KernelRidgeClassifier(CalibratedClassifier, BaseKernelRidge, Probabilities
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
         fit_intercept: bool = False,
-        gamma: float | None = None,
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         dtype: str = "auto",

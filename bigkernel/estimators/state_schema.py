@@ -20,6 +20,7 @@ from bigkernel.errors import ModelRejected
 from bigkernel.estimators.file_content import Content
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.encoding import decode, encode
+from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.accuracy import VECTORS
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.statistics.witness import WITNESSED
@@ -113,7 +114,7 @@ class KernelEntry(Entry):
     def read(self, content: Content) -> Kernel:
         """See `Entry`."""
         kernel = decode(content.values.pop(self.name, None))
-        if not isinstance(kernel, Kernel) or {"scale", "median"} & set(map(str, kernel.get_params().values())):
+        if not isinstance(kernel, Kernel) or {"median", *SCALES} & set(map(str, kernel.get_params().values())):
             raise content.refuse(f"{self.name} must be a kernel with every parameter a number, as sigma")
         return kernel
 

@@ -90,7 +90,7 @@ def work_of(model: Any, plan: Plan, corpus: Corpus | None = None) -> Work:
     return Work(
         plan.width,
         plan.dtype,
-        "" if linear else as_kernel(last.kernel, gamma=None, degree=last.degree, coef0=last.coef0).name,
+        "" if linear else as_kernel(last.kernel, degree=last.degree, coef0=last.coef0).name,
         drawn=not linear and isinstance(last.landmarks, str),
         solved="krr" if given else "",
         groups=2 if last.unlabelled == "keep" else 1,

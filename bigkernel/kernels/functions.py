@@ -6,14 +6,16 @@ with Kernels* (2002), and Rasmussen & Williams (2006), ch. 4, for Matérn.
 `k.bind(Z, dtype)` prepares Z once and returns a `Bound`, which fills preallocated blocks without a temporary. Kernels
 of the distance make it one product: with ‖x‖² and 1 appended to the rows, 1 and ‖z‖² to the landmarks, the GEMM gives
 −γ‖x−z‖² itself. Rows and landmarks are centred by the landmark mean first, without which float32 loses every digit as
-soon as the data lie far from 0. A parameter left at "scale" is set from the spread of the landmarks by `resolve`.
+soon as the data lie far from 0. A width given as "scale" or "auto" becomes a number in `resolve`, by one rule (as in
+scikit-learn's SVC): γ = 1/(d·var) of the landmarks, or γ = 1/d as if their variance were 1. The Laplacian has the
+standard deviation in the place of the variance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,8 @@ from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 from bigkernel.kernels.sparse_blocks import SparseBound, SparsePoints
 
 Array = NDArray[Any]
-Scale = Literal["scale"]
+Scale = Literal["scale", "auto"]
+SCALES: tuple[str, ...] = get_args(Scale)
 
 
 @dataclass
@@ -34,9 +37,9 @@ class Gaussian(Kernel):
 
     Parameters
     ----------
-    sigma : float, array of shape (d,) or "scale"
+    sigma : float, array of shape (d,), "scale" or "auto"
         Bandwidth σ in the units of the rows; an array gives every feature its own length. "scale" sets
-        σ² = d·var/2 (γ = 1/(d·var), as in scikit-learn's SVC).
+        σ² = d·var/2 (γ = 1/(d·var), as in scikit-learn's SVC), "auto" σ² = d/2 (γ = 1/d).
 
     Examples
     --------
@@ -49,7 +52,7 @@ class Gaussian(Kernel):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Gaussian:
         self._check(np.shape(Z)[1])
-        return replace(self, sigma=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.sigma) else replace(self)
+        return replace(self, sigma=(_spread(self.sigma, Z, weight) / 2) ** 0.5) if _unset(self.sigma) else replace(self)
 
     def widths(self) -> tuple[float, Array | None]:
         return _isotropic(self.sigma, lambda sigma: 1 / (2 * sigma**2))
@@ -68,8 +71,8 @@ class Matern(Kernel):
 
     Parameters
     ----------
-    length_scale : float, array of shape (d,) or "scale"
-        ℓ in the units of the rows; "scale" sets ℓ² = d·var/2.
+    length_scale : float, array of shape (d,), "scale" or "auto"
+        ℓ in the units of the rows; "scale" sets ℓ² = d·var/2, "auto" ℓ² = d/2.
     nu : 0.5, 1.5 or 2.5
     """
 
@@ -79,9 +82,9 @@ class Matern(Kernel):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Matern:
         self._check(np.shape(Z)[1])
-        return (
-            replace(self, length_scale=(_spread(Z, weight) / 2) ** 0.5) if _unset(self.length_scale) else replace(self)
-        )
+        if not _unset(self.length_scale):
+            return replace(self)
+        return replace(self, length_scale=(_spread(self.length_scale, Z, weight) / 2) ** 0.5)
 
     def widths(self) -> tuple[float, Array | None]:
         gamma, lengths = _isotropic(self.length_scale, lambda length: 1 / (2 * length**2))
@@ -117,8 +120,8 @@ class Laplacian(Kernel):
 
     Parameters
     ----------
-    gamma : float or "scale"
-        "scale" sets γ = 1/(d·std).
+    gamma : float, "scale" or "auto"
+        "scale" sets γ = 1/(d·std), "auto" γ = 1/d.
     """
 
     gamma: float | Scale = "scale"
@@ -126,8 +129,10 @@ class Laplacian(Kernel):
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Laplacian:
         self._check(np.shape(Z)[1])
+        if not _unset(self.gamma):
+            return replace(self)
         d = np.shape(Z)[1]
-        return replace(self, gamma=1 / (d * (_spread(Z, weight) / d) ** 0.5)) if _unset(self.gamma) else replace(self)
+        return replace(self, gamma=1 / (d * (_spread(self.gamma, Z, weight) / d) ** 0.5))
 
     def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         if isinstance(Z, SparsePoints):
@@ -168,14 +173,15 @@ class Linear(Kernel):
 
 
 class _Projected(Kernel):
-    """A function of γ⟨x,z⟩ + c; "scale" sets γ = 1/(d·var)."""
+    """A function of γ⟨x,z⟩ + c; "scale" sets γ = 1/(d·var), "auto" γ = 1/d."""
 
     gamma: float | Scale
     _distance: ClassVar[bool] = False
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         self._check(np.shape(Z)[1])
-        return replace(self, gamma=1 / _spread(Z, weight)) if _unset(self.gamma) else replace(self)  # type: ignore[type-var]
+        gamma = 1 / _spread(self.gamma, Z, weight) if _unset(self.gamma) else self.gamma
+        return replace(self, gamma=gamma)  # type: ignore[type-var]
 
     def diag(self, X: Array) -> Array:
         value = _squares(X)
@@ -190,8 +196,8 @@ class Polynomial(_Projected):
     Parameters
     ----------
     degree : int ≥ 1
-    gamma : float or "scale"
-        "scale" sets γ = 1/(d·var).
+    gamma : float, "scale" or "auto"
+        "scale" sets γ = 1/(d·var), "auto" γ = 1/d.
     coef0 : float ≥ 0 (below 0 the kernel is not positive definite)
     """
 
@@ -223,8 +229,8 @@ class Sigmoid(_Projected):
 
     Parameters
     ----------
-    gamma : float or "scale"
-        "scale" sets γ = 1/(d·var).
+    gamma : float, "scale" or "auto"
+        "scale" sets γ = 1/(d·var), "auto" γ = 1/d.
     coef0 : float
     """
 
@@ -255,19 +261,27 @@ STORED = KERNELS | {k.name: k for k in (Sum, Product, Scaled, OnColumns, Precomp
 
 
 def as_kernel(
-    kernel: Kernel | Callable[..., Any] | str, *, gamma: float | None = None, degree: int = 3, coef0: float = 1.0
+    kernel: Kernel | Callable[..., Any] | str, *, gamma: float | str = "scale", degree: int = 3, coef0: float = 1.0
 ) -> Kernel:
-    """A kernel object from itself, a function, or one of scikit-learn's names, with scikit-learn's parameters.
+    """Make a kernel object from itself, a function, or one of scikit-learn's names with scikit-learn's parameters.
 
     "rbf" (or "gaussian"), "laplacian", "linear", "polynomial" (or "poly"), "sigmoid", and "matern"; "chi2",
-    "additive_chi2" and "cosine"; "precomputed". `gamma=None` leaves the bandwidth data-driven.
+    "additive_chi2" and "cosine"; "precomputed".
+
+    Parameters
+    ----------
+    gamma : float, "scale" or "auto"
+        Of "rbf", "polynomial", "sigmoid", "matern" (ℓ² = 1/(2γ)), "laplacian" and "chi2"; the others have none.
+        "scale": 1/(d·var) of the landmarks, of "laplacian" 1/(d·std); "auto": 1/d; of "chi2" both are 1.
     """
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, type):
         raise ConfigError(f"kernel: expected a kernel object or a name, found the class {kernel.__name__}")
+    if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):
+        raise ConfigError(f"gamma: expected a number above 0, 'scale' or 'auto', found {gamma!r}")
     if callable(kernel) or kernel in PAIRWISE:
-        return Pairwise(kernel, gamma=gamma if kernel == "chi2" else None)
+        return Pairwise(kernel, gamma=None if kernel != "chi2" or isinstance(gamma, str) else gamma)
     if kernel == Precomputed.name:
         return Precomputed()
     if not isinstance(kernel, str):
@@ -275,14 +289,13 @@ def as_kernel(
     name = {"rbf": "gaussian", "poly": "polynomial"}.get(kernel, kernel)
     if name not in KERNELS:
         raise ConfigError(f"kernel: {kernel!r} is none of {', '.join(sorted(KERNELS))} (or rbf, poly)")
-    if gamma is not None and not gamma > 0:
-        raise ConfigError(f"gamma: expected a number above 0, found {gamma!r}")
+    length = gamma if isinstance(gamma, str) else (2 * gamma) ** -0.5
     params: Mapping[str, Any] = {
-        "gaussian": {"sigma": "scale" if gamma is None else (2 * gamma) ** -0.5},
-        "matern": {"length_scale": "scale" if gamma is None else (2 * gamma) ** -0.5},
-        "laplacian": {"gamma": "scale" if gamma is None else gamma},
-        "polynomial": {"degree": degree, "gamma": "scale" if gamma is None else gamma, "coef0": coef0},
-        "sigmoid": {"gamma": "scale" if gamma is None else gamma, "coef0": coef0},
+        "gaussian": {"sigma": length},
+        "matern": {"length_scale": length},
+        "laplacian": {"gamma": gamma},
+        "polynomial": {"degree": degree, "gamma": gamma, "coef0": coef0},
+        "sigmoid": {"gamma": gamma, "coef0": coef0},
     }.get(name, {})
     return KERNELS[name](**params)
 
@@ -297,8 +310,10 @@ def _unset(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _spread(Z: Array, weight: Array | None = None) -> float:
-    """d·var of the landmarks (rows weighted where weights are given); 1 where they do not vary at all."""
+def _spread(width: Any, Z: Array, weight: Array | None = None) -> float:
+    """Return d·var of the landmarks (rows weighted where weights are given), 1 where they do not vary; of "auto" d."""
+    if width == "auto":
+        return float(np.shape(Z)[1])
     Z = np.asarray(Z, np.float64)
     weights = np.ones(len(Z)) if weight is None or not weight.sum() > 0 else weight
     mean = np.average(Z, axis=0, weights=weights).mean()
@@ -321,8 +336,8 @@ def _isotropic(width: Any, gamma: Any) -> tuple[float, Array | None]:
 
 def _check_widths(kernel: str, name: str, value: Any, n_features: int | None) -> None:
     if _unset(value):
-        if value != "scale":
-            raise ConfigError(f"{kernel} kernel: expected {name} to be a number or 'scale', found {value!r}")
+        if value not in SCALES:
+            raise ConfigError(f"{kernel} kernel: expected {name} to be a number, 'scale' or 'auto', found {value!r}")
         return
     widths = np.asarray(value)
     if widths.dtype.kind not in "iuf" or not ((widths > 1e-160) & (widths < 1e160)).all():

@@ -43,7 +43,8 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
 
     One number that varies gives a line with its standard errors, two a map; of more, the penalty and the first other
     are shown, and each place is the best over the rest. The best candidate is a star; crosses mark candidates whose
-    predictions rounding has moved by more than a thousandth, or whose conjugate gradients have not ended.
+    predictions rounding has moved by more than a thousandth, or whose conjugate gradients have not ended. Candidates
+    that have a word in the place of the number, as gamma="scale", share one place of a map, "other".
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ def _draw_line(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: 
 
 
 def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: Array, doubtful: Array) -> None:
-    columns, lines = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
+    columns, lines = (sorted({key[axis] for key in cells}, key=lambda v: (np.isnan(v), v)) for axis in (0, 1))
     values = np.full((len(lines), len(columns)), np.nan)
     for (column, line), i in cells.items():
         place = lines.index(line), columns.index(column)
@@ -129,8 +130,10 @@ def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: A
     line, column = np.unravel_index(int(np.nanargmax(values)), values.shape)
     ax.plot(column, line, "*", color=MARK, markeredgecolor="white", markersize=14)
     step = -(-len(columns) // 8)
-    ax.set_xticks(range(0, len(columns), step), [f"{value:.2g}" for value in columns[::step]])
-    ax.set_yticks(range(len(lines)), [f"{value:.3g}" for value in lines])
+    ax.set_xticks(
+        range(0, len(columns), step), ["other" if np.isnan(value) else f"{value:.2g}" for value in columns[::step]]
+    )
+    ax.set_yticks(range(len(lines)), ["other" if np.isnan(value) else f"{value:.3g}" for value in lines])
 
 
 def plot_confusion(model: Any, X: Any, y: Any = None, *, ax: Axes | None = None) -> Axes:

@@ -24,7 +24,7 @@ _MOST_LABELS = 10
 def score_map(
     mean: Array,
     error: Array,
-    widths: Sequence[float],
+    widths: Sequence[float | str],
     alphas: Sequence[float],
     *,
     label: str,
@@ -80,7 +80,7 @@ def score_map(
         for i, j in doubtful:
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, hatch="///", edgecolor=MARK, linewidth=0))
         _label_penalties(ax, alphas)
-        ax.set_yticks(range(len(widths)), [f"{width:.3g}" for width in widths])
+        ax.set_yticks(range(len(widths)), [width if isinstance(width, str) else f"{width:.3g}" for width in widths])
         ax.set(xlabel="penalty alpha (loss summed over rows)", ylabel=f"{width_name} (units of the rows)")
         ax.set_title(told, fontsize=9, loc="left", parse_math=False, wrap=True)
         for spine in ax.spines.values():

@@ -172,6 +172,16 @@ def test_options_reach_the_estimator(run, work):
     assert model[-1].kernel.sigma == 0.4
 
 
+def test_a_width_may_be_a_word(run, work):
+    options = ["--kernel", "laplacian", "--landmarks", 20]
+    run("fit", "digits.corpus", "m", *options, "--gamma", "auto")
+    assert load_model("m").kernel_.gamma == 1 / ROWS.shape[1]
+    run("fit", "digits.corpus", "m", *options, "--gamma", "scale", "--overwrite")
+    assert load_model("m").kernel_.gamma == pytest.approx(1 / (ROWS.shape[1] * load_model("m").landmarks_.std()))
+    assert json.loads(run("plan", "digits.corpus", *options, "--gamma", "auto", "--json").stdout)["rows"] == N
+    assert "scale or auto" in run("fit", "digits.corpus", "n", *options, "--gamma", "wide", code=2).stderr
+
+
 # ---------------------------------------------------------------- output
 
 

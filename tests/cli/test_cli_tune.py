@@ -108,6 +108,14 @@ def test_an_interrupted_search_goes_on_to_the_same_results(run, work, monkeypatc
     assert (work / "t" / "results.csv").read_bytes() == (work / "whole" / "results.csv").read_bytes()
 
 
+def test_a_grid_of_widths_holds_words_beside_numbers(run, work):  # noqa: F811
+    options = ["--kernel", "laplacian", "--landmarks", "20", "--alpha", "0.1,1"]
+    run("tune", "digits.corpus", *options, "--gamma", "scale,auto,0.01", "--out", "t")
+    with open(work / "t" / "results.csv", encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 6
+    assert (work / "t" / "score.png").exists()
+
+
 @pytest.mark.parametrize("grid", ["0.3:3", "a", "1:2:3:4", "0:1:3", "1:2:1", ""])
 def test_a_grid_that_is_none_is_wrong_usage(run, work, grid):  # noqa: F811
     assert "expected" in run("tune", "digits.corpus", "--sigma", grid, "--out", "t", code=2).stderr

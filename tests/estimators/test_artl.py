@@ -299,7 +299,7 @@ def test_fewer_landmarks_need_a_new_fit():
 @pytest.mark.parametrize("name", ["laplacian", "linear", "poly", "matern"])
 def test_the_median_is_for_the_gaussian_and_other_kernels_have_their_own_width(name):
     model = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0).fit(X, Y)
-    wanted = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0, gamma=None).fit(X, Y)
+    wanted = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0, gamma="scale").fit(X, Y)
     assert model.kernel_ == wanted.kernel_
     assert_allclose(model.decision_function(X), wanted.decision_function(X))
 

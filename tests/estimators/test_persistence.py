@@ -484,6 +484,7 @@ TAMPERED = {
     "bandwidth below 0": (kernel_("gaussian", sigma=-1.0), "sigma"),
     "bandwidth NaN": (kernel_("gaussian", sigma=NAN), "sigma"),
     "bandwidth that is text": (kernel_("gaussian", sigma="scale"), "sigma"),
+    "bandwidth of no landmarks": (kernel_("gaussian", sigma="auto"), "sigma"),
     "bandwidths too few": (kernel_("gaussian", sigma=[1.0, 2.0]), "sigma"),
     "degree without end": (kernel_("polynomial", degree=10**12, gamma=1.0, coef0=1.0), "degree"),
     "extra parameter": (put("params", "evil", 1), "evil"),

@@ -102,20 +102,46 @@ SUITES = {
 }
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_scikit_learn_s_tests_pass_but_for_what_is_listed(suite, tmp_path):
-    least, listed = SUITES[suite]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])}
-    report = tmp_path / "report.xml"
+# of each suite: which tests fail beside those listed where a parameter has our default in the place of scikit-learn's.
+# Too slow to run again: of the 43 of test_search "test_search_cv_results_rank_tie_breaking" by fit_intercept, none by
+# kernel; of the 118 of test_label_propagation none by gamma or alpha. Linear models differ in no default.
+BY_DEFAULT = {
+    ("sklearn.tests.test_kernel_ridge", "gamma"): {"test_kernel_ridge_precomputed"},  # 1 of 10
+    ("sklearn.tests.test_kernel_ridge", "kernel"): set(),
+    ("sklearn.tests.test_kernel_approximation", "gamma"): {"test_nystroem_default_parameters"},  # 1 of 17
+}
+
+
+def failures(suite, folder, **variables):
+    """Return the names of the tests of a suite that fail and of those that pass, and what was printed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)]), **variables}
+    report = folder / "report.xml"
     words = [sys.executable, "-m", "pytest", "-q", "-p", "sklearn_suites", "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
         [*words, f"--junitxml={report}", "--pyargs", suite],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert report.exists(), done.stdout + done.stderr
     cases = {case.get("name"): {child.tag for child in case} for case in ElementTree.parse(report).iter("testcase")}
     failed = {name for name, marks in cases.items() if marks & {"failure", "error"}}
-    passed = [name for name, marks in cases.items() if not marks & {"failure", "error", "skipped"}]
+    passed = {name for name, marks in cases.items() if not marks & {"failure", "error", "skipped"}}
+    return failed, passed, done.stdout[-5000:]
+
+
+def unlisted(failed, listed):
+    return {name for name in failed if not {name, name.split("[")[0]} & set(listed)}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_scikit_learn_s_tests_pass_but_for_what_is_listed(suite, tmp_path):
+    least, listed = SUITES[suite]
+    failed, passed, printed = failures(suite, tmp_path)
     print(f"{suite}: {len(passed)} passed, {len(failed)} are exempt for {len(set(listed.values()))} reasons")
-    assert not {name for name in failed if not {name, name.split("[")[0]} & set(listed)}, done.stdout[-5000:]
+    assert not unlisted(failed, listed), printed
     assert len(passed) >= 0.9 * least  # other versions have some more or fewer
+
+
+@pytest.mark.parametrize("suite, parameter", BY_DEFAULT)
+def test_what_fails_by_our_defaults_is_listed(suite, parameter, tmp_path):
+    failed, _, printed = failures(suite, tmp_path, OWN_DEFAULTS=parameter)
+    assert unlisted(failed, SUITES[suite][1]) == BY_DEFAULT[suite, parameter], printed

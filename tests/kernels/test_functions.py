@@ -260,7 +260,7 @@ def test_a_kernel_object_is_taken_as_it_is_and_anything_else_refused():
 
 WRONG = [
     *((kind, {name: value}) for kind, name in [(Gaussian, "sigma"), (Matern, "length_scale"), (Laplacian, "gamma")]
-      for value in (0, -1.0, float("nan"), float("inf"), True, None, "auto", [[1.0, 1.0]], [1.0, 0.0], [1.0] * 3)),
+      for value in (0, -1.0, float("nan"), float("inf"), True, None, "wide", [[1.0, 1.0]], [1.0, 0.0], [1.0] * 3)),
     *((Polynomial, {"degree": value}) for value in (0, -1, 1.5, True, float("nan"), float("inf"), "3", None)),
     *((Polynomial, {"coef0": value}) for value in (-1, float("nan"), float("inf"))),
     *((kind, {"gamma": value}) for kind in (Polynomial, Sigmoid) for value in (0, -2, float("nan"), [1.0, 1.0])),

@@ -1,8 +1,9 @@
 """A pytest plugin: scikit-learn's own tests, from the installed package, with our classes in place of theirs.
 
 `python -m pytest -p sklearn_suites --pyargs sklearn.tests.test_kernel_ridge` with this folder on PYTHONPATH. Each class
-here differs from ours in defaults and names alone, by which scikit-learn's tests name nothing: no intercept, `gamma` =
-1/d, C = 1/alpha; a parameter that ours has not is taken, and refused where it asks for something.
+here differs from ours in names, in the order of parameters and in defaults, on which scikit-learn's tests rely without
+naming them. A parameter that ours has not is taken, and refused where it asks for something.
+OWN_DEFAULTS="gamma,kernel" in the environment gives the parameters that it names our defaults back.
 
 Tests that name none of these classes are left out, and so are those of RidgeCV, of neighbours' graphs, and repetitions
 for solvers and searches of other names.
@@ -12,11 +13,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from numbers import Real
-from typing import Any, ClassVar
+import os
+from typing import Any
 
 import bigkernel
-from bigkernel.kernels.functions import as_kernel
 
 
 def refuse(what: str, asked: Any) -> None:
@@ -26,34 +26,22 @@ def refuse(what: str, asked: Any) -> None:
 
 
 class KernelRidge(bigkernel.KernelRidge):
-    """With scikit-learn's defaults."""
+    """With scikit-learn's defaults, alpha first."""
 
-    def __init__(self, alpha: Any = 1, *, kernel: Any = "linear", gamma: Any = None, degree: int = 3, coef0: Any = 1):
-        super().__init__(kernel, alpha=alpha, gamma=gamma, degree=degree, coef0=coef0, fit_intercept=False)
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
-        """As ours, but for the width that is not given."""
-        if self.gamma is None and self.kernel not in ("linear", "precomputed"):
-            self.gamma = 1 / X.shape[1]
-        return super().fit(X, y, sample_weight)
+    def __init__(self, alpha: Any = 1, *, kernel: Any = "linear", gamma: Any = "auto", degree: int = 3, coef0: Any = 1):
+        super().__init__(kernel, alpha, gamma=gamma, degree=degree, coef0=coef0)
 
 
 class Nystroem(bigkernel.Nystroem):
     """With scikit-learn's defaults."""
 
     def __init__(
-        self, kernel: Any = "rbf", *, gamma: Any = None, coef0: Any = None, degree: Any = None,
+        self, kernel: Any = "rbf", *, gamma: Any = "auto", coef0: Any = None, degree: Any = None,
         kernel_params: Any = None, n_components: int = 100, random_state: Any = None, n_jobs: Any = None,
     ):  # fmt: skip
         super().__init__(kernel, n_components=n_components, gamma=gamma, random_state=random_state)
         self.coef0, self.degree = 1 if coef0 is None else coef0, 3 if degree is None else degree
         self.kernel_params, self.n_jobs = kernel_params, n_jobs
-
-    def fit(self, X: Any, y: Any = None) -> Nystroem:
-        """As ours, but for the width that is not given."""
-        if self.gamma is None and self.kernel in ("rbf", "laplacian", "poly", "polynomial", "sigmoid"):
-            self.gamma = 1 / X.shape[1]
-        return super().fit(X, y)
 
 
 class RBFSampler(bigkernel.RandomFourier):
@@ -61,11 +49,6 @@ class RBFSampler(bigkernel.RandomFourier):
 
     def __init__(self, *, gamma: Any = 1.0, n_components: int = 100, random_state: Any = None):
         super().__init__("rbf", n_components=n_components, gamma=gamma, random_state=random_state)
-
-    def fit(self, X: Any, y: Any = None) -> RBFSampler:
-        """As ours, whose "scale" is None."""
-        self.gamma = None if self.gamma == "scale" else self.gamma
-        return super().fit(X, y)
 
 
 class LinearRegression(bigkernel.LinearRegression):
@@ -106,8 +89,8 @@ class LabelSpreading(bigkernel.SSSLClassifier):
     """SSSL under the name of what is semi-supervised there, its width by default."""
 
     def __init__(
-        self, kernel: Any = "rbf", *, gamma: Any = 20, n_neighbors: int = 7, alpha: Any = 0.2, max_iter: int = 30,
-        tol: Any = 1e-3, n_jobs: Any = None,
+        self, kernel: Any = "rbf", *, gamma: Any = 20, n_neighbors: int = 7,
+        alpha: Any = 0.2, max_iter: int = 30, tol: Any = 1e-3, n_jobs: Any = None,
     ):  # fmt: skip
         super().__init__(kernel, alpha=alpha, gamma=gamma)
         self.n_neighbors, self.max_iter, self.tol, self.n_jobs = n_neighbors, max_iter, tol, n_jobs
@@ -149,13 +132,8 @@ class LinearSVC(_C, bigkernel.KernelRidgeClassifier):
 class SVC(_C, bigkernel.KernelRidgeClassifier):
     """A kernel classifier."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **bigkernel.KernelRidgeClassifier._parameter_constraints,
-        "gamma": [Real, str, None],
-    }
-
     def __init__(
-        self, *, C: Any = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = None, probability: Any = False,
+        self, *, C: Any = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", probability: Any = False,
         fit_intercept: Any = True, random_state: Any = None,
     ):  # fmt: skip
         self.C = C
@@ -163,10 +141,6 @@ class SVC(_C, bigkernel.KernelRidgeClassifier):
             kernel, fit_intercept=fit_intercept, gamma=gamma, degree=degree, probability=probability,
             random_state=random_state,
         )  # fmt: skip
-
-    def _kernel(self) -> Any:
-        """As ours, whose "scale" is None."""
-        return as_kernel(self.kernel, gamma=None if isinstance(self.gamma, str) else self.gamma, degree=self.degree)
 
 
 class LogisticRegression(LinearSVC):
@@ -213,11 +187,19 @@ CLASSES: dict[str, dict[str, dict[str, Any]]] = {
 OTHER_SOLVERS = {"auto", "svd", "sparse_cg", "lsqr", "sag", "saga", "lbfgs", "eigen"}
 
 
+def restore_defaults(kind: type, parameters: list[str]) -> None:
+    """Give keyword parameters the defaults that they have in bigkernel's class."""
+    ours = inspect.signature(next(base for base in kind.__mro__ if base.__module__ != __name__)).parameters
+    theirs = kind.__init__.__kwdefaults__  # type: ignore[misc]
+    theirs.update({name: ours[name].default for name in parameters if name in theirs and name in ours})
+
+
 def pytest_configure(config: Any) -> None:
     """Put our classes in the place of theirs, for the suites that are named."""
     for suite in config.invocation_params.args:
         for module, names in CLASSES.get(suite, {}).items():
             for name, ours in names.items():
+                restore_defaults(ours, os.environ.get("OWN_DEFAULTS", "").split(","))
                 setattr(importlib.import_module(module), name, ours)
 
 

@@ -1,0 +1,121 @@
+"""`gamma` of kernels by name: "scale", "auto" and numbers are scikit-learn's, in every form of every estimator."""
+
+import numpy as np
+import pytest
+import sklearn.kernel_ridge
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.metrics import pairwise
+from sklearn.model_selection import KFold
+
+import bigkernel
+from bigkernel import ARTLClassifier, KernelRidge, Nystroem, RandomFourier, SweepSearchCV, load_model, save_model
+from bigkernel.errors import ConfigError
+from bigkernel.kernels.functions import as_kernel
+
+rng = np.random.default_rng(20260101)
+N, D = 60, 4
+X = 3 * rng.uniform(size=(N, D))  # above 0, for chi2
+NEW = 3 * rng.uniform(size=(20, D))
+y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=N)
+LANDMARKS = X[:15]
+KINDS = [getattr(bigkernel, name) for name in bigkernel.__all__]
+WITH_GAMMA = [kind for kind in KINDS if "gamma" in getattr(kind, "_parameter_constraints", {})]
+
+
+def expected_gamma(name, gamma, Z):
+    """Return γ by hand."""
+    if name == "chi2" and isinstance(gamma, str):
+        return 1.0
+    spread = np.std(Z) if name == "laplacian" else np.var(Z)
+    return {"auto": 1 / D, "scale": 1 / (D * spread)}.get(gamma, gamma)
+
+
+names = pytest.mark.parametrize("name", ["rbf", "laplacian", "poly", "polynomial", "linear", "chi2", "cosine"])
+gammas = pytest.mark.parametrize("gamma", ["auto", "scale", 0.3])
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")  # of linear kernels
+@names
+@gammas
+@pytest.mark.parametrize("landmarks", ["uniform", X], ids=["exact", "every row a landmark"])
+def test_predictions_are_those_of_scikit_learn_s_kernel_ridge(name, gamma, landmarks):
+    theirs = sklearn.kernel_ridge.KernelRidge(kernel=name, gamma=expected_gamma(name, gamma, X), alpha=0.7).fit(X, y)
+    ours = KernelRidge(name, gamma=gamma, alpha=0.7, landmarks=landmarks).fit(X, y)
+    assert_allclose(ours.predict(NEW), theirs.predict(NEW), atol=1e-7)
+
+
+def test_auto_is_the_default_of_scikit_learn_s_kernel_ridge_and_scale_is_ours():
+    for name in ("rbf", "laplacian", "poly"):
+        theirs = sklearn.kernel_ridge.KernelRidge(kernel=name).fit(X, y).predict(NEW)
+        assert_allclose(KernelRidge(name, gamma="auto").fit(X, y).predict(NEW), theirs, atol=1e-9)
+    assert_array_equal(KernelRidge().fit(X, y).predict(NEW), KernelRidge(gamma="scale").fit(X, y).predict(NEW))
+
+
+@gammas
+def test_the_other_names_have_the_same_gamma(gamma):
+    found = as_kernel("sigmoid", gamma=gamma).resolve(X).gamma
+    assert found == pytest.approx(expected_gamma("sigmoid", gamma, X), rel=1e-12)
+    length = as_kernel("matern", gamma=gamma).resolve(X).length_scale
+    assert 1 / (2 * length**2) == pytest.approx(expected_gamma("matern", gamma, X), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rbf", "laplacian", "poly", "chi2"])
+@gammas
+def test_the_variance_is_that_of_the_landmarks(name, gamma):
+    features = Nystroem(name, gamma=gamma, landmarks=LANDMARKS, dtype="float64").fit(X)
+    expected = pairwise.pairwise_kernels(NEW, LANDMARKS, metric=name, gamma=expected_gamma(name, gamma, LANDMARKS))
+    assert_allclose(features.kernel_(NEW, LANDMARKS), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", WITH_GAMMA, ids=lambda kind: kind.__name__)
+def test_every_estimator_takes_the_words_and_refuses_what_is_no_gamma(kind):
+    assert kind().gamma == ("median" if "median" in repr(kind().gamma) else "scale")
+    for gamma in ("scale", "auto", 0.5, np.float32(2)):
+        estimator = clone(kind().set_params(gamma=gamma))
+        estimator._validate_params()
+        assert estimator.get_params()["gamma"] == gamma
+    for gamma in ("wide", 0, -1.0, float("nan"), None, [1.0]):
+        with pytest.raises(ValueError, match=r"'gamma' parameter of .* must be .*'auto'.* Got"):
+            kind(gamma=gamma)._validate_params()
+
+
+def test_words_reach_random_features_and_adaptation():
+    assert RandomFourier(gamma="auto", random_state=0).fit(X).kernel_.sigma == pytest.approx((D / 2) ** 0.5)
+    labels = np.where(np.arange(N) < 40, y > np.median(y), -1)
+    fitted = ARTLClassifier(gamma="auto", landmarks=LANDMARKS, n_rounds=1).fit(X, labels)
+    assert fitted.kernel_.sigma == pytest.approx((D / 2) ** 0.5)
+
+
+@pytest.mark.parametrize("gamma", ["wide", None, 0, -1, float("nan")])
+def test_a_kernel_by_name_says_what_a_gamma_is(gamma):
+    for name in ("rbf", "chi2", "laplacian"):
+        with pytest.raises(ConfigError, match="gamma: expected a number above 0, 'scale' or 'auto', found"):
+            as_kernel(name, gamma=gamma)
+
+
+@pytest.mark.parametrize("gamma", ["auto", "scale"])
+def test_a_word_survives_saving_and_loading(gamma, tmp_path):
+    model = KernelRidge("laplacian", gamma=gamma, landmarks=LANDMARKS).fit(X, y)
+    save_model(model, tmp_path / "m")
+    again = load_model(tmp_path / "m")
+    assert again.gamma == gamma
+    assert again.kernel_ == model.kernel_
+    assert_array_equal(again.predict(NEW), model.predict(NEW))
+
+
+@pytest.mark.parametrize("landmarks", ["uniform", LANDMARKS], ids=["exact", "landmarks"])
+def test_a_search_takes_words_beside_numbers(landmarks):
+    base = KernelRidge(landmarks=landmarks, dtype="float64")
+    grid = {"gamma": ["scale", "auto", 0.05], "alpha": [0.1, 1.0]}
+    search = SweepSearchCV(base, grid, cv=KFold(3), scoring="neg_mean_squared_error").fit(X, y)
+    by_hand = []
+    for params in search.cv_results_["params"]:
+        scores = []
+        for train, test in KFold(3).split(X):
+            gamma = expected_gamma("rbf", params["gamma"], X[train] if isinstance(landmarks, str) else landmarks)
+            model = clone(base).set_params(alpha=params["alpha"], gamma=gamma).fit(X[train], y[train])
+            scores.append(-np.mean((model.predict(X[test]) - y[test]) ** 2))
+        by_hand.append(np.mean(scores))
+    assert_allclose(search.cv_results_["mean_test_score"], by_hand, rtol=1e-6)
+    assert search.best_estimator_.gamma == search.best_params_["gamma"]
