@@ -135,7 +135,7 @@ class System:
     def draw(self) -> LeverageSample:
         """What draws the sub-sample."""
         with spent("preconditioner"):
-            return draw_by_leverage(self.rows, self.targets, None, self.basis, self.core, self.penalties, self.sample)
+            return draw_by_leverage(self.rows, self.targets, None, self.basis, self.core, self.goal, self.sample)
 
     def preconditioned(self, drawn: Drawn) -> tuple[ByPenalty, Array]:
         """The preconditioner of drawn rows, and their solution."""
@@ -237,7 +237,7 @@ def begun(system: System, start: Array | None = None) -> tuple[Array, Array, ByP
     if P is None:
         emit(Note(f"factors of the core of {system.basis.width:,} landmarks are made"))
         with spent("preconditioner"):
-            P = of_core(system.core, system.penalties, float(np.mean(system.weight)))
+            P = of_core(system.core, system.penalties, float(np.mean(system.weight)), intercept=system.goal.intercept)
     return alpha, left, P
 
 

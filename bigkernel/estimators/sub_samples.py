@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
+from bigkernel.estimators.descents import Goal
 from bigkernel.monitor.events import Step
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.descent_cost import CORE_BYTES, decades, preconditioner_itemsize
-from bigkernel.solvers.preconditioners import Preconditioner, count_hidden, falkon, sub_sample
+from bigkernel.solvers.preconditioners import Preconditioner, estimate_trace, falkon, sub_sample
 from bigkernel.statistics.leverage import LeverageSample
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import FoldProducts
@@ -31,7 +32,9 @@ CORE_ROWS = 1024  # of the core, or of the sub-sample, that are worked on at a t
 _LABELS = 2**20  # rows whose labels are read at a time
 _MATRIX = "rows of the normal matrix"
 _TELL_SECONDS = 0.5
-_FEW = 0.1  # hidden directions that are not worth a look at the rank of the core
+_FEW = 0.1  # hidden directions that are not worth being counted better
+_NOTHING = 20.0  # times the rounding of m numbers, below which the core says nothing
+_PENALISED = 1e-5  # of what a penalty halves: the least that a direction counts for
 _DRAW = 0  # the sub-sample is the same in every process
 _PROJECTED = 16  # numbers that tell the leverage of a row, to a third of it
 Drawn = tuple[Array, Array, Array]  # ids of rows, rising, their weights in the sub-sample, and their folds, (k,) each
@@ -58,13 +61,14 @@ class Core:
             yield rows, strip
 
     @property
+    def largest(self) -> float:
+        """The largest k(z, z)."""
+        return float(np.abs(self._basis.core_diagonal()).max())
+
+    @property
     def block_rounding(self) -> float:
         """What rounding does to an entry of the block, about."""
-        return float(np.finfo(self._basis.dtype).eps) / 2 * float(np.abs(self._basis.core_diagonal()).max())
-
-    def deficiency(self) -> int:
-        """What the numerical rank, in float64, is below m."""
-        return self.width - int(replace(self._basis, dtype="float64").whitening(warn=False).rank)
+        return float(np.finfo(self._basis.dtype).eps) / 2 * self.largest
 
     def times(self, vectors: Array) -> Array:
         """K_mm v, (m, c)."""
@@ -115,22 +119,25 @@ class ByPenalty:
         return replace(self, columns=self.columns[columns], least=self.least[columns], hidden=self.hidden[columns])
 
 
-def of_core(core: Core, alphas: Array, n: float) -> ByPenalty:
+def of_core(core: Core, alphas: Array, n: float, *, intercept: bool) -> ByPenalty:
     """Factors of the core for columns of penalties alphas (columns,), for n rows."""
     centres, which = decades(alphas)
-    return _by_penalty([falkon(_copied(core), alpha, n) for alpha in centres], centres, alphas, which, core, n)
+    return _by_penalty(
+        [falkon(_copied(core), alpha, n, intercept=intercept) for alpha in centres], centres, alphas, which, core, n
+    )
 
 
 def draw_by_leverage(
-    rows: Rows, targets: Targets, folds: Folds | None, basis: Any, core: Core, alphas: Array, size: int
+    rows: Rows, targets: Targets, folds: Folds | None, basis: Any, core: Core, goal: Goal, size: int
 ) -> LeverageSample:
     """What a sweep draws the sub-sample of `size` rows by: leverages as the factors of the core estimate them.
 
     Of several penalties the least tells most rows apart.
     """
-    factors = falkon(_copied(core, basis.dtype), float(alphas.min()), max(labelled_weight(rows, targets), 1e-300))
+    alpha, weight = min(goal.alphas), max(labelled_weight(rows, targets), 1e-300)
+    factors = falkon(_copied(core), alpha, weight, intercept=goal.intercept)
     normal = np.random.RandomState(_DRAW).standard_normal((core.width, _PROJECTED)) / _PROJECTED**0.5
-    step = f"rows of the normal matrix, alpha={float(alphas.min())!r}"
+    step = f"rows of the normal matrix of {goal.words}"
     return LeverageSample(basis.features(), targets, factors.half_solve(normal), size, step, folds)
 
 
@@ -243,11 +250,22 @@ def _by_penalty(
 ) -> ByPenalty:
     # a column of a smaller penalty than its preconditioner's: P⁻¹A is smaller by as much at most
     least = np.array([part.least for part in parts])[which] * np.minimum(alphas / np.array(centres)[which], 1)
-    rounding = n * core.block_rounding**2
-    hidden = np.array([count_hidden(part, core.width, max(part.floor, rounding)) for part in parts])
-    if hidden.max() > _FEW:  # directions in which the core is 0 hide nothing
-        hidden = np.maximum(hidden - core.deficiency(), 0)
+    hidden = np.array([_count_hidden(part, core, alpha, n) for part, alpha in zip(parts, centres, strict=True)])
     return ByPenalty(parts, which, least, hidden[which])
+
+
+def _count_hidden(P: Preconditioner, core: Core, alpha: float, n: float) -> float:
+    """How many directions rounding hides: those in which A is below that of P, or of sums of blocks over n rows."""
+    m, floor = core.width, max(P.floor, n * core.block_rounding**2)
+    hidden = floor * estimate_trace(P, m, lambda signs: signs)
+    if hidden < _FEW:
+        return hidden
+    # nothing is hidden where the core is rounding alone, or penalised out of sight: K(K + least)⁻¹ leaves the rest
+    least = max(_NOTHING * m * float(np.finfo(np.float64).eps) * core.largest, _PENALISED * alpha * m / n)
+    A = _copied(core, np.float64)
+    A[np.diag_indices(m)] += least
+    shrunk = sub_sample(A, m)
+    return max(floor * estimate_trace(P, m, lambda signs: signs - least * shrunk.solve(signs)), 0.0)
 
 
 def _copied(core: Core, dtype: Any = None) -> Array:

@@ -106,7 +106,7 @@ class FoldSystem(System):
         """See `System`."""
         with spent("preconditioner"):
             folds = self.partition.folds
-            return draw_by_leverage(self.rows, self.targets, folds, self.basis, self.core, self.penalties, self.sample)
+            return draw_by_leverage(self.rows, self.targets, folds, self.basis, self.core, self.goal, self.sample)
 
     def preconditioned(self, drawn: Drawn) -> tuple[ByPenalty, Array]:
         """See `System`: for all folds."""

@@ -10,6 +10,7 @@ targets. Matrices are in column order, as LAPACK wants them, and are overwritten
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from bigkernel.kernels import panels
 from bigkernel.kernels.blas import mirror
 
 Array = NDArray[Any]
-_PROBES = 8  # random signs that estimate a trace
+_PROBES = 16  # vectors of random signs that estimate a trace
 
 
 def named(rows: int) -> str:
@@ -145,18 +146,24 @@ def sub_sample(A: Array, rows: int) -> SubSample:
     return SubSample(A, jitter, jitter * largest, rows)
 
 
-def count_hidden(P: Preconditioner, width: int, floor: float) -> float:
-    """How many directions of the (m, m) normal equations `floor` hides, as far as P is near them: floor · tr P⁻¹."""
+def estimate_trace(P: Preconditioner, width: int, of: Callable[[Array], Array]) -> float:
+    """About tr P⁻¹F of P (m, m), where `of` gives FR of R (m, c), from vectors of random signs (Hutchinson 1989)."""
     signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
-    return floor * float((signs * P.solve(signs)).sum()) / _PROBES
+    return float((P.solve(signs) * of(signs)).sum()) / _PROBES
 
 
-def falkon(K: Array, alpha: float, n: float) -> Falkon:
-    """The preconditioner of the core K (m, m), which is overwritten, for n rows (or the sum of their weights)."""
+def falkon(K: Array, alpha: float, n: float, *, intercept: bool = False) -> Falkon:
+    """The preconditioner of the core K (m, m), which is overwritten, for n rows (or the sum of their weights).
+
+    With an intercept, landmarks stand for rows about their mean: K(I − 11ᵀ/m)K takes the place of K².
+    """
     jitter = _factor_in_place(K, lower=False)
     diagonal, ratio = K.diagonal().copy(), n / len(K)
     mirror(K)
+    along = linalg.get_blas_funcs("trmv", (K,))(K, np.ones(len(K), K.dtype))  # T1
     panels.times_transposed(K)  # TTᵀ = (Tᵀ)ᵀTᵀ
+    if intercept:
+        linalg.get_blas_funcs("syr", (K,))(-1 / len(K), along, lower=1, a=K, overwrite_a=1)
     K[np.diag_indices(len(K))] += alpha / ratio
     # above the diagonal stands T, which cannot restore a failed factor: a jitter beyond the rounding of TTᵀ
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
