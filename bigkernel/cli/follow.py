@@ -171,7 +171,7 @@ class Directory:
     def _about(self, holder: State, jobs: list[State], now: float) -> State:
         about: State = {
             "path": str(self.path),
-            "holder": f"process {holder['pid']} on {holder['host']}" if holder else "",
+            "holder": run_lock.holder_name(holder) if holder else "",
             "died": self._died,
             "command": command_of(self.path),
         }

@@ -100,4 +100,4 @@ def _state(path: Path, above: str) -> RunState:
 
 def _holder(path: Path) -> str:
     found = run_lock.read(path)
-    return f"process {found['pid']} on {found['host']}" if found and found["alive"] else ""
+    return run_lock.holder_name(found) if found and found["alive"] else ""

@@ -115,9 +115,11 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         lock.acquire()
     except RunLocked:
         found = run_lock.read(directory) or {"pid": "?", "host": "?", "since": "?"}
+        if not found["pid"]:
+            raise
         raise RunLocked(
-            f"{os.fspath(path)}: {what} is being written by process {found['pid']} on {found['host']} since "
-            f"{found['since']}; wait for it, or choose another place"
+            f"{os.fspath(path)}: {what} is being written by {run_lock.holder_name(found)} since {found['since']}; wait "
+            "for it, or choose another place"
         ) from None
     _claimed.add(str(target))
     try:
