@@ -24,7 +24,7 @@ from bigkernel.storage import seals
 # errors of writing that no second attempt mends; all others may pass
 LASTING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.ENAMETOOLONG),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
 
 
@@ -50,10 +50,26 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes free for us on the file system that `path` is, or would be, on."""
+    return shutil.disk_usage(_directory_above(path)).free
+
+
+def _directory_above(path: str | os.PathLike[str]) -> Path:
+    """Return the nearest directory that is there."""
     place = Path(os.path.abspath(path))
     while not place.is_dir() and place != place.parent:
         place = place.parent
-    return shutil.disk_usage(place).free
+    return place
+
+
+def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
+    """Say why `path` could not be written: a file system may have bytes left, and no inode for one more file."""
+    said = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            there = os.statvfs(_directory_above(path))
+            if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
+                return f"{said}: its file system has no inodes left for more files"
+    return said
 
 
 @contextlib.contextmanager
@@ -69,8 +85,8 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         if (passing and error.errno not in LASTING) or _elsewhere(error, path):
             raise
         raise DataError(
-            f"{os.fspath(path)}: cannot be written: {error.strerror or error} ({free_bytes(path) / 1e6:,.1f} MB are "
-            "free there); free some space or choose another place"
+            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are free "
+            "there); remove some files there or choose another place"
         ) from error
 
 
@@ -122,10 +138,11 @@ def publishing(
             shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=bool(keep))
         try:
-            yield scratch
-            seals.write(scratch)
-            _sync(scratch)
-            _replace(scratch, target)
+            with writing(target):  # says what is free before the directory is removed
+                yield scratch
+                seals.write(scratch)
+                _sync(scratch)
+                _replace(scratch, target)
         except BaseException:
             if not keep:
                 _remove(scratch)
@@ -148,7 +165,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield scratch
             with open(scratch, "rb") as file:
                 os.fsync(file.fileno())
-        os.replace(scratch, target)
+            os.replace(scratch, target)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise

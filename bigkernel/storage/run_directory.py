@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 import bigkernel
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import seals, zarr_arrays
-from bigkernel.storage.atomic_write import clear_orphans, make_directories, write_json
+from bigkernel.storage.atomic_write import clear_orphans, make_directories, reason_of, write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.storage.targets import require_outside_stores
 from bigkernel.streaming.merge_tree import Accumulator, Merge
@@ -157,7 +157,9 @@ class Run:
         try:
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
         except OSError as error:
-            raise DataError(f"{self.path}: the run directory cannot be written: {error.strerror}") from error
+            raise DataError(
+                f"{self.path}: the run directory cannot be written: {reason_of(error, self.path)}"
+            ) from error
 
     def _job(self) -> dict[str, Any]:
         try:
@@ -272,7 +274,7 @@ class Run:
             if wrong:
                 damaged[node] = wrong
             if self._receipt(node).exists():
-                self._receipt(node).unlink(missing_ok=True)
+                _remove(self._receipt(node))
                 self.discard(node)
             else:  # a late worker of a dead driver may be about to write it: its partial stays
                 missing.append(node)
@@ -314,12 +316,15 @@ class Run:
         return reference
 
 
-def _remove(directory: Path) -> None:
-    """Remove a directory, gone at once: nobody reads, or renames into place, a half-removed one."""
-    doomed = directory.with_name(f".{uuid.uuid4().hex}.partial")
+def _remove(place: Path) -> None:
+    """Remove a directory or file, gone at once: nobody reads, or renames into place, a half-removed one."""
+    doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
     with contextlib.suppress(FileNotFoundError):
-        os.replace(directory, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+        os.replace(place, doomed)
+    if doomed.is_dir():
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        doomed.unlink(missing_ok=True)
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
@@ -328,7 +333,9 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
     try:
         make_directories(directory)
     except OSError as error:
-        raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {error.strerror}") from error
+        raise DataError(
+            f"{os.fspath(directory)}: the run directory cannot be written: {reason_of(error, directory)}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.storage.atomic_write import clear_orphans, write_json
+from bigkernel.storage.atomic_write import clear_orphans, reason_of, write_json
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
@@ -64,7 +64,9 @@ class Lock:
                     self.left_by = holder_name(found)
                 self._write()
         except OSError as error:
-            raise DataError(f"{self.path.parent}: the run directory cannot be written: {error.strerror}") from error
+            raise DataError(
+                f"{self.path.parent}: the run directory cannot be written: {reason_of(error, self.path)}"
+            ) from error
         self._thread = threading.Thread(target=self._beat, name="bigkernel-lock", daemon=True)
         self._thread.start()
 

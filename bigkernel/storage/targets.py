@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bigkernel.errors import DataError, RunLocked
 from bigkernel.storage import run_lock
-from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.atomic_write import reason_of, require_free
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray")
 _KIND = re.compile(r'"kind": ?"(\w{1,40})"')
@@ -67,7 +67,7 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
             pass
     except OSError as error:
         raise DataError(
-            f"{os.fspath(path)}: {what} cannot be written there: {place}: {error.strerror}; choose another place"
+            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another place"
         ) from error
     require_free(path, needed_bytes, what)
 
@@ -109,7 +109,7 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{os.fspath(path)}: {what} cannot be written there: {error.strerror}") from error
+        raise DataError(f"{os.fspath(path)}: {what} cannot be written there: {reason_of(error, directory)}") from error
     lock = run_lock.Lock(directory)
     try:
         lock.acquire()

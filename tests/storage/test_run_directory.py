@@ -147,6 +147,10 @@ DAMAGE = {  # of the partial result of a segment, and of its receipt
     "empty receipt": lambda part, receipt: receipt.write_text(""),
     "receipt of another kind": lambda part, receipt: receipt.write_text("[1, 2]"),
     "receipt of another segment": lambda part, receipt: shutil.copy(receipt.with_name("0-3.json"), receipt),
+    "directory for a receipt": lambda part, receipt: [receipt.unlink(), (receipt / "inside").mkdir(parents=True)],
+    "directory for a chunk": lambda part, receipt: [place := chunk_of(part), place.unlink(), place.mkdir()],
+    "file for a partial": lambda part, receipt: [shutil.rmtree(part), part.write_text("")],
+    "link to nowhere for a receipt": lambda part, receipt: [receipt.unlink(), receipt.symlink_to("nowhere")],
 }
 
 
@@ -169,6 +173,7 @@ def test_a_damaged_segment_alone_is_computed_again(tmp_path, touch, clean, damag
     assert bits(resumed) == clean
     assert sorted(touch.starts()) == sorted([*before, 44])
     assert [receipt.resumed for receipt in resumed.receipts] == [True, True, False, True, True]
+    assert leftovers(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("seed", range(12))
