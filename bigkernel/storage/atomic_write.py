@@ -85,8 +85,8 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         if (passing and error.errno not in LASTING) or _elsewhere(error, path):
             raise
         raise DataError(
-            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are free "
-            "there); remove some files there or choose another place"
+            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are "
+            "free there); remove some files there or choose another place"
         ) from error
 
 

@@ -3,8 +3,8 @@
 `lock.json` appears whole, and names host, process and the time that process started. A holder whose processes can be
 seen from here is alive if that one is. One on another host, or in another PID namespace (a container), is if the file
 was touched lately: every holder touches its file while it works. Ages are read from the file system's own clock, so
-clocks that disagree or jump do no harm. A file that says nothing of the kind was damaged by others, for it appears whole:
-it is refused by its name, and is nobody's once it was not touched for so long either.
+clocks that disagree or jump do no harm. A file that says nothing of the kind was damaged by others, for it appears
+whole: it is refused by its name, and is nobody's once it was not touched for so long either.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def require_free_lock(directory: str | os.PathLike[str]) -> None:
             f"remove the file (after {STALE_SECONDS:.0f} s without a touch it is taken as it is)"
         )
     raise RunLocked(
-        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose another "
-        "directory"
+        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose "
+        "another directory"
     )
 
 

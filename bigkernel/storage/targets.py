@@ -67,7 +67,8 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
             pass
     except OSError as error:
         raise DataError(
-            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another place"
+            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another "
+            "place"
         ) from error
     require_free(path, needed_bytes, what)
 
