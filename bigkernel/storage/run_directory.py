@@ -39,6 +39,7 @@ from bigkernel.streaming.merge_tree import Accumulator, Merge
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
+_MOST_SECONDS = 1e11
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,21 @@ class Receipt:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, stored: dict[str, Any]) -> Receipt:
+        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
+        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})
+        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
+        times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
+        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
+        if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
+            raise ValueError("expected whole numbers of rows and bytes")
+        if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
+            raise ValueError("expected seconds")
+        if not all(isinstance(text, str) for text in (*texts, *receipt.seconds)):
+            raise ValueError("expected texts")
+        return receipt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,10 +266,10 @@ class Run:
     def receipt(self, node: str) -> Receipt | None:
         """The receipt of a node as published, its partial not looked at; None where there is none."""
         try:
-            stored = read_sealed(self._receipt(node))
-            return Receipt(**{**stored, "retries": tuple(stored["retries"]), "resumed": True})
-        except (OSError, ValueError, TypeError, KeyError):
+            receipt = Receipt.of_json(read_sealed(self._receipt(node)))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+        return dataclasses.replace(receipt, resumed=True) if receipt.node == node else None
 
     def usable(self, merges: Sequence[Merge], leaves: Sequence[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
         """Finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
