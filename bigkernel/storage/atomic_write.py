@@ -57,7 +57,7 @@ def free_bytes(path: str | os.PathLike[str]) -> int:
 def _directory_above(path: str | os.PathLike[str]) -> Path:
     """Return the nearest directory that is there."""
     place = Path(os.path.abspath(path))
-    while not place.is_dir() and place != place.parent:
+    while not os.path.isdir(place) and place != place.parent:
         place = place.parent
     return place
 
@@ -100,6 +100,11 @@ def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
     return not (str(name).startswith(scratch) or target in (name, *name.parents) or name in target.parents)
 
 
+def scratch_path(target: Path, token: str = "") -> Path:
+    """Return where `target` is written before it is renamed: the place of a token, or one of its own."""
+    return target.with_name(f".{target.name}.{token or uuid.uuid4().hex}.partial")
+
+
 def token_of(run: str | os.PathLike[str]) -> str:
     """`keep` of `publishing` for the stores that are written under a run directory: by its absolute path."""
     return hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
@@ -126,11 +131,11 @@ def publishing(
         `path` is there and is not to be replaced, or cannot be written (a full disk, …).
     """
     target = Path(os.path.abspath(path))
-    if target.exists() and overwrite:
+    if os.path.exists(target) and overwrite:
         _require_kind(target, kind)
-    if target.exists() and not overwrite:
+    if os.path.exists(target) and not overwrite:
         raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
-    scratch = target.with_name(f".{target.name}.{keep or uuid.uuid4().hex}.partial")
+    scratch = scratch_path(target, keep)
     with writing(target):
         if keep and resume:
             for stale in [file for pattern in ("*.partial", seals.METADATA) for file in scratch.rglob(pattern)]:
@@ -170,7 +175,7 @@ def write_json(path: Path, value: Any) -> None:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file to write that becomes `path`, whole or not at all, and for good: temporary file, fsync, rename, fsync."""
     target = Path(os.path.abspath(path))
-    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+    scratch = scratch_path(target)
     try:
         with writing(path):
             yield scratch
@@ -192,7 +197,9 @@ def clear_orphans(path: Path) -> None:
 def make_directories(directory: str | os.PathLike[str]) -> None:
     """Make a directory and those above it, so that a loss of power takes none of them away again."""
     place = Path(os.path.abspath(directory))
-    missing = [place, *(above for above in place.parents if not above.exists())] if not place.exists() else []
+    missing = (
+        [place, *(above for above in place.parents if not os.path.exists(above))] if not os.path.exists(place) else []
+    )
     os.makedirs(place, exist_ok=True)
     for made in missing:
         _sync_directory(made.parent)
