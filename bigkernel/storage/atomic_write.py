@@ -194,6 +194,17 @@ def clear_orphans(path: Path) -> None:
         shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
 
+def remove_at_once(place: Path) -> None:
+    """Remove a directory or file, gone at once: nobody reads, or renames into place, a half-removed one."""
+    doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(place, doomed)
+    if doomed.is_dir():
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        doomed.unlink(missing_ok=True)
+
+
 def make_directories(directory: str | os.PathLike[str]) -> None:
     """Make a directory and those above it, so that a loss of power takes none of them away again."""
     place = Path(os.path.abspath(directory))

@@ -18,9 +18,7 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +30,7 @@ from numpy.typing import NDArray
 import bigkernel
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import seals, zarr_arrays
-from bigkernel.storage.atomic_write import clear_orphans, make_directories, reason_of, write_json
+from bigkernel.storage.atomic_write import clear_orphans, make_directories, reason_of, remove_at_once, write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.storage.targets import require_outside_stores
 from bigkernel.streaming.merge_tree import Accumulator, Merge
@@ -197,7 +195,7 @@ class Run:
                 # a disk that turned read-only has an error of its own, which this one may not hide
                 with contextlib.suppress(OSError):
                     if orphan.is_dir():
-                        _remove(orphan)
+                        remove_at_once(orphan)
                     else:
                         orphan.unlink(missing_ok=True)
 
@@ -290,7 +288,7 @@ class Run:
             if wrong:
                 damaged[node] = wrong
             if self._receipt(node).exists():
-                _remove(self._receipt(node))
+                remove_at_once(self._receipt(node))
                 self.discard(node)
             else:  # a late worker of a dead driver may be about to write it: its partial stays
                 missing.append(node)
@@ -306,7 +304,7 @@ class Run:
     def discard(self, *nodes: str) -> None:
         """Remove partials that were merged; their receipts stay."""
         for node in nodes:
-            _remove(self.root / "partials" / node)
+            remove_at_once(self.root / "partials" / node)
 
     def _discard_torn(self, node: str) -> None:
         """Remove a partial that is there and is none: a loss of power may have undone the end of its name alone."""
@@ -332,26 +330,13 @@ class Run:
         return reference
 
 
-def _remove(place: Path) -> None:
-    """Remove a directory or file, gone at once: nobody reads, or renames into place, a half-removed one."""
-    doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(place, doomed)
-    if doomed.is_dir():
-        shutil.rmtree(doomed, ignore_errors=True)
-    else:
-        doomed.unlink(missing_ok=True)
-
-
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
     require_outside_stores(directory, "the run")
     try:
         make_directories(directory)
     except OSError as error:
-        raise DataError(
-            f"{os.fspath(directory)}: the run directory cannot be written: {reason_of(error, directory)}"
-        ) from error
+        raise DataError(f"{directory}: the run directory cannot be written: {reason_of(error, directory)}") from error
 
 
 @dataclasses.dataclass(frozen=True)
