@@ -9,7 +9,9 @@ A command's module is imported when it is asked for: worker processes import thi
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ import bigkernel
 from bigkernel.cli.said import say
 from bigkernel.engine.collector import collect_rarely
 from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
-from bigkernel.errors import BigKernelError
+from bigkernel.errors import BigKernelError, DataError
 from bigkernel.storage.visible import visible
 
 # in the order of work: "module", "one line of help"
@@ -54,6 +56,23 @@ class Commands(click.Group):
         if not args:
             collect_rarely()
         return super().__call__(*args, **kwargs)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """See `click.Command`; a standard output that takes no more is an error of data that cannot be written."""
+        try:
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                if sys.stdout is not None:  # it is where a shell has closed it
+                    sys.stdout.flush()
+        except OSError as error:
+            if error.filename is not None or sys.stdout is None or _takes_lines(sys.stdout):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+            if error.errno == errno.EPIPE:
+                sys.exit(1)  # as click does
+            say(f"DataError: standard output: cannot be written: {error.strerror}", err=True)
+            sys.exit(DataError.exit_code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of work, not of the alphabet."""
@@ -90,6 +109,20 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             say("interrupted; with --run DIR finished segments are kept, and --resume goes on", err=True)
             leave(INTERRUPTED)
+
+
+def _takes_lines(stream: Any) -> bool:
+    """Tell whether the file of a stream takes one more line, and what the stream holds."""
+    try:
+        place = stream.fileno()
+    except (OSError, ValueError):  # it has none
+        return True
+    try:
+        os.write(place, b"\n")
+        stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

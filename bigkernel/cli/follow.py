@@ -104,7 +104,7 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not self.path.is_dir() or not (self._holder() or (self.path / journal.NAME).exists()):
+        if not os.path.isdir(self.path) or not (self._holder() or (self.path / journal.NAME).exists()):
             survey(self.path)  # raises what is wrong with it
         self._alive = 0.0  # when its driver was last seen
         self._restart()
@@ -171,7 +171,7 @@ class Directory:
     def _about(self, holder: State, jobs: list[State], now: float) -> State:
         about: State = {
             "path": str(self.path),
-            "holder": f"process {holder['pid']} on {holder['host']}" if holder else "",
+            "holder": run_lock.holder_name(holder) if holder else "",
             "died": self._died,
             "command": command_of(self.path),
         }

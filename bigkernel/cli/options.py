@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import shlex
 import shutil
 import sys
@@ -245,7 +246,7 @@ def execution(
 
 def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
     found = Path(run or "", "report.html")
-    if run is None or not found.is_file():
+    if run is None or not os.path.isfile(found):
         return
     if target is not None:
         with suppress(OSError):  # it stays in the run

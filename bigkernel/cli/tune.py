@@ -190,7 +190,7 @@ def _directory_for(out: str, *, overwrite: bool) -> Path:
     """The directory of the results, made; refused if it holds those of another search."""
     target = Path(out)
     require_target(target / "best.model", "the best model")
-    if (target / "results.json").exists() and not overwrite:
+    if os.path.exists(target / "results.json") and not overwrite:
         raise DataError(f"{out}: holds the results of a search already; choose another directory or give --overwrite")
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def _clear(own: Path, *, resume: bool, overwrite: bool) -> None:
     """Remove what an interrupted search left, unless it is resumed; refused while another works on it."""
     from bigkernel.storage.run_lock import require_free_lock
 
-    if not own.exists() or resume:
+    if not os.path.exists(own) or resume:
         return
     require_free_lock(own)
     if not overwrite:

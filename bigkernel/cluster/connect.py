@@ -76,7 +76,8 @@ def connect(
     Parameters
     ----------
     cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, what `cluster_files.cluster_of` gives, or a
-        client that exists: it is given back with the plugins that jobs want, and remains the caller's to close.
+        client that exists: it is given back with the plugins that jobs want, and remains the caller's to close (a
+        `with` block of what is given back leaves it open).
     workers : int or None
         Processes of a local cluster, of each host by SSH, or jobs of SLURM; None: one a processor, one job.
     memory_limit : bytes, text such as "2GiB", or None (`bigkernel.memory-limit-bytes`)

@@ -1,11 +1,15 @@
-"""Clients that hold what was started for them until they are closed, be it by a `with` block, `close()` or the end."""
+"""Clients that hold what was started for them until they are closed, be it by a `with` block, `close()` or the end.
+
+A client that exists already is its caller's: a `with` block makes it the current one and leaves it open.
+"""
 
 from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Self
 
 from distributed import Client
 
@@ -45,8 +49,31 @@ def held(opened: AbstractContextManager[Client]) -> Client:
     return client
 
 
+_entered: ContextVar[tuple[AbstractContextManager[None], ...]] = ContextVar("entered", default=())
+
+
+class _Callers(Client):
+    """A client of the caller, who closes it: its `with` blocks may lie inside one another, and inside one of Dask's.
+
+    Dask's own block keeps one token in the client, which a second block overwrites, and closes the client at its end.
+    """
+
+    def __enter__(self) -> Self:
+        current = self.as_current()
+        current.__enter__()
+        _entered.set((*_entered.get(), current))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        *outer, current = _entered.get()
+        _entered.set(tuple(outer))
+        current.__exit__(*error)
+
+
 def adopted(client: Client, given: list[str]) -> Client:
-    """A client that exists, with the plugins that jobs want: the books of jobs, one BLAS thread, Ctrl-C for the driver.
+    """Give a client that exists the plugins that jobs want: the books of jobs, one BLAS thread, Ctrl-C for the driver.
+
+    It is returned, and its `with` blocks leave it open from now on.
 
     Parameters
     ----------
@@ -69,4 +96,7 @@ def adopted(client: Client, given: list[str]) -> Client:
     for plugin in (Undisturbed(), OneBlasThread()):
         client.register_plugin(plugin)
     install_monitor(client, shown=settings().monitor)
+    kind = type(client)
+    if not issubclass(kind, _Callers):  # a block of Dask's that has begun has its own end at hand, and closes it
+        client.__class__ = type(kind.__name__, (_Callers, kind), {})
     return client

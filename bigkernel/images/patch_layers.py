@@ -179,8 +179,10 @@ class PatchLayer:
                 f"landmarks, whitening: expected (m, {self.grid.width}) and (m, m) of patches of {self.grid.patch}×"
                 f"{self.grid.patch} pixels, found {self.landmarks.shape} and {self.whitening.shape}"
             )
-        if not 0 < self.sigma < np.inf:
-            raise ConfigError(f"sigma: expected a number above 0, found {self.sigma}")
+        if not 1e-150 < self.sigma < 1e150:
+            raise ConfigError(f"sigma: expected a number above 0 (1e-150 to 1e150), found {self.sigma}")
+        if not max(self.landmarks.max(), -self.landmarks.min()) < 1.001:
+            raise ConfigError("landmarks: expected patches of unit length")
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_single"}

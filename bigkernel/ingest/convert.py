@@ -111,7 +111,7 @@ def ingest(
     """
     sources = [source] if isinstance(source, Source) else list(source)
     store, keep = (None, "") if run is None else (Run(os.path.abspath(run)), token_of(run))
-    resume = resume and store is not None and (store.root / "manifest.json").exists()
+    resume = resume and store is not None and os.path.exists(store.root / "manifest.json")
     for share in _shares(split):
         target = split_path(target_path, share)
         if os.path.lexists(target) and not (overwrite or resume):

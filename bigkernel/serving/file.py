@@ -31,7 +31,16 @@ _ABOUT_BYTES = 2**26
 _LENGTH_BYTES = 8
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LARGEST = float(np.finfo(np.float64).max)
 _LABELS = "biuf"  # kinds of labels that are no text
+_TYPES: dict[str, tuple[type[Any], ...]] = {  # of the fields of what a file holds, as these are annotated
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "Array": (np.ndarray,),
+    "Array | None": (np.ndarray, type(None)),
+    "tuple[float, ...]": (tuple,),
+}
 
 
 def write(path: str | os.PathLike[str], values: Mapping[str, Any], kinds: Kinds, *, overwrite: bool) -> None:
@@ -211,8 +220,25 @@ def _rebuilt(said: Any, kinds: Kinds, arrays: dict[str, Array]) -> Any:
         kind = kinds(said["is"])
         if kind is None:
             raise ModelRejected(f"unknown part {said['is']!r}")
-        return kind(**{key: _rebuilt(item, kinds, arrays) for key, item in said["parts"].items()})
+        parts = {key: _rebuilt(item, kinds, arrays) for key, item in said["parts"].items()}
+        _require_types(kind, parts)
+        return kind(**parts)
     return decode(said)
+
+
+def _require_types(kind: type[Any], parts: Mapping[str, Any]) -> None:
+    """Raise where a part is not of the type that it is annotated with, or a number of it is not finite."""
+    for part in fields(kind):
+        if part.name not in parts or part.type not in _TYPES:
+            continue
+        value = parts[part.name]
+        sound = type(value) in _TYPES[str(part.type)]
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(value, tuple):
+                sound = sound and type(number) in _TYPES["float"]
+            sound = sound and (not isinstance(number, int | float) or abs(number) <= _LARGEST)
+        if not sound:
+            raise ModelRejected(f"{kind.__name__}.{part.name}: expected {part.type}, found {value!r:.60}")
 
 
 def _labels(values: list[Any], dtype: np.dtype[Any]) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -35,11 +36,13 @@ from bigkernel.streaming.row_maps import (
     Standardize,
     UnitNorm,
     float_of,
+    map_costs,
     mapped_rows,
 )
 
 Array = NDArray[Any]
 LIMIT_BYTES = 2**36  # of all arrays of a file together
+_TRIAL_BYTES = 2**30  # most that a row may take in which a file is tried
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
@@ -228,7 +231,7 @@ class Predictor:
             held = sum(_prepared_bytes(expansion.features) for expansion in _expansions(found))
             if held > limit_bytes:  # a kernel of many parts prepares the landmarks for each
                 raise ModelRejected(f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}")
-            found._sliced.prepare()  # so that the first row waits no longer than any other
+            _require_values(found)  # which prepares it, so that the first row waits no longer than any other
         return found
 
 
@@ -292,11 +295,29 @@ def _require_whole(predictor: Predictor) -> None:
         raise ModelRejected("numbers of one column with coefficients of several")
 
 
+def _require_values(predictor: Predictor) -> None:
+    """Raise where what a file holds fits together and gives no values: try some of its own landmarks, and zeros.
+
+    A row of zeros may be out of the range of a sound model, so that its values need not be finite.
+    """
+    with np.errstate(all="ignore"):
+        for expansion in _expansions(predictor):
+            rows = np.zeros((1, expansion.features.width))
+            if isinstance(expansion.features, LandmarkMap):
+                z = expansion.features.landmarks
+                rows = z[[z.argmax() // z.shape[1], z.argmin() // z.shape[1]]]
+            used = predictor._sliced if expansion is predictor.expansion else expansion
+            if not np.isfinite(used.values(Chunk(rows))).all():
+                raise ModelRejected("its values at its own landmarks are not finite numbers")
+        cost = map_costs(predictor.row_maps, predictor.n_features, 8)
+        if predictor.row_maps and cost.row_bytes + cost.fixed_bytes + 8 * predictor.n_features < _TRIAL_BYTES:
+            with suppress(DataError):  # out of the range
+                predictor._values(np.zeros((1, predictor.n_features)))
+
+
 def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
     """Features of rows of d after the maps; raise where one does not fit the rows that it is given."""
     for row_map in row_maps:
-        if isinstance(row_map, Scale):
-            float(row_map.factor)
         if isinstance(row_map, Standardize) and not (
             row_map.mean.shape == row_map.std.shape == (d,) and (row_map.std > 0).all()
         ):
@@ -306,7 +327,6 @@ def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
         if isinstance(row_map, SideBySide):
             if not row_map.chains or len(row_map.scales) != len(row_map.chains):
                 raise ModelRejected("expected a number for each of the maps side by side")
-            np.asarray(row_map.scales, np.float64)
             for chain in row_map.chains:
                 _width_after(chain, d)
         if isinstance(row_map, Projection):
@@ -319,17 +339,25 @@ def _require_fitting(expansion: Expansion, d: int) -> None:
     """Raise where features, coefficients, intercept and labels do not fit each other, or rows of d features."""
     features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
     if isinstance(features, LandmarkMap):
+        if any(isinstance(value, str) and value == "scale" for value in features.kernel.get_params().values()):
+            raise ModelRejected(f"expected numbers as parameters of the kernel, found {features.kernel.formula()}")
         if features.landmarks.dtype != np.float64 or features.landmarks.ndim != 2 or features.shift is not None:
             raise ModelRejected("expected landmarks (m, d) in float64")
         features.kernel.resolve(features.landmarks)
         width = features.n_features
     else:
         width = features.width
+        if isinstance(features, IdentityMap) and features.shift.shape != (width,):
+            raise ModelRejected(f"expected a shift ({width},), found {features.shift.shape}")
     if features.dtype not in (np.float32, np.float64) or width != d or not features.width:
         raise ModelRejected(f"expected {d} features in float32 or float64, found {width} in {features.dtype}")
     c = len(intercept)
-    if coef.dtype != np.float64 or intercept.dtype != np.float64 or not c or coef.shape != (features.width, c):
-        raise ModelRejected(f"coefficients {coef.shape} and {c} intercepts do not fit {features.width} columns")
+    if coef.dtype != np.float64 or intercept.dtype != np.float64:
+        raise ModelRejected(f"expected coefficients in float64, found {coef.dtype} and {intercept.dtype}")
+    if not c or intercept.shape != (c,) or coef.shape != (features.width, c):
+        raise ModelRejected(
+            f"coefficients {coef.shape} and intercepts {intercept.shape} do not fit {features.width} columns"
+        )
     if classes is not None and (classes.shape != (c,) or len(set(classes.tolist())) < c):
         raise ModelRejected(f"expected {c} different labels")
     if type(expansion.logits) is not bool or (expansion.logits and classes is None):

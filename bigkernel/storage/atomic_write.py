@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from bigkernel.storage import seals
 # errors of writing that no second attempt mends; all others may pass
 LASTING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.ENAMETOOLONG),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
 
 
@@ -50,10 +51,26 @@ def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes free for us on the file system that `path` is, or would be, on."""
+    return shutil.disk_usage(_directory_above(path)).free
+
+
+def _directory_above(path: str | os.PathLike[str]) -> Path:
+    """Return the nearest directory that is there."""
     place = Path(os.path.abspath(path))
-    while not place.is_dir() and place != place.parent:
+    while not os.path.isdir(place) and place != place.parent:
         place = place.parent
-    return shutil.disk_usage(place).free
+    return place
+
+
+def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
+    """Say why `path` could not be written: a file system may have bytes left, and no inode for one more file."""
+    said = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            there = os.statvfs(_directory_above(path))
+            if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
+                return f"{said}: its file system has no inodes left for more files"
+    return said
 
 
 @contextlib.contextmanager
@@ -69,8 +86,8 @@ def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[N
         if (passing and error.errno not in LASTING) or _elsewhere(error, path):
             raise
         raise DataError(
-            f"{os.fspath(path)}: cannot be written: {error.strerror or error} ({free_bytes(path) / 1e6:,.1f} MB are "
-            "free there); free some space or choose another place"
+            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are "
+            "free there); remove some files there or choose another place"
         ) from error
 
 
@@ -81,6 +98,11 @@ def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
     name, target = Path(os.path.abspath(error.filename)), Path(os.path.abspath(path))
     scratch = str(target.with_name(f".{target.name}."))
     return not (str(name).startswith(scratch) or target in (name, *name.parents) or name in target.parents)
+
+
+def scratch_path(target: Path, token: str = "") -> Path:
+    """Return where `target` is written before it is renamed: the place of a token, or one of its own."""
+    return target.with_name(f".{target.name}.{token or uuid.uuid4().hex}.partial")
 
 
 def token_of(run: str | os.PathLike[str]) -> str:
@@ -109,11 +131,11 @@ def publishing(
         `path` is there and is not to be replaced, or cannot be written (a full disk, …).
     """
     target = Path(os.path.abspath(path))
-    if target.exists() and overwrite:
+    if os.path.exists(target) and overwrite:
         _require_kind(target, kind)
-    if target.exists() and not overwrite:
+    if os.path.exists(target) and not overwrite:
         raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
-    scratch = target.with_name(f".{target.name}.{keep or uuid.uuid4().hex}.partial")
+    scratch = scratch_path(target, keep)
     with writing(target):
         if keep and resume:
             for stale in [file for pattern in ("*.partial", seals.METADATA) for file in scratch.rglob(pattern)]:
@@ -122,14 +144,25 @@ def publishing(
             shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=bool(keep))
         try:
-            yield scratch
-            seals.write(scratch)
-            _sync(scratch)
-            _replace(scratch, target)
+            with writing(target):  # says what is free before the directory is removed
+                yield scratch
+                seals.write(scratch)
+                _sync(scratch)
+                _replace(scratch, target)
         except BaseException:
             if not keep:
                 _remove(scratch)
             raise
+
+
+def occupant(path: str | os.PathLike[str]) -> object:
+    """Return what tells the store at `path` from one that takes its place; equal to nothing while one is about to."""
+    target = Path(os.path.abspath(path))
+    try:
+        there = os.stat(target)
+    except OSError:
+        return object() if any(target.parent.glob(f".{glob.escape(target.name)}.*.old")) else None
+    return there.st_dev, there.st_ino, there.st_ctime_ns
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -142,13 +175,13 @@ def write_json(path: Path, value: Any) -> None:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file to write that becomes `path`, whole or not at all, and for good: temporary file, fsync, rename, fsync."""
     target = Path(os.path.abspath(path))
-    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+    scratch = scratch_path(target)
     try:
         with writing(path):
             yield scratch
             with open(scratch, "rb") as file:
                 os.fsync(file.fileno())
-        os.replace(scratch, target)
+            os.replace(scratch, target)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
@@ -161,10 +194,23 @@ def clear_orphans(path: Path) -> None:
         shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
 
+def remove_at_once(place: Path) -> None:
+    """Remove a directory or file, gone at once: nobody reads, or renames into place, a half-removed one."""
+    doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(place, doomed)
+    if doomed.is_dir():
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        doomed.unlink(missing_ok=True)
+
+
 def make_directories(directory: str | os.PathLike[str]) -> None:
     """Make a directory and those above it, so that a loss of power takes none of them away again."""
     place = Path(os.path.abspath(directory))
-    missing = [place, *(above for above in place.parents if not above.exists())] if not place.exists() else []
+    missing = (
+        [place, *(above for above in place.parents if not os.path.exists(above))] if not os.path.exists(place) else []
+    )
     os.makedirs(place, exist_ok=True)
     for made in missing:
         _sync_directory(made.parent)

@@ -34,9 +34,9 @@ def kind_at(path: str | os.PathLike[str]) -> str:
         Nothing there, or none of these.
     """
     root = Path(path)
-    if not root.exists():
+    if not os.path.exists(root):
         raise DataError(f"{path}: the path does not exist")
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise DataError(
             f"{path}: expected a corpus, model, prediction store, run directory or zarr store, found a file"
         )

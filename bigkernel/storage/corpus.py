@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ from bigkernel.storage.corpus_rows import CorpusRows
 from bigkernel.storage.targets import claimed, require_target
 
 FORMAT = 2
+_PAUSES_SECONDS = [0.01 * 2**i for i in range(8)]  # after attempts to open what was exchanged meanwhile
 COLUMNS = ("y", "weight", "domain", "group")
 
 
@@ -129,13 +131,28 @@ class Corpus(CorpusRows):
 
 
 def open_corpus(path: str | os.PathLike[str]) -> Corpus:
-    """Open a complete corpus.
+    """Open a complete corpus; again, a few times, where another one took its place while it was opened.
 
     Raises
     ------
     DataError
         Nothing there, not a corpus, of a newer format, not complete, or arrays that do not fit together.
     """
+    for pause in _PAUSES_SECONDS:
+        before = atomic_write.occupant(path)
+        try:
+            found = _open(path)
+        except (DataError, OSError):
+            if atomic_write.occupant(path) == before:
+                raise
+        else:
+            if atomic_write.occupant(path) == before:
+                return found
+        time.sleep(pause)
+    raise DataError(f"{path}: another corpus took its place whenever it was opened; open it when its writer has ended")
+
+
+def _open(path: str | os.PathLike[str]) -> Corpus:
     group, attributes = zarr_arrays.open_group(path, "corpus")
     seal = seals.verify(Path(path)).digest
     known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}

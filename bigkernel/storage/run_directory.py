@@ -18,9 +18,7 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,13 +30,14 @@ from numpy.typing import NDArray
 import bigkernel
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.storage import seals, zarr_arrays
-from bigkernel.storage.atomic_write import clear_orphans, make_directories, write_json
+from bigkernel.storage.atomic_write import clear_orphans, make_directories, reason_of, remove_at_once, write_json
 from bigkernel.storage.run_lock import Lock, locked
 from bigkernel.storage.targets import require_outside_stores
 from bigkernel.streaming.merge_tree import Accumulator, Merge
 
 FORMAT = 2
 _DETACH_BYTES = 2**16
+_MOST_SECONDS = 1e11
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +83,21 @@ class Receipt:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, stored: dict[str, Any]) -> Receipt:
+        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
+        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})
+        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
+        times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
+        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
+        if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
+            raise ValueError("expected whole numbers of rows and bytes")
+        if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
+            raise ValueError("expected seconds")
+        if not all(isinstance(text, str) for text in (*texts, *receipt.seconds)):
+            raise ValueError("expected texts")
+        return receipt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +171,9 @@ class Run:
         try:
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
         except OSError as error:
-            raise DataError(f"{self.path}: the run directory cannot be written: {error.strerror}") from error
+            raise DataError(
+                f"{self.path}: the run directory cannot be written: {reason_of(error, self.path)}"
+            ) from error
 
     def _job(self) -> dict[str, Any]:
         try:
@@ -179,7 +195,7 @@ class Run:
                 # a disk that turned read-only has an error of its own, which this one may not hide
                 with contextlib.suppress(OSError):
                     if orphan.is_dir():
-                        _remove(orphan)
+                        remove_at_once(orphan)
                     else:
                         orphan.unlink(missing_ok=True)
 
@@ -248,10 +264,10 @@ class Run:
     def receipt(self, node: str) -> Receipt | None:
         """The receipt of a node as published, its partial not looked at; None where there is none."""
         try:
-            stored = read_sealed(self._receipt(node))
-            return Receipt(**{**stored, "retries": tuple(stored["retries"]), "resumed": True})
-        except (OSError, ValueError, TypeError, KeyError):
+            receipt = Receipt.of_json(read_sealed(self._receipt(node)))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+        return dataclasses.replace(receipt, resumed=True) if receipt.node == node else None
 
     def usable(self, merges: Sequence[Merge], leaves: Sequence[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
         """Finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
@@ -272,7 +288,7 @@ class Run:
             if wrong:
                 damaged[node] = wrong
             if self._receipt(node).exists():
-                self._receipt(node).unlink(missing_ok=True)
+                remove_at_once(self._receipt(node))
                 self.discard(node)
             else:  # a late worker of a dead driver may be about to write it: its partial stays
                 missing.append(node)
@@ -288,7 +304,7 @@ class Run:
     def discard(self, *nodes: str) -> None:
         """Remove partials that were merged; their receipts stay."""
         for node in nodes:
-            _remove(self.root / "partials" / node)
+            remove_at_once(self.root / "partials" / node)
 
     def _discard_torn(self, node: str) -> None:
         """Remove a partial that is there and is none: a loss of power may have undone the end of its name alone."""
@@ -314,21 +330,13 @@ class Run:
         return reference
 
 
-def _remove(directory: Path) -> None:
-    """Remove a directory, gone at once: nobody reads, or renames into place, a half-removed one."""
-    doomed = directory.with_name(f".{uuid.uuid4().hex}.partial")
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(directory, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
     require_outside_stores(directory, "the run")
     try:
         make_directories(directory)
     except OSError as error:
-        raise DataError(f"{os.fspath(directory)}: the run directory cannot be written: {error.strerror}") from error
+        raise DataError(f"{directory}: the run directory cannot be written: {reason_of(error, directory)}") from error
 
 
 @dataclasses.dataclass(frozen=True)

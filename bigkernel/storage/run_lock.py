@@ -3,7 +3,8 @@
 `lock.json` appears whole, and names host, process and the time that process started. A holder whose processes can be
 seen from here is alive if that one is. One on another host, or in another PID namespace (a container), is if the file
 was touched lately: every holder touches its file while it works. Ages are read from the file system's own clock, so
-clocks that disagree or jump do no harm.
+clocks that disagree or jump do no harm. A file that says nothing of the kind was damaged by others, for it appears
+whole: it is refused by its name, and is nobody's once it was not touched for so long either.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 import psutil
 
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.storage.atomic_write import clear_orphans, write_json
+from bigkernel.storage.atomic_write import clear_orphans, reason_of, write_json
 
 NAME = "lock.json"
 BEAT_SECONDS = 10.0  # between touches of a lock that is held
@@ -60,10 +61,12 @@ class Lock:
                 require_free_lock(self.path.parent)
                 found = read(self.path.parent)
                 if found is not None:
-                    self.left_by = f"process {found['pid']} on {found['host']}"
+                    self.left_by = holder_name(found)
                 self._write()
         except OSError as error:
-            raise DataError(f"{self.path.parent}: the run directory cannot be written: {error.strerror}") from error
+            raise DataError(
+                f"{self.path.parent}: the run directory cannot be written: {reason_of(error, self.path)}"
+            ) from error
         self._thread = threading.Thread(target=self._beat, name="bigkernel-lock", daemon=True)
         self._thread.start()
 
@@ -122,21 +125,39 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[Lock]:
 def require_free_lock(directory: str | os.PathLike[str]) -> None:
     """Raise `RunLocked` if somebody alive holds the lock of a directory; says who."""
     found = read(directory)
-    if found is not None and found["alive"]:
+    if found is None or not found["alive"]:
+        return
+    path = Path(directory) / NAME
+    if not found["pid"]:
         raise RunLocked(
-            f"{os.fspath(directory)}: in use by process {found['pid']} on {found['host']} since {found['since']}; wait "
-            "for it, or choose another directory"
+            f"{path}: is damaged or empty, so that nobody can tell who works in the run; it was touched "
+            f"{max(0.0, _age(path)):.0f} s ago, and a driver at work does so every {BEAT_SECONDS:.0f} s: if none is, "
+            f"remove the file (after {STALE_SECONDS:.0f} s without a touch it is taken as it is)"
         )
+    raise RunLocked(
+        f"{os.fspath(directory)}: in use by {holder_name(found)} since {found['since']}; wait for it, or choose "
+        "another directory"
+    )
+
+
+def holder_name(found: Mapping[str, Any]) -> str:
+    """Name the holder that `read` found, for people."""
+    return f"process {found['pid']} on {found['host']}" if found["pid"] else f"a process unknown ({NAME} is damaged)"
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The holder of the lock of a directory: host, pid, since and whether `alive`; None where there is no lock."""
+    """Read who holds the lock of a directory: host, pid (0: the file is damaged), since and whether `alive`.
+
+    None where there is no lock.
+    """
     path = Path(directory) / NAME
     try:
         found = json.loads(path.read_text())
         holder: dict[str, Any] = {"host": str(found["host"]), "pid": int(found["pid"]), "since": str(found["since"])}
         token = str(found.get("token", ""))
         birth, namespace = str(found["birth"]), str(found.get("namespace", _namespace()))
+        if holder["pid"] < 1:
+            raise ValueError
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -186,7 +207,7 @@ def _birth(pid: int) -> str:
     except (OSError, IndexError):
         try:
             return str(psutil.Process(pid).create_time())
-        except psutil.Error:
+        except (psutil.Error, OverflowError):
             return ""
 
 

@@ -53,8 +53,10 @@ def survey(directory: str | os.PathLike[str]) -> list[RunState]:
         There is no such directory, or no run in it.
     """
     root = Path(directory)
-    if not root.is_dir():
-        raise DataError(f"{directory}: expected a run directory, found {'a file' if root.exists() else 'nothing'}")
+    if not os.path.isdir(root):
+        raise DataError(
+            f"{directory}: expected a run directory, found {'a file' if os.path.exists(root) else 'nothing'}"
+        )
     found = sorted(path.parent for depth in range(_DEPTH) for path in root.glob("*/" * depth + "manifest.json"))
     above = _holder(root)
     if not found:
@@ -100,4 +102,4 @@ def _state(path: Path, above: str) -> RunState:
 
 def _holder(path: Path) -> str:
     found = run_lock.read(path)
-    return f"process {found['pid']} on {found['host']}" if found and found["alive"] else ""
+    return run_lock.holder_name(found) if found and found["alive"] else ""

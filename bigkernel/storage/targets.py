@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bigkernel.errors import DataError, RunLocked
 from bigkernel.storage import run_lock
-from bigkernel.storage.atomic_write import require_free
+from bigkernel.storage.atomic_write import reason_of, require_free, scratch_path
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray")
 _KIND = re.compile(r'"kind": ?"(\w{1,40})"')
@@ -33,7 +33,7 @@ def require_outside_stores(path: str | os.PathLike[str], what: str) -> None:
         Names the store.
     """
     for above in reversed(Path(os.path.realpath(path)).parents):
-        if any((above / name).is_file() for name in _METADATA):
+        if any(os.path.isfile(above / name) for name in _METADATA):
             raise DataError(
                 f"{os.fspath(path)}: {what} would lie inside {above}, which is a {_kind_of(above)}; choose a place "
                 "outside it"
@@ -59,16 +59,24 @@ def require_target(path: str | os.PathLike[str], what: str, *, needed_bytes: int
         There is too little room.
     """
     require_outside_stores(path, what)
-    place = Path(os.path.abspath(path)).parent
-    while not place.exists() and place != place.parent:
+    target = Path(os.path.abspath(path))
+    place = target.parent
+    while not os.path.exists(place) and place != place.parent:
         place = place.parent
     try:
         with tempfile.TemporaryFile(dir=place):
-            pass
+            longest = os.pathconf(place, "PC_NAME_MAX")
     except OSError as error:
         raise DataError(
-            f"{os.fspath(path)}: {what} cannot be written there: {place}: {error.strerror}; choose another place"
+            f"{os.fspath(path)}: {what} cannot be written there: {place}: {reason_of(error, place)}; choose another "
+            "place"
         ) from error
+    for part in scratch_path(target).relative_to(place).parts:
+        if len(os.fsencode(part)) > longest:
+            raise DataError(
+                f"{os.fspath(path)}: {what} cannot be written there: its name and those beside it while it is written "
+                f"take {len(os.fsencode(part))} bytes, and {longest} are the most there; choose a shorter name"
+            )
     require_free(path, needed_bytes, what)
 
 
@@ -109,15 +117,17 @@ def claimed(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{os.fspath(path)}: {what} cannot be written there: {error.strerror}") from error
+        raise DataError(f"{os.fspath(path)}: {what} cannot be written there: {reason_of(error, directory)}") from error
     lock = run_lock.Lock(directory)
     try:
         lock.acquire()
     except RunLocked:
         found = run_lock.read(directory) or {"pid": "?", "host": "?", "since": "?"}
+        if not found["pid"]:
+            raise
         raise RunLocked(
-            f"{os.fspath(path)}: {what} is being written by process {found['pid']} on {found['host']} since "
-            f"{found['since']}; wait for it, or choose another place"
+            f"{os.fspath(path)}: {what} is being written by {run_lock.holder_name(found)} since {found['since']}; wait "
+            "for it, or choose another place"
         ) from None
     _claimed.add(str(target))
     try:

@@ -121,6 +121,17 @@ def test_a_client_that_exists_is_given_back_with_our_plugins(cluster):
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("options", [{}, {"set_as_default": False}])
+def test_blocks_of_a_client_that_exists_may_be_nested_and_leave_it_open_for_its_own(cluster, options):
+    with distributed.Client(cluster, **options) as client:
+        with connect(client) as inner, connect(inner):
+            assert distributed.default_client() is client
+            assert client.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
+        assert client.status == "running"
+    assert client.status == "closed"
+
+
+@pytest.mark.cluster
 def test_an_asynchronous_client_is_refused(cluster):
     async def ask():
         async with distributed.Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:

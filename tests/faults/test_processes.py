@@ -518,6 +518,19 @@ def test_F29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeyp
         pass
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a", "pid": -1, "since": "", "birth": ""}'])
+def test_F29_a_damaged_lock_is_named_at_once_and_taken_by_its_age(tmp_path, content):
+    path = tmp_path / "lock.json"
+    path.write_text(content)
+    with pytest.raises(RunLocked, match=rf"^{path}: is damaged or empty.* 0 s ago.*: if none is, remove the file"):
+        Lock(tmp_path).acquire()
+    old = time.time() - 100
+    os.utime(path, (old, old))
+    with locked(tmp_path) as lock:
+        assert lock.left_by == "a process unknown (lock.json is damaged)"
+        lock.require()
+
+
 def test_F29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch):
     """On a disk that had turned read-only: this process lives, and is through with the run."""
     with monkeypatch.context() as patch, locked(tmp_path):

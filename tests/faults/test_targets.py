@@ -17,6 +17,7 @@ import pytest
 import zarr
 
 from bigkernel import KernelRidge, executing, load_model, save_model
+from bigkernel.cli import main
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked
 from bigkernel.monitor.events import SegmentDone, SweepStarted
 from bigkernel.monitor.report import write
@@ -253,3 +254,62 @@ def test_a_place_that_is_free_is_let_be(tmp_path):
     require_target(tmp_path / "deep" / "er" / "m", "the model", needed_bytes=1)
     require_outside_stores(tmp_path / "m", "the model")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "{corpus}", "{name}", *FIT),
+        ("fit", "{corpus}", "m", *FIT, "--run", "{name}"),
+        ("tune", "{corpus}", "--landmarks", 10, "--sigma", 1.0, "--out", "{name}"),
+        ("ingest", "{rows}", "{name}"),
+        *((command, "{name}") for command in ("info", "check", "runs", "report")),
+        ("watch", "{name}", "--once"),
+    ],
+    ids=lambda words: " ".join(map(str, words[:1])) if words[-1] != "{name}" else f"{words[0]} {words[-2]}",
+)
+def test_a_name_that_is_too_long_is_refused_in_one_line(words, corpus, run, tmp_path, monkeypatch, no_segment):
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", X)
+    names = {"name": 300 * "a", "corpus": corpus.path, "rows": "rows.npy"}
+    said = run(*(str(word).format(**names) for word in words), code=3).stderr.splitlines()
+    assert said[-1].startswith("DataError: aaa")
+    assert "Traceback" not in "".join(said)
+
+
+def test_a_name_that_leaves_no_room_for_the_name_of_what_is_begun_is_refused_before_the_work(tmp_path):
+    require_target(tmp_path / (213 * "a"), "the model")
+    with pytest.raises(DataError, match="take 256 bytes, and 255 are the most there; choose a shorter name"):
+        require_target(tmp_path / (214 * "a"), "the model")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [(["--help"], ""), (["info", "{}", "--json"], "1")], ids=["help", "info"]
+)
+def test_a_standard_output_that_is_full_is_one_line_and_an_exit_code(corpus, words, unbuffered):
+    command = [sys.executable, "-m", "bigkernel", *(word.format(corpus.path) for word in words)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 3
+    assert done.stderr == "DataError: standard output: cannot be written: No space left on device\n"
+
+
+def test_a_reader_of_standard_output_that_has_gone_is_no_word(corpus, monkeypatch, capsys):
+    reader, written = os.pipe()
+    os.close(reader)
+    with open(written, "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with pytest.raises(SystemExit) as ended:
+            main(["info", corpus.path])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), written)
+        monkeypatch.undo()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == ""

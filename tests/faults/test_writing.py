@@ -458,6 +458,43 @@ def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_noth
         assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_a_disk_without_inodes_is_not_called_full(tmp_path, puts, monkeypatch):
+    there = os.statvfs(tmp_path)
+    without = os.statvfs_result((*there[:5], 40, 0, 0, *there[8:]))  # files: 40 at most, none free
+    puts.error, puts.fail_at = lambda: OSError(errno.ENOSPC, "No space left on device"), 0
+
+    def publish() -> None:
+        zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
+
+    monkeypatch.setattr(atomic_write.os, "statvfs", lambda path: without)
+    with pytest.raises(
+        DataError, match=r"device: its file system has no inodes left for more files \(.*; remove some files"
+    ):
+        publish()
+    uncounted = os.statvfs_result((*there[:5], 0, 0, 0, *there[8:]))
+    monkeypatch.setattr(atomic_write.os, "statvfs", lambda path: uncounted)
+    with pytest.raises(DataError, match=r"No space left on device \(.* MB are free there\)"):
+        publish()
+
+
+def test_what_is_free_is_measured_before_what_was_begun_is_removed(tmp_path, puts, monkeypatch):
+    found = []
+    usage = shutil.disk_usage(".")
+    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: (found.append(left(Path(path))), usage)[1])
+    puts.error, puts.fail_at = lambda: OSError(errno.ENOSPC, "No space left on device"), 0
+    with pytest.raises(DataError, match="No space left"):
+        zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})
+    assert len(found[-1]) == 1
+    assert left(tmp_path) == []
+
+
+def test_a_directory_in_the_place_of_a_file_is_named(tmp_path):
+    (tmp_path / "command.json").mkdir()
+    with pytest.raises(DataError, match=r"command\.json: cannot be written: Is a directory"):
+        atomic_write.write_json(tmp_path / "command.json", {})
+    assert os.listdir(tmp_path) == ["command.json"]
+
+
 def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_again(tmp_path, puts):
     puts.error, puts.fail_at = lambda: OSError(errno.EIO, "Input/output error"), 0
     with pytest.raises(OSError, match="Input/output error"):

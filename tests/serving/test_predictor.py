@@ -255,6 +255,18 @@ FORGED = {
     "another format": (lambda h, *_: h["__metadata__"].update(format="bigkernel predictor 9"), "this version reads"),
     "a larger array": (lambda h, *_: h["expansion.coef"].update(shape=[10**9, 10**9]), "do not fit"),
     "an exchanged shape": (lambda h, *_: h["expansion.coef"].update(shape=[3, 12]), "coefficients"),
+    "an array for a vector": (lambda h, *_: h["expansion.intercept"].update(shape=[3, 1]), r"intercepts \(3, 1\)"),
+    "a width without a square": (in_values(*OF_MAP, "kernel", "params", "sigma", value=1e-308), "finite sigma above 0"),
+    "a width whose square is 0": (
+        in_values(*OF_MAP, "kernel", "params", "sigma", value=1e-159),
+        "not a sound predictor",
+    ),
+    "a width that is none yet": (in_values(*OF_MAP, "kernel", "params", "sigma", value="scale"), "expected numbers"),
+    "an infinite value": (
+        in_values(*OF_MAP, "kernel", value={"kernel": "polynomial", "params": {"gamma": 1.0, "coef0": 1e300}}),
+        "not finite",
+    ),
+    "a number for yes": (in_values(*OF_EXPANSION, "logits", value=1), "Predictor.logits: expected bool, found 1"),
     "NaN": (lambda h, a, data: data.__setitem__(slice(0, 8), np.float64(np.nan).tobytes()), "finite"),
 }
 
@@ -272,10 +284,24 @@ PARTS = ("row_maps", 0, "parts")
 FORGED_MAPS = {
     "directions of others": (in_values("row_maps", 1, "parts", "centre", "array", value=None), "not a sound predictor"),
     "a number too few": (in_values(*PARTS, "scales", value=[1.0]), "a number for each"),
-    "words for numbers": (in_values(*PARTS, "scales", value=["a", "b"]), "not a sound predictor"),
+    "words for numbers": (in_values(*PARTS, "scales", value=["a", "b"]), "scales: expected tuple"),
     "another image": (
         in_values(*PARTS, "chains", 0, 0, "parts", "layers", 0, "parts", "grid", "parts", "height", value=4),
         "expected rows of 4×3|each takes the cells",
+    ),
+    "a number too large": (in_values(*PARTS, "scales", value=[1.0, 10**400]), "scales: expected tuple"),
+    "a number that is none": (in_values(*PARTS, "scales", value=[1.0, None]), "scales: expected tuple"),
+    "a width of patches": (
+        in_values(*PARTS, "chains", 0, 0, "parts", "layers", 0, "parts", "sigma", value=1e-160),
+        "sigma",
+    ),
+    "a half step": (
+        in_values(*PARTS, "chains", 0, 0, "parts", "layers", 0, "parts", "grid", "parts", "subsampling", value=1.5),
+        "PatchGrid.subsampling: expected int",
+    ),
+    "labels for yes": (
+        in_values(*PARTS, "chains", 0, 0, "parts", "unit_norm", value={"labels": [1, 2], "dtype": "<i8"}),
+        "PatchFeatures.unit_norm: expected bool",
     ),
     "a chain that is none": (in_values(*PARTS, "chains", 1, value=7), "unknown array"),
 }
@@ -284,6 +310,37 @@ FORGED_MAPS = {
 @pytest.mark.parametrize("change, message", FORGED_MAPS.values(), ids=FORGED_MAPS)
 def test_forged_transforms_are_refused_in_words(tmp_path, change, message):
     model, target = MODELS["learnt features"]
+    bk.Predictor.of(model.fit(X, target)).save(tmp_path / "p")
+    forge(tmp_path / "p", change)
+    with pytest.raises(ModelRejected, match=message):
+        bk.Predictor.load(tmp_path / "p")
+
+
+FORGED_FEATURES = {
+    "a width without a square": (
+        in_values(
+            "row_maps", 0, "parts", "predictor", "parts", "features", "parts", "kernel", "params", "sigma", value=1e-159
+        ),
+        "not a sound predictor",
+    ),
+    "an array for a vector": (
+        lambda h, *_: h["row_maps.0.predictor.intercept"].update(shape=[9, 1]),
+        r"intercepts \(9, 1\)",
+    ),
+    "a shift of another shape": (lambda h, *_: h["expansion.features.shift"].update(shape=[9, 1]), r"a shift \(9,\)"),
+    "a landmark out of range": (
+        lambda h, a, data: data.__setitem__(
+            slice(at := h["row_maps.0.predictor.features.landmarks"]["data_offsets"][0], at + 8),
+            np.float64(1e300).tobytes(),
+        ),
+        "not a sound predictor",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, message", FORGED_FEATURES.values(), ids=FORGED_FEATURES)
+def test_forged_projections_are_refused_in_words(tmp_path, change, message):
+    model, target = MODELS["whitened"]
     bk.Predictor.of(model.fit(X, target)).save(tmp_path / "p")
     forge(tmp_path / "p", change)
     with pytest.raises(ModelRejected, match=message):

@@ -193,6 +193,54 @@ def test_overwriting_must_be_asked_for_and_removes_only_corpora(tmp_path, path):
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "text"
 
 
+@pytest.mark.parametrize("step", ["verify", "array_names"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_corpus_that_another_takes_the_place_of_while_it_is_opened_is_opened_again(
+    tmp_path, monkeypatch, step, times
+):
+    def put(count, **options):
+        info = CorpusInfo("c")
+        with CorpusWriter(tmp_path / "c", n_features=count, dtype="f8", columns={}, info=info, **options) as w:
+            w.append(x=np.full((9, count), 1.0 * count))
+
+    put(2)
+    real, exchanged = getattr(seals, step), []
+
+    def exchange(*arguments):
+        found = real(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(seals, step, real)
+            if len(exchanged) < times:
+                exchanged.append(True)
+                put(2 + len(exchanged), overwrite=True)
+        return found
+
+    monkeypatch.setattr(seals, step, exchange)
+    corpus = open_corpus(tmp_path / "c")
+    monkeypatch.undo()
+    assert corpus.seal == open_corpus(tmp_path / "c").seal
+    assert corpus.n_features == np.asarray(corpus)[0, 0] == 2 + times
+
+
+def test_the_moment_between_two_corpora_is_waited_for_and_no_longer(tmp_path, path, monkeypatch):
+    waits = []
+    between = tmp_path / f".{path.name}.1.old"
+    path.rename(between)
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            between.rename(path)
+
+    monkeypatch.setattr("bigkernel.storage.corpus.time.sleep", wait)
+    assert open_corpus(path).n_rows == N
+    assert len(waits) == 2
+    shutil.rmtree(path)
+    with pytest.raises(DataError, match="does not exist"):
+        open_corpus(path)
+    assert len(waits) == 2
+
+
 def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="cannot be written"), writer(tmp_path / "file" / "c"):

@@ -24,7 +24,7 @@ from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.storage import run_directory, zarr_arrays
 from bigkernel.storage.fingerprint import fingerprint
-from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, attach, detach
+from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, attach, detach, read_sealed, write_sealed
 from bigkernel.streaming.merge_tree import merge_tree
 from bigkernel.streaming.row_maps import Scale, Standardize
 
@@ -135,6 +135,11 @@ def chunk_of(node):
     return next(file for file in sorted((node / "sum").rglob("*")) if file.is_file() and file.name != "zarr.json")
 
 
+def say(receipt, **changed):
+    """Change what a receipt says, and seal it again."""
+    write_sealed(receipt, {**read_sealed(receipt), **changed})
+
+
 DAMAGE = {  # of the partial result of a segment, and of its receipt
     "bit of a chunk": lambda part, receipt: flip(chunk_of(part)),
     "truncated chunk": lambda part, receipt: chunk_of(part).write_bytes(b"\0" * 7),
@@ -147,6 +152,14 @@ DAMAGE = {  # of the partial result of a segment, and of its receipt
     "empty receipt": lambda part, receipt: receipt.write_text(""),
     "receipt of another kind": lambda part, receipt: receipt.write_text("[1, 2]"),
     "receipt of another segment": lambda part, receipt: shutil.copy(receipt.with_name("0-3.json"), receipt),
+    "text for a number": lambda part, receipt: say(receipt, elapsed="long"),
+    "text for a time of a stage": lambda part, receipt: say(receipt, seconds={"read": "long"}),
+    "number that is none": lambda part, receipt: say(receipt, ended=float("nan")),
+    "name of another segment": lambda part, receipt: say(receipt, node="0-3"),
+    "directory for a receipt": lambda part, receipt: [receipt.unlink(), (receipt / "inside").mkdir(parents=True)],
+    "directory for a chunk": lambda part, receipt: [place := chunk_of(part), place.unlink(), place.mkdir()],
+    "file for a partial": lambda part, receipt: [shutil.rmtree(part), part.write_text("")],
+    "link to nowhere for a receipt": lambda part, receipt: [receipt.unlink(), receipt.symlink_to("nowhere")],
 }
 
 
@@ -169,6 +182,7 @@ def test_a_damaged_segment_alone_is_computed_again(tmp_path, touch, clean, damag
     assert bits(resumed) == clean
     assert sorted(touch.starts()) == sorted([*before, 44])
     assert [receipt.resumed for receipt in resumed.receipts] == [True, True, False, True, True]
+    assert leftovers(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -385,6 +385,15 @@ def test_damaged_files_are_named_or_left_out(name, content, copy, reported):
     assert "Timeline" in page.headings
 
 
+@pytest.mark.parametrize("key", ["start", "bytes_read", "elapsed", "peak_bytes", "skipped", "starts", "ended"])
+def test_a_receipt_with_a_text_for_a_number_is_left_out(key, copy, reported):
+    path = copy / "moments" / "receipts" / "0-3.json"
+    write_sealed(path, {**read_sealed(path), key: "many"})
+    (copy / "journal.jsonl").unlink()
+    assert "Timeline" in reported(copy).headings
+    assert figures(copy)["sweeps"][0]["segments_done"] == 119
+
+
 def test_without_receipts_the_journal_alone_is_shown(copy, reported):
     shutil.rmtree(copy / "moments" / "receipts")
     page = reported(copy)
