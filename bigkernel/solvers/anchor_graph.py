@@ -102,14 +102,14 @@ class AnchorMomentStatistic(SidedMomentStatistic):
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
-        itemsize = self.features.dtype.itemsize
-        # a contiguous copy of the block; of a row: places, distances and weights; the product, before it is added
-        work = block_rows * (8 * p + k * (8 * 8 + itemsize) + 3 * 8) + 8 * p * p
-        strip_rows = strips(np.broadcast_to(np.zeros((), self.features.dtype), (block_rows, p)))[0].stop
-        work += 2 * min(strip_rows, block_rows) * p * itemsize  # two strips of the block, as they take turns
+        # a float64 copy of the block; of a row: places, distances and weights; the product, before it is added
+        work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
+        # the landmarks prepared in float64, and four strips of values as neighbours are chosen
+        strip_rows = strips(np.broadcast_to(np.zeros(()), (block_rows, p)))[0].stop
+        work += self._exact.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.row_bytes)
         return replace(
             plain,
-            flops_per_row=plain.flops_per_row + p * (k + 2) + 2 * k * p,
+            flops_per_row=plain.flops_per_row + self._exact.flops_per_row + p * (k + 2) + 2 * k * p,
             partial_bytes=plain.partial_bytes + 8 * (p * p + p),
             work_bytes=plain.work_bytes + work,
         )
