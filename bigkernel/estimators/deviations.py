@@ -16,7 +16,7 @@ from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE, rounding_of_rotation
 from bigkernel.solvers.perturbation import moved
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
-from bigkernel.solvers.ridge import Whitening, reduced
+from bigkernel.solvers.ridge import Whitening, centred
 from bigkernel.solvers.triangle_ridge import triangle_posterior
 from bigkernel.statistics.moments import Moments
 
@@ -61,11 +61,12 @@ def deviation_error(fit: Any, whitening: Whitening, posterior: Callable[[Moments
     evidence, seen = evidence_of(fit, whitening), fit.basis.glance()
     if evidence is None or seen is None:
         return None
-    raw, rows, looked = fit.moments, float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
+    rows, looked = float(fit.statistics["rows"].sum()), float(fit.statistics["seen"].sum())
     # the rounding of the rotation beside that of the sums, of which a share of the rows was seen
-    rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, reduced(raw, whitening), whitening))
+    raw, rotated, _ = centred(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
+    rotation = whitening.restore(rounding_of_rotation(evidence.z, raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / looked, 1.0))}
-    rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(raw).variance(*seen))
+    rng, found = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*seen))
     far = 0.0
     for _ in range(_DRAWS):
         other = posterior(Moments.of(moved(both, whitening, evidence, rng), shift=fit.centre))

@@ -51,7 +51,7 @@ class LandmarkBasis:
     kernel : every parameter a number
     landmarks : (m, d) float64
     dtype : of the blocks
-    sample : (k, d) rows of the fit, of kernels whose k(x, x) varies
+    sample : (k, d) rows of the fit, of kernels whose k(x, x) varies and of few landmarks
     sums : dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
     """
 
@@ -116,6 +116,8 @@ class LandmarkBasis:
 
     def _between(self, count: int) -> Array:
         some = self.landmarks[:count]
+        if len(some) < count and self.sample is not None:  # a few landmarks lie on lines of their own
+            some = np.concatenate([some, self.sample])[:count]
         return np.asarray((some + np.roll(some, 1, axis=0)) / 2)
 
     def trace_error(self, moments: Moments) -> float | None:
@@ -291,7 +293,7 @@ class KernelEstimator(StatefulEstimator):
         landmarks = self._choose(rows, look=look) if like is None else like.landmarks
         kernel = self.given_kernel().resolve(landmarks)
         sample = None
-        if not unit_diagonal(kernel) and look and like is None:
+        if (not unit_diagonal(kernel) or len(landmarks) < NOISE_ROWS) and look and like is None:
             sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
         narrow = _within(kernel, landmarks, "float32")
         basis = LandmarkBasis(kernel, landmarks, self._compute_dtype(rows, kernel, landmarks, narrow=narrow), sample)

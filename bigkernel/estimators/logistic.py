@@ -34,7 +34,7 @@ from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import Penalty
-from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced
+from bigkernel.solvers.ridge import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.softmax_sums import SoftmaxStatistic
@@ -249,7 +249,7 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
             whitening = basis.whitening(warn=False)
         problem, report = self.sweep(rows, targets, inputs, basis)
         problem.require_labels()
-        small = centre(reduced(problem.moments, whitening), fit_intercept=True)
+        *_, small = centred(problem.moments, whitening, fit_intercept=True)
         c = len(small.target_mean)
         # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)

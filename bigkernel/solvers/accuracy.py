@@ -221,7 +221,9 @@ def told_errors(known: Variances, n: float, w: Array, moved: Moved) -> Errors:
     """The errors of predictions of w (r, c) on rows of the weight n, from what moves them; see the module."""
     d = known.blocks
     if not w.any() or moved.fit == 0:
-        return Errors(0.0, 0.0, 0.0)
+        # columns that do not vary although they are rounded may hide all that there is to fit
+        hidden = d is not None and bool(d.any()) and moved.squares > 0
+        return Errors(0.0, 0.0, np.inf if hidden else 0.0, widest=known.widest)
     if not moved.fit > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
 

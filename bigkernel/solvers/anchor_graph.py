@@ -10,6 +10,7 @@ semi-supervised learning" (ICML 2010). Shapes: b rows of a block, m landmarks, p
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,21 +31,21 @@ Array = NDArray[Any]
 
 
 def anchor_weights(
-    block: Array, of_landmarks: Array, count: int, *, shift: Array | None = None, of_rows: Array | float = 1.0
+    values: Array, of_landmarks: Array, count: int, *, of_rows: Array | float = 1.0
 ) -> tuple[Array, Array]:
-    """The `count` nearest landmarks of every row (b, k), nearest first, and the row's weights on them (b, k), of sum 1.
+    """Return the `count` nearest landmarks of every row (b, k), nearest first, and its weights on them, of sum 1.
 
     Distances are those of the kernel's space, d² = k(x,x) + k(z,z) − 2k(x,z), which any kernel has and which for a
     kernel of the distance order the landmarks as the distance does. The weights are e^{−2d²/d²_max}, d²_max that of the
     farthest of the k, divided by their sum. (The distance of the rows themselves, for the Gaussian, gives the same
-    accuracies on digits to .2 points.)
+    accuracies on digits to .2 points.) Landmarks whose k(x,z) agree to seven digits are equally near, and the first is
+    nearest: rounding, which differs between processors, does not choose among them.
 
     Parameters
     ----------
-    block : (b, m) k(x, Z), less `shift`
+    values : (b, m) k(x, Z), float64: what is near to rounding in float32 has other neighbours there
     of_landmarks : (m,) k(z, z)
     count : k, from 1 to m
-    shift : (m,) that was subtracted, or None
     of_rows : (b,) k(x, x), or a number
 
     Examples
@@ -53,18 +54,19 @@ def anchor_weights(
     >>> places, weights
     (array([[0, 2]]), array([[0.5, 0.5]]))
     """
-    # −2k(x,z) + k(z,z) is least where 2k(x,z) − k(z,z) is largest
-    offset = (2 * (0.0 if shift is None else shift.astype(np.float64)) - of_landmarks).astype(block.dtype)
-    places, nearness = np.empty((len(block), count), np.int64), np.empty((len(block), count))
-    for strip in strips(block):
-        score = np.multiply(block[strip], 2)
-        np.add(score, offset, out=score)
-        rows = np.arange(len(score))
-        for k in range(count):  # a few passes of argmax cost less than a partial sort
-            place = score.argmax(axis=1)
-            places[strip, k], nearness[strip, k] = place, score[rows, place]
-            score[rows, place] = -np.inf
-    squares = np.maximum(np.broadcast_to(of_rows, len(block))[:, None] - nearness, 0)
+    # d² is least where 2k(x,z) − k(z,z) is largest; a constant k(z,z) leaves the digits of a small k(x,z)
+    largest = of_landmarks.max()
+    exact = 2 * values + (largest - of_landmarks)
+    score = exact.copy()
+    bits = score.view(np.int64)  # rounded to 24 of 53 bits
+    bits += 1 << 28
+    bits &= -(1 << 29)
+    places, rows = np.empty((len(values), count), np.int64), np.arange(len(values))
+    for k in range(count):  # a few passes of argmax cost less than a partial sort
+        places[:, k] = score.argmax(axis=1)
+        score[rows, places[:, k]] = -np.inf
+    nearness = np.take_along_axis(exact, places, axis=1) - largest
+    squares = np.maximum(np.broadcast_to(of_rows, len(values))[:, None] - nearness, 0)
     farthest = squares.max(axis=1, keepdims=True)
     # a row that coincides with all k of them is on each alike
     weights: Array = np.exp(-2 * np.divide(squares, farthest, out=np.zeros_like(squares), where=farthest > 0))
@@ -100,26 +102,20 @@ class AnchorMomentStatistic(SidedMomentStatistic):
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
-        itemsize = self.features.dtype.itemsize
-        # a contiguous copy of the block; of a row: places, distances and weights; the product, before it is added
-        work = block_rows * (8 * p + k * (8 * 8 + itemsize) + 3 * 8) + 8 * p * p
-        strip_rows = strips(np.broadcast_to(np.zeros((), self.features.dtype), (block_rows, p)))[0].stop
-        work += 2 * min(strip_rows, block_rows) * p * itemsize  # two strips of the block, as they take turns
+        # a float64 copy of the block; of a row: places, distances and weights; the product, before it is added
+        work = block_rows * (8 * p + k * 9 * 8 + 3 * 8) + 8 * p * p
+        # the landmarks prepared in float64, and four strips of values as neighbours are chosen
+        strip_rows = strips(np.broadcast_to(np.zeros(()), (block_rows, p)))[0].stop
+        work += self._exact.fixed_bytes + min(strip_rows, block_rows) * (4 * 8 * p + self._exact.row_bytes)
         return replace(
             plain,
-            flops_per_row=plain.flops_per_row + p * (k + 2) + 2 * k * p,
+            flops_per_row=plain.flops_per_row + self._exact.flops_per_row + p * (k + 2) + 2 * k * p,
             partial_bytes=plain.partial_bytes + 8 * (p * p + p),
             work_bytes=plain.work_bytes + work,
         )
 
     def _look(self, total: Accumulator, group: int, chunk: Chunk, block: slice | Array, phi: Array) -> None:
-        features = self.features
-        assert isinstance(features, LandmarkMap)
-        kernel, landmarks = features.kernel, features.landmarks
-        own = 1.0 if constant_diagonal(kernel) else features.diagonal(chunk, block)
-        places, weights = anchor_weights(
-            phi, kernel.diag(landmarks), self.neighbours, shift=features.shift, of_rows=own
-        )
+        places, weights = self._nearest(chunk, block)
         w = weights_of(chunk, block)
         if w is not None:
             weights *= w[:, None]
@@ -127,9 +123,30 @@ class AnchorMomentStatistic(SidedMomentStatistic):
         # in float64: what rounding moves A by is moved nowhere else, and the Laplacian is a difference
         dense = chunk.work.buffer("anchored", phi.shape, np.float64)
         np.copyto(dense, phi)
-        shape, starts = (b, features.width), np.arange(0, b * k + 1, k)
+        m = self.features.width
+        shape, starts = (b, m), np.arange(0, b * k + 1, k)
         P = sparse.csr_array((weights.ravel(), places.ravel(), starts), shape=shape)
-        self._add_anchors(total, group, P.T @ dense, np.bincount(places.ravel(), weights.ravel(), features.width))
+        self._add_anchors(total, group, P.T @ dense, np.bincount(places.ravel(), weights.ravel(), m))
+
+    @cached_property
+    def _exact(self) -> LandmarkMap:
+        """The map in float64: the graph is that of the rows, in whatever dtype their blocks are."""
+        assert isinstance(self.features, LandmarkMap)
+        return replace(self.features, dtype=np.dtype(np.float64), shift=None)
+
+    def _nearest(self, chunk: Chunk, block: slice | Array) -> tuple[Array, Array]:
+        """`anchor_weights` of the rows of a block."""
+        exact, at = self._exact, np.arange(len(chunk))[block]
+        kernel, of_landmarks = exact.kernel, exact.kernel.diag(exact.landmarks)
+        places, weights = np.empty((len(at), self.neighbours), np.int64), np.empty((len(at), self.neighbours))
+        values = chunk.work.buffer("anchored", (len(at), exact.width), np.float64)
+        for strip in strips(values):
+            own = 1.0 if constant_diagonal(kernel) else exact.diagonal(chunk, at[strip])
+            rows = exact.bound.load(chunk, at[strip])
+            exact.bound.product(rows, values[strip])
+            exact.bound.finish(values[strip])
+            places[strip], weights[strip] = anchor_weights(values[strip], of_landmarks, self.neighbours, of_rows=own)
+        return places, weights
 
     def _add_anchors(self, total: Accumulator, group: int, A: Array, degrees: Array) -> None:
         """Those of a block of rows of a group."""

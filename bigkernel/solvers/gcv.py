@@ -15,7 +15,7 @@ from scipy import linalg
 from scipy.optimize import minimize_scalar
 
 from bigkernel.solvers.exact import weigh
-from bigkernel.solvers.ridge import Reduced, Whitening, centre, reduced
+from bigkernel.solvers.ridge import Reduced, Whitening, centred
 from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
@@ -108,7 +108,7 @@ def chosen(small: Reduced, rows: float, *, fit_intercept: bool, per_target: bool
 
 def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool, per_target: bool = False) -> Any:
     """The α that GCV chooses for ridge on a whitened map; see `chosen`."""
-    small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
+    *_, small = centred(moments, whitening, fit_intercept=fit_intercept)
     return chosen(small, float(moments.rows), fit_intercept=fit_intercept, per_target=per_target)
 
 

@@ -19,7 +19,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
 from bigkernel.solvers.factors import Factor, factorize
-from bigkernel.solvers.ridge import Whitening, centre, reduced
+from bigkernel.solvers.ridge import Whitening, centred
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
@@ -103,7 +103,7 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
 
 def nystrom_posterior(moments: Moments, whitening: Whitening, alpha: float, *, fit_intercept: bool) -> NystromPosterior:
     """From the moments of the landmark block, the whitening of its core and α."""
-    small = centre(reduced(moments, whitening), fit_intercept=fit_intercept)
+    *_, small = centred(moments, whitening, fit_intercept=fit_intercept)
     factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
     constant = alpha / small.n if fit_intercept and small.n > 0 else 0.0
     return NystromPosterior(whitening, factor, small.mean, alpha, constant)

@@ -26,6 +26,8 @@ from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
+_SAME = 1e-3  # of log Q, up to which two classes are as likely as one another: rounding chooses among them
+_HARD = 1e100  # a slope that is as good as infinite
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,8 @@ class PseudoLabelStatistic:
     """Sums of the target's features by predicted class; see the head of the module.
 
     Accumulates `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights), `entropy` (Σ −w Q log Q, in nats) and
-    `changed` (the weight of rows whose largest value is of another class than before), all of the target alone.
+    `changed` (the weight of rows whose largest value is of another class than before, by more than rounding), all of
+    the target alone.
 
     Attributes
     ----------
@@ -159,7 +162,8 @@ class PseudoLabelStatistic:
         labels = soft_labels(values, self.slope)
         changed: Array = np.ones(len(phi), bool)
         if self.before is not None:
-            changed = values.argmax(axis=1) != (both[:, c:] + self.before.intercept).argmax(axis=1)
+            rows, was = np.arange(len(values)), (both[:, c:] + self.before.intercept).argmax(axis=1)
+            changed = (values.max(axis=1) - values[rows, was]) * min(self.slope, _HARD) > _SAME
         if weight is None:
             weight = np.ones(len(phi))
         # 0·log 0 = 0

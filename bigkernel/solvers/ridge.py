@@ -224,6 +224,20 @@ def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
     return Reduced(float(moments.n), G, C - np.outer(mean, moments.t), np.maximum(q, 0), mean, target_mean)
 
 
+def centred(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> tuple[Moments, Moments, Reduced]:
+    """Return the moments that are whitened, the whitened ones, and these centred.
+
+    For an intercept they stay about the shift until their means are taken out: about 0 they may be so large that what
+    varies is lost in their rounding.
+    """
+    raw = replace(moments, shift=None) if fit_intercept else moments
+    rotated = reduced(raw, whitening)
+    small = centre(rotated, fit_intercept=fit_intercept)
+    if fit_intercept and moments.shift is not None and moments.n > 0:
+        small = replace(small, mean=small.mean + whitening.reduce(moments.shift))
+    return raw, rotated, small
+
+
 def ridge(
     G: Array,
     C: Array,
@@ -274,9 +288,8 @@ def nystrom_ridge(
         found = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, certificates, evidence)
         if found is not None:
             return found
-    rotated = reduced(moments, whitening)
-    known = None if evidence is None else variances(evidence, moments, rotated, whitening)
-    small = centre(rotated, fit_intercept=fit_intercept)
+    raw, rotated, small = centred(moments, whitening, fit_intercept=fit_intercept)
+    known = None if evidence is None else variances(evidence, raw, rotated, whitening)
     del rotated
 
     def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, Array]:

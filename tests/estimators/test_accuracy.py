@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rounding import TABLES, M, N, distance, least_squares
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Polynomial, executing, load_model, save_model
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Inaccurate
@@ -153,3 +153,40 @@ def test_a_witness_of_some_windows_sees_the_first_and_no_more_than_its_share():
     assert windows_to_skip(1e6, 8000, 10**6) == 80
     assert windows_to_skip(1e6, 8000, 10) == 5
     assert windows_to_skip(1e6, 8000, 0) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_intercept_takes_a_large_constant_out_of_the_kernel(count, dtype):
+    X = np.random.default_rng(3).normal(size=(500, 4))
+    X[:, 1] = 7e5
+    X = X.astype(dtype)
+    y = X[:, 0] + X[:, 2].astype(float) ** 2
+    model = KernelRidge(Polynomial(5, gamma=0.25, coef0=1.0), alpha=1.0, landmarks=X[:count], fit_intercept=True)
+    _, warned = judged(model, X, y)
+    # k/c⁵ − 1 of k = (c + u)⁵, c the constant: so near to linear that the penalty is nothing beside it
+    c, u = 0.25 * 7e5**2 + 1, 0.25 * X[:, [0, 2, 3]].astype(float) @ X[:count, [0, 2, 3]].astype(float).T
+    wanted = np.column_stack([np.ones(500), np.expm1(5 * np.log1p(u / c)) * c])
+    wanted = wanted @ np.linalg.lstsq(wanted, y, rcond=None)[0]
+    error = distance(model.predict(X) - y.mean(), wanted - y.mean())
+    assert error <= PROMISE or warned
+    assert error < 1e-2
+
+
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("sigma", [100.0, 1e3, 1e4])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_float32_blocks_of_few_landmarks_are_looked_at_where_rows_are(count, sigma, flag):
+    X = np.random.default_rng(3).normal(size=(500, 4)).astype(np.float32)
+    y = X[:, 0] + 0.1 * X[:, 1]
+    given = {"kernel": Gaussian(sigma), "alpha": 1e-2, "landmarks": X[:count], "fit_intercept": flag}
+    exact = KernelRidge(**given, dtype="float64")
+    judged(exact, X, y)
+    for dtype in ("auto", "float32"):
+        model = KernelRidge(**given, dtype=dtype)
+        told, warned = judged(model, X, y)
+        centre = float(flag) * y.mean()
+        error = distance(model.predict(X) - centre, exact.predict(X) - centre)
+        if model.rank_ == count:  # landmarks that float32 cannot tell apart have a warning of their own
+            assert error <= PROMISE or warned
+            assert error <= 10 * told

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier, SweepSearchCV
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
@@ -115,6 +116,24 @@ def test_what_is_told_of_float32_sums_is_near_the_truth(name):
     assert min(found) > 0.1
     assert max(found) < 60
     assert 0.3 < np.median(found) < 15
+
+
+@pytest.mark.parametrize(
+    "model",
+    [SSSL(n_components=50, alpha=0.1, manifold=1.0), ARTLClassifier(n_rounds=0)],
+    ids=["SSSL", "ARTL"],
+)
+def test_a_graph_of_rows_far_from_all_landmarks_keeps_the_promise(model):
+    rows, labels = load_digits(return_X_y=True)
+    rows = (rows / rows.std()).astype(np.float32)[:1000]
+    y = np.where(np.arange(1000) < 400, labels[:1000], np.nan if isinstance(model, SSSL) else -1)
+    found = []
+    for dtype in ("auto", "float64"):
+        given = {"kernel": Gaussian(1.2), "landmarks": rows[::8], "dtype": dtype}
+        fit = type(model)(**model.get_params()).set_params(**given).fit(rows, y)
+        found.append(fit.kernel_(rows.astype(float), fit.landmarks_) @ fit.dual_coef_.reshape(125, -1))
+        assert fit.certificates_["prediction_error"] < PROMISE
+    assert np.linalg.norm(found[0] - found[1]) < PROMISE / 10 * np.linalg.norm(found[1])
 
 
 def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():

@@ -49,13 +49,22 @@ def test_weights_are_those_of_the_nearest_landmarks_found_one_by_one(kernel):
     assert_allclose(P.sum(axis=1), 1)
 
 
-def test_a_shift_of_the_block_changes_no_weight():
-    kernel = Gaussian(1.2)
-    block, shift = kernel(X, Z), centre_of(kernel, Z, np.float64)
-    about = anchor_weights(block - shift, np.ones(M), K, shift=shift)
-    plain = anchor_weights(block, np.ones(M), K)
-    assert_array_equal(about[0], plain[0])
-    assert_allclose(about[1], plain[1], rtol=1e-12)
+@pytest.mark.parametrize("sigma", [0.15, 1.2, 200.0])
+def test_the_graph_is_the_same_in_whatever_dtype_the_blocks_are(sigma):
+    kernel, found = Gaussian(sigma), []
+    for dtype in (np.float32, np.float64):
+        features = LandmarkMap(kernel, Z, np.dtype(dtype), centre_of(kernel, Z, dtype))
+        statistic = AnchorMomentStatistic(features, Targets(2, np.arange(2)), neighbours=K)
+        found.append(accumulate(statistic)["degrees"])
+    assert_array_equal(*found)
+    assert_allclose(found[1], WEIGHT @ weights_of(kernel), rtol=1e-9)
+
+
+def test_landmarks_that_are_equally_near_but_for_rounding_are_taken_in_their_order():
+    for scale in (1.0, 1e-30):
+        values = scale * np.array([[0.2, 0.5 * (1 + 1e-13), 0.5, 0.5 * (1 - 1e-13), 0.4], [0.2, 0.5, 0.5, 0.6, 0.5]])
+        places, _ = anchor_weights(values, np.ones(5), 3)
+        assert_array_equal(places, [[1, 2, 3], [3, 1, 2]])
 
 
 def test_a_row_on_all_its_anchors_is_on_each_alike():

@@ -100,6 +100,20 @@ def test_sums_about_a_shift_are_taken_back():
     assert_allclose(about.entropy, plain.entropy, rtol=1e-11)
 
 
+@pytest.mark.parametrize("slope, changes", [(50.0, 0), (np.inf, N)])
+def test_a_label_that_only_rounding_changes_is_no_other_unless_labels_are_hard(slope, changes):
+    near = rng.normal(size=(M, 1)) * np.ones(C)
+    before, now = near.copy(), near.copy()
+    before[:, 0] += 1e-7
+    now[:, 1] += 1e-7
+    targets = np.count_nonzero(TARGET)
+    for further, expected in ((0.0, min(changes, targets)), (1.0, targets)):
+        now[:, 1] += further
+        decisions = Decision(now, np.zeros(C)), slope, Decision(before, np.zeros(C))
+        total = accumulate(PseudoLabelStatistic(FEATURES, SIDES, *decisions), weight=np.ones(N))
+        assert total["changed"] == expected
+
+
 def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_tells_nothing():
     values = np.array([[1.0, 1.0, 0.0], [-5.0, -7.0, -1.0]])
     assert_array_equal(soft_labels(values, np.inf), [[1, 0, 0], [0, 0, 1]])
