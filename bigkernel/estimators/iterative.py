@@ -199,13 +199,12 @@ def fit_iteratively(
     goal: Goal,
     choice: PreconditionerChoice,
     start: Array | None = None,
-) -> IterativeFit:
+) -> tuple[IterativeFit, str]:
     """Descend until the excess of the objective is below `tol` of it, from `start` (m, c) where it is given.
 
-    Warns
-    -----
-    Inaccurate
-        That it is not after `max_iter` steps.
+    Returns
+    -------
+    The fit, and in words by how much it misses `tol`; empty where it does not.
     """
     system = System(rows, targets, basis, goal, Core(basis), choice.rows)
     alpha, left, P = begun(system, start)
@@ -274,16 +273,17 @@ def _least_gcv(system: System, reached: Reached) -> tuple[int, list[float]]:
     return best, scores
 
 
-def _settled(system: System, reached: Reached, P: ByPenalty, shares: list[float], inputs: Inputs) -> IterativeFit:
+def _settled(
+    system: System, reached: Reached, P: ByPenalty, shares: list[float], inputs: Inputs
+) -> tuple[IterativeFit, str]:
     goal, looked = system.goal, system.looked
     share = largest_share(reached.excess, least_objective(system.objective, system.without))
+    missed = ""
     if share > goal.tol:
-        cause = "rounding of the residual ended them" if reached.rounded else "take a larger max_iter"
-        warnings.warn(
+        advice = "rounding allows no more; take" if reached.rounded else "take a larger max_iter,"
+        missed = (
             f"after {len(shares)} steps of conjugate gradients the objective may be {share:.1g} of it above its least "
-            f"value, and tol={goal.tol:g} was asked: {cause}, take a larger alpha, or solver='direct'",
-            Inaccurate,
-            stacklevel=4,
+            f"value, and tol={goal.tol:g} was asked: {advice} a larger alpha, or solver='direct'"
         )
     # ‖f − f*‖² is at most the excess, but for rounding
     error = float(np.sqrt(float(reached.excess.sum()) / max(float(looked["squares"].sum()), 1e-300)))
@@ -296,7 +296,7 @@ def _settled(system: System, reached: Reached, P: ByPenalty, shares: list[float]
             Inaccurate,
             stacklevel=4,
         )
-    return IterativeFit(
+    fit = IterativeFit(
         inputs=inputs,
         basis=system.basis,
         solution=IterativeSolution(
@@ -319,6 +319,7 @@ def _settled(system: System, reached: Reached, P: ByPenalty, shares: list[float]
         skipped_rows=system.reports[0]["skipped_rows"],
         rows=int(looked["rows"]),
     )
+    return fit, missed
 
 
 def cancellation(system: System, alpha: Array, inputs: Inputs, models: Sequence[Any]) -> Array:

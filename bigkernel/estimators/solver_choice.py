@@ -5,6 +5,8 @@ For estimators with the parameters alpha, fit_intercept, solver, tol and max_ite
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -12,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
+from bigkernel.estimators.choice_memory import free_bytes
 from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
 from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.sub_samples import labelled_weight
+from bigkernel.monitor.events import Note
+from bigkernel.monitor.scope import emit
 from bigkernel.solvers.descent_cost import (
     AUTO_LEAST,
     FACTOR_BYTES,
@@ -116,13 +121,19 @@ class ChoosesSolver(LandmarkEstimator):
         basis: Any,
         choice: PreconditionerChoice,
         start: NDArray[Any] | None = None,
-    ) -> IterativeFit:
+    ) -> MomentFit | IterativeFit:
         chooses = self.alpha == "gcv"
         alphas = _grid(rows, targets, basis) if chooses else (self.alpha,)
         probes = PROBES if chooses else 0
         goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter, probes)
         with solving(self):
-            fit = fit_iteratively(rows, targets, inputs, basis, goal, choice, start)
+            fit, missed = fit_iteratively(rows, targets, inputs, basis, goal, choice, start)
+        if missed and self.solver == "auto" and driver_bytes(self._width_for(rows), None) <= free_bytes():
+            emit(Note(f"{missed}: solved directly instead"))
+            with suppress(PlanTooLarge):
+                return self._fit_moments(rows, targets, inputs, basis)
+        if missed:
+            warnings.warn(missed, Inaccurate, stacklevel=4)
         finite(self, fit.solution)
         return fit
 

@@ -137,7 +137,7 @@ def draw_by_leverage(
     alpha, weight = min(goal.alphas), max(labelled_weight(rows, targets), 1e-300)
     factors = falkon(_copied(core), alpha, weight, intercept=goal.intercept)
     normal = np.random.RandomState(_DRAW).standard_normal((core.width, _PROJECTED)) / _PROJECTED**0.5
-    step = f"rows of the normal matrix of {goal.words}"
+    step = f"drawn for {goal.words}"
     return LeverageSample(basis.features(), targets, factors.half_solve(normal), size, step, folds)
 
 

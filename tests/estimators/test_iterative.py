@@ -393,3 +393,13 @@ def test_the_end_of_the_grid_is_said_where_it_is_chosen():
     with pytest.warns(Inaccurate, match="it is the largest that was looked at: take a number beyond it"):
         found = model(alpha="gcv", tol=1e-3).fit(X, rng.normal(size=N))
     assert found.alpha_ == max(map(float, found.sweep_["gcv"]))
+
+
+def test_auto_solves_directly_where_the_steps_do_not_end(monkeypatch):
+    monkeypatch.setattr(solver_choice, "AUTO_LEAST", 10)
+    monkeypatch.setattr(solver_choice, "direct_flops", lambda *_, **__: 1e30)
+    found = model(solver="auto", max_iter=1).fit(X, Y)
+    assert_allclose(found.dual_coef_, model(solver="direct").fit(X, Y).dual_coef_)
+    monkeypatch.setattr(solver_choice, "free_bytes", lambda: 0)
+    with pytest.warns(Inaccurate, match="after 1 steps"):
+        assert model(solver="auto", max_iter=1).fit(X, Y).n_iter_ == 1
