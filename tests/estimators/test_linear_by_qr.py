@@ -7,7 +7,7 @@ from decimal import Decimal
 import dask
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from bigkernel import (
