@@ -36,7 +36,7 @@ _POSE_BYTES = 600  # of the numbers of a pose
 _LANES = 32  # images of a tile of orientations: a multiple of the vectors of any processor
 _TILES = 4  # whose features are scaled together
 _LANE_PIXELS = 2**12  # of an image that shares its tile with others
-# Cells of a product: from 12 on OpenBLAS' float32 kernel of AVX2 sums the images at the ends of a tile in another order.
+# Cells of a product: from 12 on OpenBLAS' float32 kernel of AVX2 sums images at the ends of a tile in another order.
 _CELLS_AT_ONCE = 8
 _SCALES = (0.25, 4.0)  # of a normalised image, against the original
 _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
