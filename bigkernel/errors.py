@@ -82,5 +82,9 @@ class PseudoLabelsCollapsed(UserWarning):
     """The labels that adaptation gives unlabelled rows became flat, or one class took all: an earlier round is kept."""
 
 
+class DifferentBlas(UserWarning):
+    """The driver cannot solve with the BLAS that a run began with; names threads and libraries, then and now."""
+
+
 class BestAtEdge(UserWarning):
     """The best candidate of a search lies at an end of its grid; names the parameter, the side and what to add."""

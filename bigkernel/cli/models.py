@@ -97,11 +97,10 @@ def plan(
     if found is not None and not iterative:
         forecast = found.forecast(steps, fit_plan.work_of(model, steps, opened), workers=count, run=with_run)
         figures |= fit_plan.told(forecast, found)
-    title = f"plan: {options['method']} on {corpus}"
     if as_json:
         show(figures, as_json=True)
         return
-    stages = _show_in_words(figures, title)
+    stages = _show_in_words(figures, f"plan: {options['method']} on {corpus}")
     if iterative:
         fit_plan.echo("time of the expected sweeps by the matrix product alone: the preconditioner is not forecast")
         return
@@ -116,6 +115,7 @@ def plan(
 def _sweep_figures(steps: Plan, solver: dict[str, Any], workers: int, found: Calibration | None) -> dict[str, Any]:
     """What a sweep costs, its time at the rate of the matrix product alone: as calibrated, or measured now."""
     from bigkernel.config import settings
+    from bigkernel.engine.driver_blas import driver_blas
     from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 
     base = settings().worker_base_bytes
@@ -127,6 +127,7 @@ def _sweep_figures(steps: Plan, solver: dict[str, Any], workers: int, found: Cal
         "worker_bytes": steps.worker_bytes(base),
         "of_it_process_bytes": base,
         "workers": workers,
+        "blas_threads_of_the_driver": driver_blas().threads,
         "gemm_gflops_per_second_each": rate / 1e9,
         "sweep_seconds": seconds,
         "sweep_hours": seconds / 3600,
@@ -138,8 +139,7 @@ def _show_in_words(figures: dict[str, Any], title: str) -> dict[str, float]:
     hidden = {"calibration", "stage_seconds"} | ({"sweep_hours"} if (figures["sweep_seconds"] or 0) < 3600 else set())
     shown = {name: value for name, value in figures.items() if name not in hidden and value not in (None, [])}
     show(shown, as_json=False, title=title)
-    stages: dict[str, float] = figures.get("stage_seconds", {})
-    return stages
+    return dict(figures.get("stage_seconds", {}))
 
 
 # where there were any
@@ -206,9 +206,9 @@ def fit(
         estimator.fit(rows)
         seconds = time.perf_counter() - start
         last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-        report: dict[str, Any] = {"estimator": type(last).__name__}
-        if hasattr(last, "fit_report"):
-            report = last.fit_report()
+        report: dict[str, Any] = (
+            last.fit_report() if hasattr(last, "fit_report") else {"estimator": type(last).__name__}
+        )
         report["training_mse"] = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
         report["fit_seconds"] = seconds
         given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
@@ -231,8 +231,8 @@ def fit(
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     """What a fit shows: its report, the judgement of its model, and of its sweep the figures that people ask for."""
     swept = report.pop("sweep", {})
-    stages = swept.pop("stage_seconds", {})
-    chosen = ("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments")
+    chosen = ["executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"]
+    chosen += ["blas_threads_of_the_driver"]
     kind = "held_out" if verdict.get("of") == "held-out" else "training_sample"
     figures = {
         **report,
@@ -240,7 +240,7 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
         "sweep_seconds": swept.get("seconds"),
         **{name: swept[name] for name in chosen if name in swept},
         **{name: swept[name] for name in INCIDENTS if swept.get(name)},
-        "stage_seconds": stages,
+        "stage_seconds": swept.get("stage_seconds", {}),
     }
     return {name: value for name, value in figures.items() if value is not None}
 

@@ -19,9 +19,10 @@ import distributed
 from distributed import Client
 
 from bigkernel.config import settings
+from bigkernel.engine.driver_blas import DriverBlas, solving_as_begun
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.monitor.events import Note
+from bigkernel.monitor.events import Figures, Note
 from bigkernel.monitor.scope import emit, job
 from bigkernel.monitor.sinks import send_to_scheduler, write_journal
 from bigkernel.storage.atomic_write import clear_orphans, write_json
@@ -86,7 +87,8 @@ def executing(
     """Choose client and run directory for every sweep inside the block, those of estimators included.
 
     Each sweep has its own directory below `run`, named after what it is for, and numbered from the second on. With
-    `resume`, sweeps that are there are gone on with, and the others are started. The directory is locked meanwhile;
+    `resume`, sweeps that are there are gone on with, and the others are started. Inside the block, BLAS of this process
+    has as many threads as when the run began, so that what is solved keeps its bits. The directory is locked meanwhile;
     `command` is noted in it, for whoever has to start the job again. The block is one job for all who watch: in the
     journal and the report (`report.html`) of the run, on the dashboard of the scheduler.
 
@@ -96,6 +98,11 @@ def executing(
         Another driver works in `run`.
     DataError
         `run` cannot be written.
+
+    Warns
+    -----
+    DifferentBlas
+        The run began with another BLAS, or with a number of threads that this one does not take.
     """
     wanted, directory = settings(), None if run is None else os.fspath(run)
     with ExitStack() as stack:
@@ -106,6 +113,7 @@ def executing(
             clear_orphans(Path(directory) / "command.json")
             if command:
                 write_json(Path(directory) / "command.json", {"command": list(command)})
+            begun, before = stack.enter_context(solving_as_begun(Path(directory)))
             if wanted.monitor:
                 stack.callback(leave_report, directory)
         scope = stack.enter_context(job(_title(command), "" if directory is None else str(Path(directory).absolute())))
@@ -114,6 +122,10 @@ def executing(
             write_journal(scope, directory)
         if left_by:
             emit(Note(f"{directory}: {left_by} died and left its lock, which is taken"))
+        if directory is not None:
+            emit(Figures("driver", {"blas_threads": begun.threads, "blas": begun.libraries}))
+            if begun.threads != before.threads:
+                emit(Note(_threads_taken(begun, before)))
         place = None if directory is None else JobDirectory(directory, resume=resume)
         token = _execution.set(Execution(client, place))
         stack.callback(_execution.reset, token)
@@ -127,6 +139,13 @@ def _title(command: Sequence[str]) -> str:
         script = Path(words[0])
         words[0] = script.parent.name if script.name == "__main__.py" else script.name  # of `python -m package`
     return shlex.join(words)[:_LONGEST_TITLE] or "python"
+
+
+def _threads_taken(begun: DriverBlas, before: DriverBlas) -> str:
+    """That solves have the threads with which a run began."""
+    here = processors()
+    slower = f", which takes longer on {here}" if begun.threads > here else ""
+    return f"solves with {begun.threads} BLAS threads as the run began{slower}; this process had {before.threads}"
 
 
 def leave_report(run: str | os.PathLike[str]) -> None:

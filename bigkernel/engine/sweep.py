@@ -20,6 +20,7 @@ from bigkernel.engine.context import Execution, ExecutorChoice, choose, in_force
 from bigkernel.engine.dask_executor import DaskExecutor
 from bigkernel.engine.executor import Executor
 from bigkernel.engine.local_executor import serial, threads
+from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.session import Place, SweepSpec, open_session
 from bigkernel.engine.sources import ZarrSource
@@ -48,6 +49,7 @@ class Swept:
     incidents : what went wrong meanwhile
     merge_seconds : of all merges together
     announced_bytes : planned peak of a process that runs tasks, from what it held before the first one
+    blas_threads : of the driver, which solves from the total
     """
 
     total: Accumulator
@@ -58,6 +60,7 @@ class Swept:
     incidents: tuple[Incident, ...] = ()
     merge_seconds: float = 0.0
     announced_bytes: int = 0
+    blas_threads: int = 0
 
     @property
     def stages(self) -> dict[str, float]:
@@ -89,6 +92,7 @@ class Swept:
             "gflops_per_second": self.flops_per_second / 1e9,
             "peak_bytes": self.peak_bytes,
             "announced_bytes": self.announced_bytes,
+            "blas_threads_of_the_driver": self.blas_threads,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: self._count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],
@@ -149,6 +153,7 @@ def sweep(
         incidents,
         session.merge_seconds,
         session.announced_bytes,
+        max(blas_threads().values(), default=0),
     )
 
 

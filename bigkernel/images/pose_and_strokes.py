@@ -36,6 +36,8 @@ _POSE_BYTES = 600  # of the numbers of a pose
 _LANES = 32  # images of a tile of orientations: a multiple of the vectors of any processor
 _TILES = 4  # whose features are scaled together
 _LANE_PIXELS = 2**12  # of an image that shares its tile with others
+# Cells of a product: from 12 on OpenBLAS' float32 kernel of AVX2 sums images at the ends of a tile in another order.
+_CELLS_AT_ONCE = 8
 _SCALES = (0.25, 4.0)  # of a normalised image, against the original
 _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
 _PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
@@ -342,8 +344,13 @@ class _Gradients:
         self._framed[1:-1, 1:-1, b:] = 0
         self._split()
         lines = self._planes.reshape(DIRECTIONS, h, -1)
-        np.matmul(self._down, lines, out=self._pooled.reshape(DIRECTIONS, len(self._down), -1))
-        np.matmul(self._across, self._pooled, out=self._cells)
+        pooled = self._pooled.reshape(DIRECTIONS, len(self._down), -1)
+        for first in range(0, len(self._down), _CELLS_AT_ONCE):
+            some = slice(first, first + _CELLS_AT_ONCE)
+            np.matmul(self._down[some], lines, out=pooled[:, some])
+        for first in range(0, len(self._across), _CELLS_AT_ONCE):
+            some = slice(first, first + _CELLS_AT_ONCE)
+            np.matmul(self._across[some], self._pooled, out=self._cells[:, :, some])
         return self._cells.reshape(DIRECTIONS, -1, self._cells.shape[-1])
 
     def _split(self) -> None:

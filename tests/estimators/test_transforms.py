@@ -279,13 +279,19 @@ def test_directions_without_variance_are_left_out_and_rows_without_any_refused()
         Projector(1.5).fit(A)
 
 
-def test_a_product_gives_a_row_the_same_bits_wherever_it_lies(rng):
-    row_map = LinearMap(rng.normal(size=301), rng.normal(size=(301, 37)))
-    for dtype in (np.float32, np.float64):
-        A = rng.normal(size=(700, 301)).astype(dtype)
+@pytest.mark.parametrize("d, r", [(301, 37), (784, 300), (300, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_product_gives_a_row_the_same_bits_wherever_it_lies(rng, d, r, dtype):
+    row_map = LinearMap(rng.normal(size=d), rng.normal(size=(d, r)))
+    A = rng.normal(size=(700, d)).astype(dtype)
+    with threadpool_limits(1, user_api="blas"):  # as in a sweep
         whole = row_map.apply(A.copy())
-        with threadpool_limits(1, user_api="blas"):
-            parts = [row_map.apply(part) for part in np.split(A, [1, 18, 300, 651])]
+        parts = [row_map.apply(part) for part in np.split(A, [1, 18, 300, 651])]
         assert_array_equal(np.concatenate(parts), whole)
+        assert_array_equal(row_map.apply(A[::-1].copy()), whole[::-1])
         A[5] = np.nan
         assert_array_equal(np.delete(row_map.apply(A), 5, axis=0), np.delete(whole, 5, axis=0))
+    A[5] = 0
+    exact = (A - row_map.centre) @ row_map.weights
+    error = np.linalg.norm(row_map.apply(A) - exact, axis=1) / np.linalg.norm(exact, axis=1).max()
+    assert error.max() < 100 * np.finfo(dtype).eps

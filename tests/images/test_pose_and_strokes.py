@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -34,7 +35,12 @@ def patches(height: int, width: int) -> PatchFeatures:
     return PatchFeatures(tuple(layers))
 
 
-MAPS = {"moments": MomentNormalise, "orientations": Orientations, "patches": patches}
+MAPS = {
+    "moments": MomentNormalise,
+    "orientations": Orientations,
+    "many cells": partial(Orientations, cells=14),
+    "patches": patches,
+}
 every_map = pytest.mark.parametrize("kind", MAPS.values(), ids=MAPS)
 every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

@@ -9,6 +9,7 @@ import pytest
 from probes import FailingDisk, Sums
 
 from bigkernel import Gaussian, KernelRidge, SweepSearchCV, executing, sweep
+from bigkernel.engine.driver_blas import driver_blas
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.monitor.events import Figures, JobEnded, JobStarted, Note, Pulse, Spent, SweepEnded, SweepStarted
@@ -40,6 +41,7 @@ def test_a_fit_leaves_every_step_in_the_journal_of_its_run(tmp_path):
     assert (found["title"], found["state"]) == ("bigkernel fit 'a b'", "finished")
     assert found["run"] == str(tmp_path / "run")
     assert set(found["stage_seconds"]) == {"landmarks", "solve"}
+    assert found["figures"].pop("driver")["blas_threads"] == driver_blas().threads
     assert found["figures"] == {"fit": {"rank": 20, "bad": None}}
     assert (swept["what"], swept["state"], swept["rows_done"]) == ("moments", "finished", 400)
     assert swept["states"] == "m" * len(swept["stops"])

@@ -165,6 +165,9 @@ def _what(page: Page, facts: Facts) -> None:
     described["run directory"] = facts.run
     if facts.attempts:
         described["driver"] = f"{_hosts(facts) or MISSING}, process {facts.attempts[-1].job['pid']}"
+    threads = facts.outcome.get("driver", {}).get("blas_threads")
+    if threads:
+        described["BLAS threads of the driver"] = plainly(threads)
     executors = dict.fromkeys(str(part["executor"]) for sweep in facts.sweeps for _, part in sweep.parts)
     workers = {name for sweep in facts.sweeps for name in sweep.workers()}
     if any(executors):

@@ -1,0 +1,82 @@
+"""A run is solved with the number of BLAS threads that it began with, whoever resumes it; else a warning says so."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from bigkernel import executing
+from bigkernel.engine.driver_blas import NAME, driver_blas
+from bigkernel.errors import DifferentBlas
+from bigkernel.monitor import report
+from bigkernel.storage.run_directory import read_sealed, write_sealed
+
+FITS = """
+import hashlib, json, sys
+import dask.array as da
+import numpy as np
+from bigkernel import Gaussian, KernelRidge, SSSL, executing
+
+run, resume = sys.argv[1], sys.argv[2] == "resume"
+g = np.random.default_rng(0)
+X = g.normal(size=(1500, 6))
+y = np.sin(X).sum(axis=1)
+rows = da.from_array(X, chunks=(500, 6))
+models = {
+    "direct": KernelRidge(Gaussian(sigma=3.0), alpha=1e-3, n_landmarks=400, random_state=0),
+    "cg": KernelRidge(Gaussian(sigma=3.0), alpha=1e-3, n_landmarks=400, solver="cg", random_state=0),
+    "sssl": SSSL(Gaussian(sigma=3.0), n_components=50, alpha=1e-3, n_landmarks=400, random_state=0),
+}
+found = {}
+for name, model in models.items():
+    with executing("threads", run=f"{run}/{name}", resume=resume):
+        model.fit(rows, da.from_array(y, chunks=500))
+    report = model.fit_report()["sweep"]
+    found[name] = [hashlib.sha256(model.dual_coef_.tobytes()).hexdigest(), report["blas_threads_of_the_driver"]]
+print(json.dumps(found))
+"""
+
+
+def fitted(threads, run, resume=""):
+    """Digests of coefficients and threads of their solves, by model, from a process with so many BLAS threads."""
+    words = [sys.executable, "-c", FITS, str(run), resume]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True, timeout=200)
+    assert "DifferentBlas" not in done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
+def test_a_resumed_run_has_the_coefficients_of_the_first_with_another_number_of_threads(first, then, tmp_path):
+    begun = fitted(first, tmp_path)
+    assert {threads for _, threads in begun.values()} == {first}
+    assert fitted(then, tmp_path, "resume") == begun
+    figures = report.figures(tmp_path / "direct")
+    assert figures["figures"]["driver"]["blas_threads"] == first
+    (notes,) = [
+        [event["text"] for event in attempt.job["events"] if "BLAS threads" in event["text"]]
+        for attempt in report.gather(tmp_path / "direct").attempts[1:]
+    ]
+    assert notes[0].startswith(f"solves with {first} BLAS threads")
+    assert notes[0].endswith(f"had {then}")
+
+
+def test_a_number_of_threads_or_a_library_that_cannot_be_had_is_told(tmp_path):
+    resume = partial(executing, "serial", run=tmp_path, resume=True)
+    with resume():
+        pass
+    recorded = read_sealed(tmp_path / NAME)
+    assert recorded["threads"] == driver_blas().threads
+    with resume():  # warnings are errors here
+        assert driver_blas().threads == recorded["threads"]
+    for changed, told in (({"libraries": "mkl 2026 Haswell"}, "mkl 2026 Haswell"), ({"threads": 0}, "with 0 BLAS")):
+        write_sealed(tmp_path / NAME, {**recorded, **changed})
+        with pytest.warns(DifferentBlas, match=told), resume():
+            pass
+    (tmp_path / NAME).write_text("{")
+    with pytest.warns(DifferentBlas, match=r"driver.json cannot be read"), resume():
+        pass
+    assert read_sealed(tmp_path / NAME) == recorded
