@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, Inaccurate, PlanTooLarge
 from bigkernel.estimators.choice_memory import free_bytes
 from bigkernel.estimators.descents import Goal
@@ -21,7 +22,7 @@ from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
 from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.sub_samples import labelled_weight
+from bigkernel.estimators.sub_samples import labelled_weight, planned_draw
 from bigkernel.monitor.events import Note
 from bigkernel.monitor.scope import emit
 from bigkernel.solvers.descent_cost import (
@@ -162,6 +163,16 @@ class ChoosesSolver(LandmarkEstimator):
         plan = super(ChoosesSolver, other).plan(X, y)
         sweeps = 1 if choice is None else choice.sweeps
         return replace(plan, flops=sweeps * plan.flops, bytes_read=sweeps * plan.bytes_read)
+
+    def _planned(self, rows: Rows, targets: Any, basis: Any) -> Plan:
+        """See `LandmarkEstimator._planned`; of conjugate gradients, with the memory of the sweep that draws rows."""
+        plan = super()._planned(rows, targets, basis)
+        choice = self.descent(rows, targets) if self.solver == "cg" else None
+        if choice is None or not choice.rows:
+            return plan
+        drawn = plan_sweep(rows, planned_draw(targets, basis, choice.rows))
+        largest = {name: max(getattr(plan, name), getattr(drawn, name)) for name in ("partial_bytes", "work_bytes")}
+        return replace(plan, **largest)
 
     def plan_solver(self, X: Any, y: Any = None) -> dict[str, Any]:
         """Tell how `fit` would solve for these rows, without running it.

@@ -141,6 +141,11 @@ def draw_by_leverage(
     return LeverageSample(basis.features(), targets, factors.half_solve(normal), size, step, folds)
 
 
+def planned_draw(targets: Targets, basis: Any, size: int) -> LeverageSample:
+    """What such a sweep sums up, for a plan."""
+    return LeverageSample(basis.features(), targets, np.zeros((basis.width, _PROJECTED)), size, "plan")
+
+
 def of_sub_sample(
     rows: Rows, targets: Targets, basis: Any, core: Core, alphas: Array, drawn: Drawn, *, intercept: bool
 ) -> tuple[ByPenalty, Array]:

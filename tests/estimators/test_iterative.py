@@ -260,7 +260,7 @@ def test_auto_takes_it_where_it_is_cheaper_and_can(monkeypatch):
     assert not hasattr(model(solver="auto", tol=1e-3).fit(X, Y)._fitted.solution, "iterations")  # the sums are cheaper
     monkeypatch.setattr(solver_choice, "direct_flops", lambda *_, **__: np.inf)
     assert model(solver="auto", tol=1e-3).fit(X, Y).n_iter_ > 1
-    assert model(solver="auto", tol=1e-3).plan(X, Y).partial_bytes < 8 * M * M
+    assert model(solver="auto", tol=1e-3).plan_solver(X, Y)["solver"] == "cg"
     for settings in ({"solver": "direct"}, {"alpha": 0.0, "n_landmarks": 20}):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Inaccurate)
@@ -284,9 +284,10 @@ def test_what_it_cannot_do_is_refused_before_a_row_is_read(settings, told):
 
 
 def test_the_plan_is_of_one_step_and_needs_no_square():
-    plan, direct = model().plan(X, Y), model(solver="direct").plan(X, Y)
+    many = np.tile(X, (20, 1)), np.tile(Y, (20, 1))
+    plan, direct = (model(solver=solver, n_landmarks=1500).plan(*many) for solver in ("cg", "direct"))
     assert plan.partial_bytes < direct.partial_bytes / 10
-    assert plan.n_rows == N
+    assert plan.n_rows == 20 * N
 
 
 def test_the_plan_tells_how_it_would_be_solved():
@@ -384,7 +385,7 @@ def test_a_penalty_whose_descent_has_not_ended_is_no_choice_and_said():
     with pytest.warns(
         Inaccurate, match=r"alpha='gcv' has chosen .* smaller ones have not ended: take a larger max_iter"
     ):
-        found = model(alpha="gcv", tol=1e-3, n_landmarks=200, max_iter=6).fit(X.astype(np.float32), smooth)
+        found = model(alpha="gcv", tol=1e-3, n_landmarks=200, max_iter=3).fit(X.astype(np.float32), smooth)
     scores = {float(alpha): score for alpha, score in found.sweep_["gcv"].items()}
     assert found.alpha_ > min(scores)
 

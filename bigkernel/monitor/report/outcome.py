@@ -51,7 +51,7 @@ _FIGURES = {
     "error_of_sums": "of that, by rounding of the moments, or of the QR factorisation of the rows",
     "error_of_solve": "of that, by rounding of the solve",
     "error_of_blocks": "of that, by rounding of kernel values",
-    "excess": "the objective is above its least value by (as a share of it)",
+    "excess": "the objective is above its least value by at most (as a share of it)",
     "iterations": "steps of conjugate gradients",
     "jitter": "jitter of the preconditioner (relative to its largest entry)",
     "core_condition": "condition number of the core",
@@ -298,7 +298,7 @@ def descent(page: Page, facts: Facts) -> None:
     shares = [_number(steps, name) for name in steps]
     drawing = drawings.descent([share for share in shares if share is not None and share > 0], _number(swept, "tol"))
     if drawing:
-        caption = "What the objective is above its least value after each step, as a share of it"
+        caption = "Bound of what the objective is above its least value after each step, as a share of it"
         wanted = "; the dashed line is the tolerance." if _number(swept, "tol") else "."
         page.heading("Steps of conjugate gradients").svg(drawing, caption=caption + wanted)
 
