@@ -56,7 +56,7 @@ class Descending(Protocol):
         """Of the latest look at all columns, (c,)."""
 
     @property
-    def without(self) -> Array:
+    def null_objective(self) -> Array:
         """The objective of α = 0, (c,)."""
 
     @property
@@ -124,7 +124,7 @@ def descend(system: Descending, alpha: Array, left: Array, P: Any) -> tuple[Reac
         # steps carry their residual along, which rounding takes away from that of the rows
         left = system.residual(reached.alpha)
         state = begin(reached.alpha, left, P.solve, reached.ritz)
-        over = state.excess > _enough(system, P.hidden) * least_objective(system.objective, system.without)
+        over = state.excess > _enough(system, P.hidden) * least_objective(system.objective, system.null_objective)
         falling = over & (state.excess < _HALVED * before)
         if not falling.any() or len(shares) >= goal.max_iter or len(shares) == begun:
             return _with_hidden(Reached.of(state), system, P.hidden, over, len(shares)), shares
@@ -142,7 +142,7 @@ def _enough(system: Descending, hidden: Array) -> Array:
 
 def _with_hidden(reached: Reached, system: Descending, hidden: Array, over: Array, steps: int) -> Reached:
     """What was reached, with what hidden directions may add: of noise each takes 1/n of the objective."""
-    least = least_objective(system.objective, system.without)
+    least = least_objective(system.objective, system.null_objective)
     share = _hidden_share(system, hidden)
     rounded = bool((over & (steps < system.goal.max_iter) | (share > system.goal.tol)).any())
     return replace(reached, excess=reached.excess + share * least, rounded=rounded)
@@ -150,12 +150,12 @@ def _with_hidden(reached: Reached, system: Descending, hidden: Array, over: Arra
 
 def _step_on(system: Descending, state: Descent, P: Any, shares: list[float]) -> Reached:
     """Steps from a state until the goal is met; the bound after each is added to `shares`."""
-    goal, objective, without = system.goal, system.objective, system.without
+    goal, objective, null = system.goal, system.objective, system.null_objective
     share = _enough(system, P.hidden)
     reached, part = Reached.of(state), system
     moving = list(range(len(goal.alphas)))
     while True:
-        enough = share * least_objective(objective, without)
+        enough = share * least_objective(objective, null)
         going = [place for place in range(len(moving)) if _moves(state, enough, part.columns([place]))]
         if not going or len(shares) >= goal.max_iter:
             reached.put(system.columns(moving), state)
@@ -164,11 +164,11 @@ def _step_on(system: Descending, state: Descent, P: Any, shares: list[float]) ->
             reached.put(system.columns(moving), state)
             columns, moving = part.columns(going), [moving[place] for place in going]
             state, P = state.only(columns), P.only(columns)
-            objective, without, share = objective[columns], without[columns], share[columns]
+            objective, null, share = objective[columns], null[columns], share[columns]
             part = system.part(moving)
         state = step(state, part.product(state.direction), P.solve)
         objective = objective - state.fall
-        shares.append(largest_share(state.excess, least_objective(objective, without)))
+        shares.append(largest_share(state.excess, least_objective(objective, null)))
         said = f"step {len(shares)} of at most {goal.max_iter}: the objective is at most {shares[-1]:.1g} of it above"
         emit(Note(f"{said} its least value; {goal.tol:g} is enough"))
 
@@ -178,9 +178,9 @@ def _moves(state: Descent, enough: Array, own: Array) -> bool:
     return not (state.excess[own] <= enough[own]).all() and not state.stuck[own].all()
 
 
-def least_objective(objective: Array, without: Array) -> Array:
+def least_objective(objective: Array, null_objective: Array) -> Array:
     """What is known of the least objective, (c,): it is neither above that which is reached nor above that of α = 0."""
-    return np.minimum(objective, without)
+    return np.minimum(objective, null_objective)
 
 
 def largest_share(excess: Array, objective: Array) -> float:

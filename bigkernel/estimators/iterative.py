@@ -148,7 +148,7 @@ class System:
         return np.asarray(self.squared_error + self.penalties * self.bent)
 
     @property
-    def without(self) -> Array:
+    def null_objective(self) -> Array:
         """Σ w (y − b)² of the best constant b, or Σ w y², (c,)."""
         t, q = self.looked["t"], self.looked["q"]
         return np.asarray(np.maximum(q - t**2 / self.weight, 0) if self.goal.intercept else q)
@@ -255,7 +255,7 @@ def _least_gcv(system: System, reached: Reached) -> tuple[int, list[float]]:
     """
     c, rows = system.targets.width, float(system.looked["rows"])
     errors, objective = system.squared_error, system.objective
-    enough = system.goal.tol * least_objective(objective, system.without)
+    enough = system.goal.tol * least_objective(objective, system.null_objective)
     scores, ended = [], []
     for number in range(len(system.goal.alphas)):
         columns = system.columns([number])
@@ -277,7 +277,7 @@ def _settled(
     system: System, reached: Reached, P: ByPenalty, shares: list[float], inputs: Inputs
 ) -> tuple[IterativeFit, str]:
     goal, looked = system.goal, system.looked
-    share = largest_share(reached.excess, least_objective(system.objective, system.without))
+    share = largest_share(reached.excess, least_objective(system.objective, system.null_objective))
     missed = ""
     if share > goal.tol:
         advice = "rounding allows no more; take" if reached.rounded else "take a larger max_iter,"

@@ -96,7 +96,7 @@ class FoldSystem(System):
         return FoldProducts(features, self.targets, vectors, words, residual, folds=folds)
 
     @property
-    def without(self) -> Array:
+    def null_objective(self) -> Array:
         """See `System`."""
         n, t, q = self.looked["n"][:, None], self.looked["t"], self.looked["q"]
         spread = np.maximum(q - t**2 / np.maximum(n, 1e-300), 0) if self.goal.intercept else q
@@ -149,7 +149,7 @@ def descended(
 def _tested(system: FoldSystem, alpha: Array, excess: Array, inputs: Inputs) -> list[list[Tested]]:
     """What the test of each candidate says, by fold."""
     looked, shape = system.looked, system.shape
-    enough = system.goal.tol * least_objective(system.objective, system.without)
+    enough = system.goal.tol * least_objective(system.objective, system.null_objective)
     near = np.asarray((excess <= enough).reshape(shape).all(axis=2))
     squares = looked["squares"].reshape(shape).sum(axis=2)
     # ‖f − f*‖² is at most the excess, but for rounding
