@@ -191,7 +191,8 @@ class DaskSource(Source):
     def read(self, start: int, stop: int) -> Array:
         piece = self.array[start - self.offset : stop - self.offset]
         # what is persisted on a cluster is fetched from it; all else is computed here, in the task
-        found = piece.compute(scheduler=None if futures_of(self.array) else "synchronous")
+        futures = futures_of(self.array)
+        found = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
         return np.asarray(found.toarray() if sparse.issparse(found) else found)
 
     def part(self, start: int, stop: int) -> Source:

@@ -39,6 +39,7 @@ Array = NDArray[Any]
 FOURIER = ("fourier", "orthogonal-fourier")
 FREQUENCY_BYTES = 2**33  # of the random frequencies that a model may ask for
 NOISE_ROWS = 64  # points whose blocks are looked at in float64
+FEW_LANDMARKS = 4  # below which points between them lie on a line, or in a plane
 GLANCE_ROWS = 256  # rows that tell the bandwidth "scale", the origin and the dtype of random features
 
 
@@ -293,7 +294,7 @@ class KernelEstimator(StatefulEstimator):
         landmarks = self._choose(rows, look=look) if like is None else like.landmarks
         kernel = self.given_kernel().resolve(landmarks)
         sample = None
-        if (not unit_diagonal(kernel) or len(landmarks) < NOISE_ROWS) and look and like is None:
+        if (not unit_diagonal(kernel) or len(landmarks) < FEW_LANDMARKS) and look and like is None:
             sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), GLANCE_ROWS)).astype(np.int64))
         narrow = _within(kernel, landmarks, "float32")
         basis = LandmarkBasis(kernel, landmarks, self._compute_dtype(rows, kernel, landmarks, narrow=narrow), sample)
