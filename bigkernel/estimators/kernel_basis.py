@@ -116,9 +116,8 @@ class LandmarkBasis:
         return np.asarray(self.kernel(points, self.landmarks)), np.asarray(self.kernel.diag(points))
 
     def _between(self, count: int) -> Array:
-        some = self.landmarks[:count]
-        if len(some) < count and self.sample is not None:  # a few landmarks lie on lines of their own
-            some = np.concatenate([some, self.sample])[:count]
+        some = self.landmarks if self.sample is None else np.concatenate([self.landmarks, self.sample])
+        some = some[:count]
         return np.asarray((some + np.roll(some, 1, axis=0)) / 2)
 
     def trace_error(self, moments: Moments) -> float | None:
