@@ -27,6 +27,7 @@ from bigkernel.estimators.landmark_choice import BY_KERNEL
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.estimators.solver_choice import ChoosesSolver
+from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.families import LandmarkFamily, gather
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -180,6 +181,10 @@ class Descents(Sweep):
         shape = (self.lead.basis.width, partition.folds.count * len(self.candidates) * targets.width)
         features, vectors = self.lead.basis.features(), np.broadcast_to(0.0, shape)
         return FoldProducts(features, targets, vectors, "plan", residual=True, folds=partition.folds)
+
+    def draws(self, targets: Targets) -> list[Any]:
+        """What the sweep that draws rows sums up, for a plan; nothing where there is none."""
+        return [planned_draw(targets, self.lead.basis, self.choice.rows)] if self.choice.rows else []
 
     def halves(self) -> list[Sweep]:
         """Of half the candidates each."""
@@ -362,6 +367,7 @@ def fits(one: Sweep, rows: Rows, targets: Targets, parts: list[Partition], scori
     try:
         for partition in parts:
             statistics: list[Any] = [one.statistic(targets, partition, len(rows))]
+            statistics += one.draws(targets) if isinstance(one, Descents) else []
             for statistic in statistics + ([one.judge(targets, partition, scoring=scoring)] if scoring.counts else []):
                 plan_sweep(partition.attach(rows), statistic).check(limit, wanted.worker_base_bytes)
     except PlanTooLarge:

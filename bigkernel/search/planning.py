@@ -154,7 +154,8 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
             number, held = one.choice.sweeps, one.driver_bytes(work.targets, part)
             what += f"about {number} sweeps of conjugate gradients by the {named(one.choice.rows)}, "
             what += f"{number * steps.flops:.2g} flops, {held / 1e6:,.0f} MB in this process"
-            yield _Line(what, steps.flops, steps.task_bytes, number, held)
+            drawn = [plan_sweep(rows, statistic).task_bytes for statistic in one.draws(work.targets)]
+            yield _Line(what, steps.flops, max(steps.task_bytes, *drawn, 0), number, held)
         else:
             yield _Line(what + f"moments, {steps.flops:.2g} flops{first}", steps.flops, steps.task_bytes)
         if isinstance(one, SidedSweep) and one.rounds:

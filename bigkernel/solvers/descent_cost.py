@@ -69,8 +69,8 @@ def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) 
     if choice is None:
         # sums as they are merged, a factor of the core, rotated moments, the same centred, and factored
         return 8 * 8 * m * m
-    # the sub-sample's sums and one block's beside them; or two factors in one array
-    made = (factors + 1) * 8 * m * m if choice.rows else factors * preconditioner_itemsize(m) * m * m
+    # beside the factors the sums of a block, or a factor of the core in float64 that tells what rounding hides
+    made = (factors * (8 if choice.rows else preconditioner_itemsize(m)) + 8) * m * m
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
 
