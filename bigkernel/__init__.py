@@ -21,7 +21,7 @@ def _expected_rate(plan):  # type: ignore[no-untyped-def]
 
 
 def _html_of(value):  # type: ignore[no-untyped-def]
-    """HTML of a value, for a notebook: whoever is shown there asks, `bigkernel.notebooks` answers."""
-    from bigkernel.notebooks.tables import html_of
+    """HTML of a value, for a notebook: whoever is shown there asks, `bigkernel.cli` answers."""
+    from bigkernel.cli.tables import html_of
 
     return html_of(value)

@@ -2,7 +2,15 @@
 
 __version__: str
 
+from .cli.plots import plot_band as plot_band
+from .cli.plots import plot_confusion as plot_confusion
+from .cli.plots import plot_landmarks as plot_landmarks
+from .cli.plots import plot_learning_curve as plot_learning_curve
+from .cli.plots import plot_search as plot_search
+from .cli.write_corpus import write_corpus as write_corpus
 from .cluster.connect import connect as connect
+from .data.corpus import Corpus as Corpus
+from .data.corpus import open_corpus as open_corpus
 from .engine.context import executing as executing
 from .engine.sweep import sweep as sweep
 from .estimators import DICA as DICA
@@ -27,8 +35,6 @@ from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
-from .estimators.persistence import load_model as load_model
-from .estimators.persistence import save_model as save_model
 from .kernels.algebra import OnColumns as OnColumns
 from .kernels.algebra import Product as Product
 from .kernels.algebra import Scaled as Scaled
@@ -41,16 +47,10 @@ from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.given import Pairwise as Pairwise
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
-from .notebooks.plots import plot_band as plot_band
-from .notebooks.plots import plot_confusion as plot_confusion
-from .notebooks.plots import plot_landmarks as plot_landmarks
-from .notebooks.plots import plot_learning_curve as plot_learning_curve
-from .notebooks.plots import plot_search as plot_search
-from .notebooks.write_corpus import write_corpus as write_corpus
+from .models.persistence import load_model as load_model
+from .models.persistence import save_model as save_model
+from .models.predictor import Predictor as Predictor
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
-from .serving.predictor import Predictor as Predictor
-from .storage.corpus import Corpus as Corpus
-from .storage.corpus import open_corpus as open_corpus
 from .streaming.plan import plan as plan
 
 def _expected_rate(steps: object) -> float: ...

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression
+from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError
-from bigkernel.ingest.readers import open_source
 from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, timed

@@ -25,9 +25,9 @@ import numpy as np
 import psutil
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.run_directory import Run
 from bigkernel.monitor.report.page import Column, Table
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.storage.run_directory import Run
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, json_option, out_option, seed_option, steps
 

@@ -25,7 +25,7 @@ from hypothesis import settings
 from probes import local_cluster
 
 from bigkernel.cli import main
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 # many tests start processes, which would compile every module again where bytecode is not kept
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -28,11 +28,10 @@ THIRD_PARTY = {
     "kernels": "numpy scipy sklearn threadpoolctl",  # sklearn: where one of its kernels is asked for by name
     "statistics": "numpy",
     "solvers": "numpy scipy threadpoolctl",
-    "storage": "numpy psutil scipy zarr",  # scipy: sparse rows are its csr_array
+    "events": "distributed numpy",
     "monitor": "bokeh distributed jinja2 markupsafe numpy prometheus_client rich tornado",
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
     "images": "numpy scipy",
-    "serving": "numpy",
 }
 # these know no file, no clock and no random state but one that they are given
 NUMERICS = ("streaming", "kernels", "statistics", "solvers")

@@ -23,10 +23,10 @@ from bigkernel.cluster.connect import _watched_from_its_start
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.landmark_choice import CHOICES
+from bigkernel.events.plugin import NAME, Monitor, state_of
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.monitor.terminal.live import no_job
-from bigkernel.monitor.transport.plugin import NAME, Monitor, state_of
 from bigkernel.statistics.moments import MomentStatistic, Targets
 
 HEAVY = ("dask.array", "dask_ml", "numba", "pandas", "pyarrow", "sklearn", "sparse")
@@ -63,18 +63,18 @@ def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
 
 
 def test_imports_from_modules_that_have_become_packages_go_on_to_work():
+    from bigkernel.data.convert import ingest
     from bigkernel.estimators import KernelRidge
+    from bigkernel.events import observe
     from bigkernel.forecast import Rates
     from bigkernel.images import MomentNormalise
-    from bigkernel.ingest import ingest
     from bigkernel.kernels import Gaussian
-    from bigkernel.monitor import observe
     from bigkernel.search import SweepSearchCV
     from bigkernel.statistics import MomentStatistic
 
     found = (KernelRidge, Rates, MomentNormalise, ingest, Gaussian, observe, SweepSearchCV, MomentStatistic)
-    homes = ("estimators.ridge", "forecast.time_model", "images.pose_and_strokes", "ingest.convert")
-    homes += ("kernels.functions", "monitor.scope", "search.sweep_search", "statistics.moments")
+    homes = ("estimators.ridge", "forecast.time_model", "images.pose_and_strokes", "data.convert")
+    homes += ("kernels.functions", "events.scope", "search.sweep_search", "statistics.moments")
     assert [one.__module__ for one in found] == [f"bigkernel.{home}" for home in homes]
 
 
@@ -95,7 +95,7 @@ def test_importing_the_package_loads_nothing_but_itself():
 
 
 def test_an_estimator_and_its_file_load_dask_arrays_where_there_is_one():
-    lines = ("import bigkernel.estimators.persistence", "from bigkernel import KernelRidge")
+    lines = ("import bigkernel.models.persistence", "from bigkernel import KernelRidge")
     assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
 
 
@@ -109,7 +109,7 @@ def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
     assert "sklearn" not in loaded_by(*lines)
 
 
-@pytest.mark.parametrize("package", ["streaming", "kernels", "statistics", "storage", "engine", "images", "serving"])
+@pytest.mark.parametrize("package", ["streaming", "kernels", "statistics", "data", "engine", "images"])
 def test_what_a_worker_unpickles_loads_no_heavy_library(package):
     lines = (
         "import importlib, pkgutil",

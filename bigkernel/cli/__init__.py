@@ -22,10 +22,10 @@ import click
 
 import bigkernel
 from bigkernel.cli.said import say
+from bigkernel.data.visible import visible
 from bigkernel.engine.collector import collect_rarely
 from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
 from bigkernel.errors import BigKernelError, DataError
-from bigkernel.storage.visible import visible
 
 # in the order of work: "module", "one line of help"
 COMMANDS = {

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.images.elastic import Deformation
 from bigkernel.images.restyle import Restyling
-from bigkernel.storage.corpus import Corpus
 
 Array = NDArray[Any]
 LINES, COPIES = 10, 11

@@ -17,7 +17,7 @@ from bigkernel.errors import DataError, ModelRejected
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
-    from bigkernel.storage.corpus import Corpus
+    from bigkernel.data.corpus import Corpus
 
 
 _NAMES = {"predictions": "prediction store", "run": "run directory", "zarr": "zarr store", "partial": "partial result"}
@@ -31,10 +31,10 @@ def info(path: str, as_json: bool) -> None:
 
     Of a model what people ask for; --json has all of its settings and arrays.
     """
-    from bigkernel.serving.file import is_predictor
-    from bigkernel.storage import zarr_arrays
-    from bigkernel.storage.check import STORES, kind_at
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.data import zarr_arrays
+    from bigkernel.data.check import STORES, kind_at
+    from bigkernel.data.corpus import open_corpus
+    from bigkernel.models.file import is_predictor
 
     if is_predictor(path):
         show(_predictor_figures(path), as_json=as_json, title=path)
@@ -78,9 +78,9 @@ def check(path: str, every: bool, as_json: bool) -> None:
 
     Ends with 0 if all is sound; with 3 (7 for a model or predictor) otherwise, and the first damage is named.
     """
+    from bigkernel.data.check import kind_at, protections, walk
+    from bigkernel.models.file import is_predictor
     from bigkernel.monitor.terminal.bar import bar
-    from bigkernel.serving.file import is_predictor
-    from bigkernel.storage.check import kind_at, protections, walk
 
     start = time.perf_counter()
     if is_predictor(path):
@@ -107,7 +107,7 @@ def check(path: str, every: bool, as_json: bool) -> None:
                         say(f"damaged: {looked.damage}")  # as it is found: a large store takes hours
                 update(looked.done, looked.total)
         if kind == "model" and not damaged:
-            from bigkernel.estimators.persistence import load_model  # with scikit-learn: a second that rows do without
+            from bigkernel.models.persistence import load_model  # with scikit-learn: a second that rows do without
 
             load_model(path)
         figures = {
@@ -129,7 +129,7 @@ def check(path: str, every: bool, as_json: bool) -> None:
 def _predictor_figures(path: str) -> dict[str, Any]:
     """The figures of a predictor file, all of which is read."""
     from bigkernel.kernels.feature_maps import LandmarkMap
-    from bigkernel.serving.predictor import Predictor
+    from bigkernel.models.predictor import Predictor
 
     predictor = Predictor.load(path)
     expansion = predictor.expansion

@@ -14,10 +14,10 @@ from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
+    from bigkernel.data.corpus import Corpus
     from bigkernel.engine.rows import Rows
     from bigkernel.images.elastic import Deformation
     from bigkernel.images.restyle import Restyling
-    from bigkernel.storage.corpus import Corpus
 
 
 _TIMED_ROWS = 8192
@@ -91,10 +91,10 @@ def deform(
         --cluster local --run mnist8m.run --picture copies.png
     """
     from bigkernel.cli.contact_sheet import contact_sheet
+    from bigkernel.data.atomic_write import free_bytes, require_free
+    from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.targets import require_apart, require_target
     from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_rows
-    from bigkernel.storage.atomic_write import free_bytes, require_free
-    from bigkernel.storage.corpus import open_corpus
-    from bigkernel.storage.targets import require_apart, require_target
 
     corpus = open_corpus(source)
     deformation = deformation_of(
@@ -182,7 +182,7 @@ def _estimate(rows: Rows, raw_bytes: int) -> dict[str, Any]:
     import zarr
     from zarr.storage import MemoryStore
 
-    from bigkernel.storage import zarr_arrays
+    from bigkernel.data import zarr_arrays
 
     n_rows = len(rows)
     count = min(_TIMED_ROWS, n_rows, rows.x.steps[1])

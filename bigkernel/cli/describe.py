@@ -7,6 +7,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from bigkernel.cli.transforms import steps
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import (
@@ -24,7 +25,6 @@ from bigkernel.estimators import (
 )
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
-from bigkernel.storage.corpus import Corpus
 
 
 def chosen_rows(corpus: Corpus, on_bad_rows: str) -> Rows:

@@ -25,8 +25,8 @@ def export(model: str, file: str, overwrite: bool, as_json: bool) -> None:
     gives the numbers of the model. What needs more than NumPy (random features, functions as kernels) is refused by
     name.
     """
-    from bigkernel.estimators.persistence import load_model
-    from bigkernel.serving.predictor import Predictor
+    from bigkernel.models.persistence import load_model
+    from bigkernel.models.predictor import Predictor
 
     predictor = Predictor.of(load_model(model))
     predictor.save(file, overwrite=overwrite)

@@ -10,7 +10,7 @@ import click
 
 from bigkernel.cli.options import json_option
 from bigkernel.cli.said import say
-from bigkernel.ingest.download import DATASETS, fetch_file, is_there
+from bigkernel.data.download import DATASETS, fetch_file, is_there
 from bigkernel.monitor.terminal.figures import show
 
 _EPILOG = "\b\nData sets:\n" + "\n".join(f"  {name:<6} {one.description}" for name, one in DATASETS.items())

@@ -34,8 +34,8 @@ def job_of(*inputs: str | os.PathLike[str]) -> str:
 
 def note_finished(run: str | None, job: str, made: str | None, figures: Mapping[str, Any]) -> None:
     """Note in a run, if there is one, that a job has finished: what it made (None: nothing) and what it told."""
-    from bigkernel.monitor.transport.messages import plain
-    from bigkernel.storage.atomic_write import write_json
+    from bigkernel.data.atomic_write import write_json
+    from bigkernel.events.messages import plain
 
     if run is not None:
         # a note only: without it, the same command finds its segments finished
@@ -73,7 +73,7 @@ def may_be_finished(options: Mapping[str, Any]) -> bool:
 
 def seal_of(path: str | os.PathLike[str], *, whole: bool = False) -> str:
     """The seal of a store; raises `DataError` where it is damaged or none, with `whole` also by its chunks' marks."""
-    from bigkernel.storage import seals
+    from bigkernel.data import seals
 
     seal = seals.verify(Path(path))
     for name, text in seals.changed_arrays(Path(path), seal) if whole else ():

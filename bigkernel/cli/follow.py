@@ -19,16 +19,16 @@ from rich.text import Text
 from bigkernel.cli.said import say
 from bigkernel.cluster import connect
 from bigkernel.cluster.cluster_file import read_file
+from bigkernel.data import run_lock
+from bigkernel.data.run_status import command_of, survey
+from bigkernel.data.visible import visible
 from bigkernel.errors import BigKernelError, ConfigError, DataError, Stalled
+from bigkernel.events import journal
+from bigkernel.events.board import VERSION, Board, Job
+from bigkernel.events.messages import plain
+from bigkernel.events.plugin import state_of
 from bigkernel.monitor.report.attempts import DAMAGED, finished_untold, may_hold, place_of, sound_snapshot, time_of
-from bigkernel.monitor.state.board import VERSION, Board, Job
 from bigkernel.monitor.terminal.live import ascii_letters, done, ended_job_line, no_job, picture, run_lines, sentence
-from bigkernel.monitor.transport import journal
-from bigkernel.monitor.transport.messages import plain
-from bigkernel.monitor.transport.plugin import state_of
-from bigkernel.storage import run_lock
-from bigkernel.storage.run_status import command_of, survey
-from bigkernel.storage.visible import visible
 
 State = dict[str, Any]
 Show = Callable[[State], None]

@@ -11,8 +11,8 @@ import click
 
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import json_option, overwrite_option, run_options
+from bigkernel.data.readers import FORMATS, Source, open_source
 from bigkernel.errors import ConfigError
-from bigkernel.ingest.readers import FORMATS, Source, open_source
 from bigkernel.monitor.terminal.figures import show
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
@@ -97,10 +97,10 @@ def ingest(
     the line, looks whole (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers
     them from 0. With --run DIR an interrupted ingest keeps its chunks, and --resume writes the rest.
     """
-    from bigkernel.ingest.convert import ingest as ingest_sources
-    from bigkernel.ingest.split import Split
+    from bigkernel.data.convert import ingest as ingest_sources
+    from bigkernel.data.split import Split
+    from bigkernel.data.targets import require_apart, require_target
     from bigkernel.monitor.terminal.bar import bar
-    from bigkernel.storage.targets import require_apart, require_target
 
     if resume and not run:
         raise click.UsageError("--resume needs --run DIR")
@@ -136,8 +136,8 @@ def _opened(
     paths: Sequence[str], labels: tuple[str, ...], label_map: str | None, reading: dict[str, Any]
 ) -> list[Source]:
     """Every source with its own file of labels, or the one word for all; labels renamed; `reading`: for all alike."""
-    from bigkernel.ingest.labels import label_map as read_label_map
-    from bigkernel.ingest.labels import relabelled
+    from bigkernel.data.labels import label_map as read_label_map
+    from bigkernel.data.labels import relabelled
 
     mapping = read_label_map(label_map) if label_map else None
     each_labels = labels if len(labels) == len(paths) else (labels * len(paths) or (None,) * len(paths))
@@ -150,8 +150,8 @@ def _opened(
 
 def _rows_of_shares(corpus: str, shares: Sequence[str]) -> dict[str, str]:
     """How many rows went into each share of a split, and where it is."""
-    from bigkernel.ingest.split import split_path
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.split import split_path
 
     places = {share: split_path(corpus, share) for share in shares}
     return {f"share {share}": f"{open_corpus(place).n_rows:,} rows in {place}" for share, place in places.items()}

@@ -20,15 +20,15 @@ from bigkernel.cli.options import (
     run_options,
 )
 from bigkernel.cli.said import say, say_step
+from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.monitor.format import rounds_in_words
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage.targets import claimed, require_apart, require_target
 
 if TYPE_CHECKING:
+    from bigkernel.data.corpus import Corpus
     from bigkernel.engine.rows import Rows
     from bigkernel.forecast.calibration import Calibration
-    from bigkernel.storage.corpus import Corpus
     from bigkernel.streaming.plan import Plan
 
 
@@ -67,10 +67,10 @@ def plan(
     them, that of the sweep at the rate of the matrix product, measured now for half a second.
     """
     from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.data.corpus import open_corpus
     from bigkernel.engine.context import processors
+    from bigkernel.events.scope import observe
     from bigkernel.forecast import calibration, fit_plan, measuring
-    from bigkernel.monitor.scope import observe
-    from bigkernel.storage.corpus import open_corpus
 
     if corpus is None and not calibrate:
         raise click.UsageError("CORPUS is missing; without one there is `bigkernel plan --calibrate` alone")
@@ -186,11 +186,11 @@ def fit(
     from sklearn.pipeline import Pipeline
 
     from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import told
-    from bigkernel.estimators.persistence import save_model
-    from bigkernel.monitor.events import Figures
-    from bigkernel.monitor.scope import emit
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.events.kinds import Figures
+    from bigkernel.events.scope import emit
+    from bigkernel.models.persistence import save_model
 
     opened = open_corpus(corpus)
     estimator = build(opened, options)
@@ -251,7 +251,7 @@ _VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
     """The corpus to judge a fit on, refused before hours are spent if it cannot be used."""
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.data.corpus import open_corpus
 
     opened = open_corpus(path)
     if opened.n_features != training.n_features:
@@ -335,9 +335,9 @@ def predict(
 
     With --run DIR an interrupted job leaves what it has written, and --resume writes the rest.
     """
+    from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import split
-    from bigkernel.estimators.persistence import load_model
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.models.persistence import load_model
 
     loaded, opened = load_model(model), open_corpus(corpus)
     job = job_of(model, corpus)
@@ -379,11 +379,11 @@ def score(
     worst-classified rows.
     """
     from bigkernel.cli.describe import chosen_rows
+    from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import judge, told
-    from bigkernel.estimators.persistence import load_model
-    from bigkernel.monitor.events import Figures
-    from bigkernel.monitor.scope import emit
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.events.kinds import Figures
+    from bigkernel.events.scope import emit
+    from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
     job = job_of(model, corpus)

@@ -24,7 +24,7 @@ from bigkernel.errors import BigKernelError
 if TYPE_CHECKING:
     from distributed import Client
 
-    from bigkernel.storage.corpus import Corpus
+    from bigkernel.data.corpus import Corpus
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -257,7 +257,7 @@ def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:
 
 def _kept(run: str) -> str:
     """Return what an interrupted run holds, for a message."""
-    from bigkernel.storage.run_status import survey
+    from bigkernel.data.run_status import survey
 
     try:
         states = survey(run)

@@ -14,15 +14,15 @@ import click
 
 from bigkernel.cli.options import Where, cluster_options, json_option
 from bigkernel.cli.said import say
+from bigkernel.data.visible import visible
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.format import size
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.storage.visible import visible
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from bigkernel.storage.run_status import RunState
+    from bigkernel.data.run_status import RunState
 
 
 @click.command()
@@ -37,7 +37,7 @@ def runs(directory: str, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from bigkernel.storage.run_status import command_of, survey
+    from bigkernel.data.run_status import command_of, survey
 
     found = survey(directory)
     command = command_of(directory)
@@ -92,10 +92,10 @@ def worker_check(
     The same is looked at before the first task of every job. Ends with 0 if every worker can.
     """
     from bigkernel.config import settings
+    from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.run_directory import Run, make_directory
     from bigkernel.engine.preflight import ask, versions, wait_for_workers
     from bigkernel.engine.rows import as_rows
-    from bigkernel.storage.corpus import open_corpus
-    from bigkernel.storage.run_directory import Run, make_directory
 
     if where.cluster == "threads":
         raise click.UsageError("--cluster local, an address or a file: threads of this process need no check")

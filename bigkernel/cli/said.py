@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bigkernel.storage.visible import visible
+from bigkernel.data.visible import visible
 
 if TYPE_CHECKING:
-    from bigkernel.monitor.events import Event
+    from bigkernel.events.kinds import Event
 
 
 def say(text: object = "", *, err: bool = False) -> None:
@@ -19,7 +19,7 @@ def say(text: object = "", *, err: bool = False) -> None:
 
 def say_step(event: Event) -> None:
     """Say which step of a calibration begins, on standard error: they differ too much in length for a bar."""
-    from bigkernel.monitor.events import Step
+    from bigkernel.events.kinds import Step
 
     if isinstance(event, Step) and event.done < event.total:
         say(f"  {event.done + 1} of {event.total}: {event.what.partition(': ')[2]} …", err=True)

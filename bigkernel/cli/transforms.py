@@ -19,7 +19,7 @@ import click
 from bigkernel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bigkernel.storage.corpus import Corpus
+    from bigkernel.data.corpus import Corpus
 
 # what each is given beside its parameters is in `transformer`
 TRANSFORMS = {

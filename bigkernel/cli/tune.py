@@ -19,11 +19,11 @@ from bigkernel.cli.finished import job_of, say_finished, seal_of
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, overwrite_option
 from bigkernel.cli.said import say
+from bigkernel.data.targets import claimed, require_apart, require_target
+from bigkernel.data.visible import visible
 from bigkernel.errors import BigKernelError, DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
-from bigkernel.storage.targets import claimed, require_apart, require_target
-from bigkernel.storage.visible import visible
 
 if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
@@ -106,9 +106,9 @@ def tune(
     bigkernel[plots]), report.html, and best.model, which predict and score take.
     """
     from bigkernel.cli.describe import chosen_rows
-    from bigkernel.monitor.events import Figures
-    from bigkernel.monitor.scope import emit
-    from bigkernel.storage.corpus import open_corpus
+    from bigkernel.data.corpus import open_corpus
+    from bigkernel.events.kinds import Figures
+    from bigkernel.events.scope import emit
 
     opened = open_corpus(corpus)
     rows = chosen_rows(opened, on_bad_rows)
@@ -201,7 +201,7 @@ def _directory_for(out: str, *, overwrite: bool) -> Path:
 
 def _clear(own: Path, *, resume: bool, overwrite: bool) -> None:
     """Remove what an interrupted search left, unless it is resumed; refused while another works on it."""
-    from bigkernel.storage.run_lock import require_free_lock
+    from bigkernel.data.run_lock import require_free_lock
 
     if not os.path.exists(own) or resume:
         return
@@ -249,9 +249,9 @@ def _write_results(
     drawn: str | None,
 ) -> dict[str, Any]:
     """Write the best model, the table and the record; the figures that are shown."""
-    from bigkernel.estimators.persistence import save_model
-    from bigkernel.monitor.transport.messages import plain
-    from bigkernel.storage.atomic_write import clear_orphans, write_json
+    from bigkernel.data.atomic_write import clear_orphans, write_json
+    from bigkernel.events.messages import plain
+    from bigkernel.models.persistence import save_model
 
     clear_orphans(target / "best.model")
     save_model(search.best_estimator_, target / "best.model", overwrite=True)

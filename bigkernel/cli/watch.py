@@ -8,8 +8,8 @@ from contextlib import suppress
 import click
 
 from bigkernel.cli.said import say
+from bigkernel.data.visible import visible
 from bigkernel.errors import Stalled
-from bigkernel.storage.visible import visible
 
 
 @click.command()

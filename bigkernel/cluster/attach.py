@@ -18,9 +18,9 @@ from tornado.ioloop import IOLoop
 from bigkernel.cluster.held import closing
 from bigkernel.cluster.tls_files import check_credentials
 from bigkernel.config import settings
+from bigkernel.data.visible import log_of
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.storage.visible import log_of
 
 PATIENT = {
     "distributed.comm.retry.count": 3,

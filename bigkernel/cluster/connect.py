@@ -48,13 +48,13 @@ from bigkernel.cluster.slurm import slurm_cluster
 from bigkernel.cluster.ssh import ssh_cluster
 from bigkernel.cluster.tls_files import ROLES
 from bigkernel.config import settings
+from bigkernel.data.visible import log_of
 from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.worker_plugins import Undisturbed
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.events.plugin import Monitor
+from bigkernel.events.sinks import install_monitor
 from bigkernel.monitor.dashboard import server as dashboard_server
-from bigkernel.monitor.sinks import install_monitor
-from bigkernel.monitor.transport.plugin import Monitor
-from bigkernel.storage.visible import log_of
 
 _log = log_of(__name__)
 

@@ -18,7 +18,7 @@ import dask
 
 from bigkernel.cluster.attach import PATIENT
 from bigkernel.config import settings
-from bigkernel.storage.visible import log_of
+from bigkernel.data.visible import log_of
 
 # Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time
 _QUIET = {

@@ -16,7 +16,7 @@ from distributed import Client
 from bigkernel.config import settings
 from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError
-from bigkernel.monitor.sinks import install_monitor
+from bigkernel.events.sinks import install_monitor
 
 
 @contextmanager

@@ -37,9 +37,9 @@ from bigkernel.cluster.dask_settings import (
 )
 from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.config import settings
+from bigkernel.data.visible import log_of
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.storage.visible import log_of
 
 _ASK_SECONDS = 60  # SLURM itself gives up after less
 LOST_SECONDS = 30  # a worker that is gone for this long does not come back: its job has ended

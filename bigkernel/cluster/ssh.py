@@ -29,9 +29,9 @@ from bigkernel.cluster.ssh_remote import BEAT_SECONDS
 from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.cluster.tls_files import ROLES, check_credentials
 from bigkernel.config import Settings, settings
+from bigkernel.data.visible import log_of
 from bigkernel.engine.context import is_loopback
 from bigkernel.errors import BigKernelError, ConfigError, Stalled
-from bigkernel.storage.visible import log_of
 
 _CONNECT_SECONDS = 30  # for a connection, and for logging in
 AGAIN_SECONDS = 30  # a host whose session ended is tried again this often

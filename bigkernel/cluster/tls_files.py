@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError
-from bigkernel.storage.visible import log_of
 
 ROLES = ("scheduler", "worker", "client")
 # schedulers and workers call one another, so both listen and connect; a client's certificate is no server's

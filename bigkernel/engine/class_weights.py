@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data import zarr_arrays
 from bigkernel.engine.sources import Source
-from bigkernel.storage import zarr_arrays
 
 Array = NDArray[Any]
 

@@ -19,16 +19,16 @@ import distributed
 from distributed import Client
 
 from bigkernel.config import settings
+from bigkernel.data.atomic_write import clear_orphans, write_json
+from bigkernel.data.run_directory import make_directory
+from bigkernel.data.run_lock import locked
+from bigkernel.data.visible import log_of
 from bigkernel.engine.driver_blas import DriverBlas, solving_as_begun
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.monitor.events import Figures, Note
-from bigkernel.monitor.scope import emit, job
-from bigkernel.monitor.sinks import send_to_scheduler, write_journal
-from bigkernel.storage.atomic_write import clear_orphans, write_json
-from bigkernel.storage.run_directory import make_directory
-from bigkernel.storage.run_lock import locked
-from bigkernel.storage.visible import log_of
+from bigkernel.events.kinds import Figures, Note
+from bigkernel.events.scope import emit, job
+from bigkernel.events.sinks import send_to_scheduler, write_journal
 
 _LONGEST_TITLE = 200
 _log = log_of(__name__)

@@ -18,6 +18,7 @@ from distributed.comm import get_address_host
 from distributed.protocol.pickle import dumps
 
 from bigkernel.config import Settings
+from bigkernel.data.run_directory import ArrayRef, Receipt, Run, detach
 from bigkernel.engine.context import is_loopback, processors
 from bigkernel.engine.executor import Slots, Work
 from bigkernel.engine.interrupts import patience, tell_waiting
@@ -29,10 +30,9 @@ from bigkernel.engine.sources import DaskSource, NumpySource
 from bigkernel.engine.tasks import Bundled, Job, Partial, merge_bundle, receipts_in, receipts_of, run_held, run_subtree
 from bigkernel.engine.telemetry import PULSE_SECONDS, ToScheduler
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch
-from bigkernel.monitor.events import Receipted
-from bigkernel.monitor.scope import Scope, emit
-from bigkernel.monitor.sinks import send_to_scheduler
-from bigkernel.storage.run_directory import ArrayRef, Receipt, Run, detach
+from bigkernel.events.kinds import Receipted
+from bigkernel.events.scope import Scope, emit
+from bigkernel.events.sinks import send_to_scheduler
 from bigkernel.streaming.merge_tree import Merge
 from bigkernel.streaming.plan import Plan
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from bigkernel.data.atomic_write import clear_orphans
+from bigkernel.data.run_directory import read_sealed, write_sealed
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.errors import DifferentBlas
-from bigkernel.storage.atomic_write import clear_orphans
-from bigkernel.storage.run_directory import read_sealed, write_sealed
 
 NAME = "driver.json"
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bigkernel.config import Settings
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.receipt_book import ReceiptBook
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.schedule import Schedule
 from bigkernel.engine.tasks import Job, Partial
-from bigkernel.monitor.scope import Scope
-from bigkernel.storage.run_directory import Run
+from bigkernel.events.scope import Scope
 from bigkernel.streaming.plan import Plan
 
 

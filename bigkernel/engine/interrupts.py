@@ -36,8 +36,8 @@ def tell_waiting(error: BaseException, segments: int, seconds: float) -> None:
     """Say what is waited for, where somebody asked the job to end and waits too."""
     if not segments or not isinstance(error, KeyboardInterrupt):
         return
-    from bigkernel.monitor.events import Note  # late: a command that only shows its help does without it
-    from bigkernel.monitor.scope import emit
+    from bigkernel.events.kinds import Note  # late: a command that only shows its help does without it
+    from bigkernel.events.scope import emit
 
     what = f"finishing {segments} segment{'s' * (segments > 1)}"
     if isinstance(error, Terminated):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from threadpoolctl import threadpool_limits
 
 from bigkernel.config import Settings
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.context import processors
 from bigkernel.engine.executor import Slots, Work
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
@@ -21,9 +22,8 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.schedule import Schedule, longest_last_rounds
 from bigkernel.engine.tasks import Job, Partial, merge, run_segment
 from bigkernel.engine.telemetry import PULSE_SECONDS
-from bigkernel.monitor.events import Merged, Pulse
-from bigkernel.monitor.scope import Scope, emit
-from bigkernel.storage.run_directory import Run
+from bigkernel.events.kinds import Merged, Pulse
+from bigkernel.events.scope import Scope, emit
 from bigkernel.streaming.merge_tree import leaf, merge_tree
 from bigkernel.streaming.plan import Plan, Segment, Sharing
 

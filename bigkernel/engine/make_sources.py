@@ -9,11 +9,11 @@ import numpy as np
 import zarr
 from scipy import sparse
 
+from bigkernel.data.sparse_rows import as_csr, join
 from bigkernel.engine.frames import is_dask_array, unwrapped
 from bigkernel.engine.sources import DaskSource, NumpySource, Source, Windows, ZarrSource
 from bigkernel.engine.sparse_sources import SparseSource
 from bigkernel.errors import DataError
-from bigkernel.storage.sparse_rows import as_csr, join
 
 
 def windows(source: Source, starts: Sequence[int], count: int) -> Source:

@@ -16,13 +16,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.atomic_write import require_free
+from bigkernel.data.corpus import write_chunk
+from bigkernel.data.fingerprint import NOT_COMPARED
 from bigkernel.errors import DataError
 from bigkernel.statistics.moments import add
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.atomic_write import require_free
-from bigkernel.storage.corpus import write_chunk
-from bigkernel.storage.fingerprint import NOT_COMPARED
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint

@@ -25,14 +25,14 @@ from threadpoolctl import threadpool_info
 
 import bigkernel
 from bigkernel.config import Settings
+from bigkernel.data.atomic_write import require_free
+from bigkernel.data.retry import retry
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.process_probes import Resident, resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import ZarrSource
 from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.storage.atomic_write import require_free
-from bigkernel.storage.retry import retry
-from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.plan import Plan, Sharing
 
 _RETRIES = 2  # to read the first row: a store that stumbles now and then is not refused

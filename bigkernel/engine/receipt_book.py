@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.schedule import Schedule
-from bigkernel.monitor.events import Incident, SegmentDone
-from bigkernel.monitor.scope import emit
-from bigkernel.storage.run_directory import Receipt
+from bigkernel.events.kinds import Incident, SegmentDone
+from bigkernel.events.scope import emit
 
 
 class ReceiptBook:

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 import bigkernel
 from bigkernel.config import Settings
+from bigkernel.data import zarr_arrays
+from bigkernel.data.corpus import COLUMNS, Corpus
+from bigkernel.data.sparse_rows import join
 from bigkernel.engine.make_sources import source_of, windows
 from bigkernel.engine.sources import Changeable, DaskSource, NumpySource, Source, ZarrSource, row_bytes, state_of
 from bigkernel.engine.sparse_sources import CsrSource, SparseSource, dense, suited_maps
 from bigkernel.errors import DataError
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import COLUMNS, Corpus
-from bigkernel.storage.sparse_rows import join
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from bigkernel.storage.run_directory import Receipt, Run
+from bigkernel.data.run_directory import Receipt, Run
 from bigkernel.streaming.merge_tree import Merge, ancestors_of, covered, leaf, merge_tree, spans
 from bigkernel.streaming.plan import Plan, Segment
 

@@ -20,6 +20,8 @@ import zarr
 
 import bigkernel
 from bigkernel.config import Settings
+from bigkernel.data.fingerprint import described, fingerprint
+from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.context import leave_report
 from bigkernel.engine.executor import Executor, Work
 from bigkernel.engine.preflight import require_disk
@@ -28,12 +30,10 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.schedule import schedule
 from bigkernel.engine.tasks import Job, Partial, merge_seconds
 from bigkernel.errors import Stalled
-from bigkernel.monitor.events import Event, Incident, SweepEnded, SweepStarted
-from bigkernel.monitor.scope import Scope, emit, ending, observe, part_of_job
-from bigkernel.monitor.sinks import write_journal
+from bigkernel.events.kinds import Event, Incident, SweepEnded, SweepStarted
+from bigkernel.events.scope import Scope, emit, ending, observe, part_of_job
+from bigkernel.events.sinks import write_journal
 from bigkernel.statistics.moments import Statistic
-from bigkernel.storage.fingerprint import described, fingerprint
-from bigkernel.storage.run_directory import Run, detach
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 

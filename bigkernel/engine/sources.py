@@ -18,9 +18,9 @@ from distributed import futures_of
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.chunk_marks import Marks
-from bigkernel.storage.sparse_rows import join
+from bigkernel.data import zarr_arrays
+from bigkernel.data.chunk_marks import Marks
+from bigkernel.data.sparse_rows import join
 from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:

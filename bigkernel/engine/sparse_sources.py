@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigkernel.config import settings
+from bigkernel.data import zarr_arrays
+from bigkernel.data.sparse_rows import entry_bytes, read_rows
 from bigkernel.engine.sources import Source, ZarrSource
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.sparse_rows import entry_bytes, read_rows
 from bigkernel.streaming.row_maps import keep_zeros
 from bigkernel.streaming.sparse_form import worthwhile
 

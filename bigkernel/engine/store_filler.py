@@ -12,16 +12,16 @@ from typing import Protocol
 
 import zarr
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.atomic_write import token_of
+from bigkernel.data.chunk_check import look
 from bigkernel.engine.context import forget, in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError
-from bigkernel.monitor.events import Incident
-from bigkernel.monitor.scope import emit
+from bigkernel.events.kinds import Incident
+from bigkernel.events.scope import emit
 from bigkernel.statistics.moments import Statistic
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.atomic_write import token_of
-from bigkernel.storage.chunk_check import look
 
 
 class ChunkWriter(Statistic, Protocol):

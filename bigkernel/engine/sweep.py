@@ -16,6 +16,7 @@ from typing import Any
 from distributed import Client
 
 from bigkernel.config import Settings, settings
+from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.context import Execution, ExecutorChoice, choose, in_force
 from bigkernel.engine.dask_executor import DaskExecutor
 from bigkernel.engine.executor import Executor
@@ -25,9 +26,8 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.session import Place, SweepSpec, open_session
 from bigkernel.engine.sources import ZarrSource
 from bigkernel.engine.sparse_sources import suited
-from bigkernel.monitor.events import Incident
+from bigkernel.events.kinds import Incident
 from bigkernel.statistics.moments import Statistic
-from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan, plan
 from bigkernel.streaming.row_maps import map_costs

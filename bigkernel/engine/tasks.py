@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from distributed import Reschedule
 
+from bigkernel.data.atomic_write import LASTING
+from bigkernel.data.retry import retry
+from bigkernel.data.run_directory import Receipt, Run, attach
 from bigkernel.engine.process_probes import give_back, is_released, peak_bytes, worker_name
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.engine.telemetry import PulseTeller
 from bigkernel.errors import DataError
-from bigkernel.monitor.events import Pulse
+from bigkernel.events.kinds import Pulse
 from bigkernel.statistics.moments import Statistic
-from bigkernel.storage.atomic_write import LASTING
-from bigkernel.storage.retry import retry
-from bigkernel.storage.run_directory import Receipt, Run, attach
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, leaf
 from bigkernel.streaming.plan import Segment

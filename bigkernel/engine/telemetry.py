@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from distributed import Worker, get_worker
 
 from bigkernel.engine.process_probes import peak_bytes, worker_name
-from bigkernel.monitor.events import Pulse
-from bigkernel.monitor.transport.messages import TOPIC
+from bigkernel.events.kinds import Pulse
+from bigkernel.events.messages import TOPIC
 
 PULSE_SECONDS = 0.5  # between what a running segment tells of itself, and between two looks at it
 

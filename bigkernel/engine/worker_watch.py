@@ -20,14 +20,14 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker, NoWorkerError
 
 from bigkernel.config import Settings
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process_probes import last_words, state_of
 from bigkernel.engine.schedule import Schedule
 from bigkernel.errors import BigKernelError, DataError, Stalled, TaskAbandoned
-from bigkernel.monitor.events import Incident, Merged, Pulse
-from bigkernel.monitor.scope import emit
-from bigkernel.monitor.transport.relay import listen
-from bigkernel.storage.run_directory import Run
+from bigkernel.events.kinds import Incident, Merged, Pulse
+from bigkernel.events.relay import listen
+from bigkernel.events.scope import emit
 
 SLICE_SECONDS = 1.0  # a wait looks up this often
 SETTLE_SECONDS = 1.0

@@ -25,8 +25,8 @@ from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.estimators.triangle_sweeps import factor_rows, worth_factoring
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, VECTORS, Errors, Evidence, directions, scaled
 from bigkernel.solvers.perturbation import change, moved
 from bigkernel.solvers.residuals import Certificates

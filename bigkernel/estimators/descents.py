@@ -12,8 +12,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
 from bigkernel.solvers.conjugate_gradients import Descent, begin, step
 
 Array = NDArray[Any]

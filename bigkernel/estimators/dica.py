@@ -17,8 +17,8 @@ from bigkernel.estimators.fit_state import ComponentSolution, Fitted, Inputs, Pr
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.state_schema import SOLUTION, Floats, Integers, Labels, Numbers, Statistics
+from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening

@@ -22,6 +22,7 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
@@ -31,7 +32,6 @@ from bigkernel.monitor.report.drawings import MOST_CLASSES
 from bigkernel.monitor.report.pixels import MOST_IMAGES, pack
 from bigkernel.statistics.probability_scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
-from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]

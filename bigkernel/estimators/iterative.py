@@ -23,8 +23,8 @@ from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSoluti
 from bigkernel.estimators.number_range import require_squares
 from bigkernel.estimators.parameter_checks import require_labelled, require_some
 from bigkernel.estimators.sub_samples import ByPenalty, Core, Drawn, draw_by_leverage, of_core, of_sub_sample
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit, spent
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, spent
 from bigkernel.solvers.accuracy import PROMISE
 from bigkernel.solvers.descent_cost import PreconditionerChoice
 from bigkernel.statistics.leverage import LeverageSample

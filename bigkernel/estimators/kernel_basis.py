@@ -21,6 +21,7 @@ from bigkernel.errors import ConfigError, DataError, ModelRejected
 from bigkernel.estimators.fit_state import Fitted, Inputs, StatefulEstimator
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sampled
 from bigkernel.estimators.state_schema import FEATURES, Entry, Floats, KernelEntry, Precision, Whole
+from bigkernel.events.scope import spent
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
@@ -28,7 +29,6 @@ from bigkernel.kernels.functions import Gaussian, Laplacian, Matern, as_kernel
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.kernels.sparse_rounding import sparse_noise
-from bigkernel.monitor.scope import spent
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening, identity, reduced, whiten

@@ -35,8 +35,8 @@ from bigkernel.estimators.state_schema import (
     Statistics,
 )
 from bigkernel.estimators.triangle_sweeps import factor_rows, triangle_of, worth_factoring
+from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.gcv import best_alpha
 from bigkernel.solvers.linear import linear_ridge
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty

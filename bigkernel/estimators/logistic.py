@@ -27,10 +27,10 @@ from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact
 from bigkernel.estimators.probabilities import LogitProbabilities, with_sweeps
 from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, spent
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit, spent
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import Penalty

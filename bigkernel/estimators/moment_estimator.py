@@ -27,7 +27,7 @@ from bigkernel.estimators.kernel_basis import KernelEstimator, LandmarkBasis
 from bigkernel.estimators.number_range import finite, require_sums, solving
 from bigkernel.estimators.parameter_checks import require_some
 from bigkernel.estimators.state_schema import Floats, PenaltyNumber, Weights
-from bigkernel.monitor.scope import part_of_job, spent
+from bigkernel.events.scope import part_of_job, spent
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.solvers.target_penalties import require_alpha

@@ -18,8 +18,8 @@ from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.prediction import kept
 from bigkernel.estimators.state_schema import SOLUTION
 from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.events.scope import part_of_job
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.monitor.scope import part_of_job
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.projections import Projection
 

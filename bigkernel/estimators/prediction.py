@@ -22,6 +22,8 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.config import settings
+from bigkernel.data.atomic_write import publishing
+from bigkernel.data.targets import claimed, require_target
 from bigkernel.engine import prediction_store
 from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
@@ -31,11 +33,9 @@ from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
 from bigkernel.estimators.inputs import input_rows, is_sound
-from bigkernel.serving.predictor import Predictor as ServedPredictor
-from bigkernel.serving.predictor import names_of
+from bigkernel.models.predictor import Predictor as ServedPredictor
+from bigkernel.models.predictor import names_of
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.storage.atomic_write import publishing
-from bigkernel.storage.targets import claimed, require_target
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import RowMap
 

@@ -31,7 +31,7 @@ from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimato
 from bigkernel.estimators.number_range import solving
 from bigkernel.estimators.parameter_checks import keeps_statistics
 from bigkernel.estimators.state_schema import Floats
-from bigkernel.monitor.scope import spent
+from bigkernel.events.scope import spent
 from bigkernel.solvers.calibration import fit_softmax
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.statistics.calibration import Calibration, log_softmax, softmax

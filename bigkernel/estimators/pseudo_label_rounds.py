@@ -23,11 +23,11 @@ from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, S
 from bigkernel.estimators.label_course import Course
 from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
+from bigkernel.events.scope import part_of_job
 from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.monitor.scope import part_of_job
 from bigkernel.solvers.jda import Aligned, SidedMomentStatistic
 from bigkernel.solvers.pseudo_labels import Decision, PseudoLabels, PseudoLabelStatistic, Sides
 from bigkernel.solvers.ridge import Whitening

@@ -23,8 +23,8 @@ from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
 from bigkernel.estimators.sub_samples import labelled_weight, planned_draw
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
 from bigkernel.solvers.descent_cost import (
     AUTO_LEAST,
     FACTOR_BYTES,

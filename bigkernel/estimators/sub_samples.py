@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from bigkernel.engine.rows import Rows
 from bigkernel.estimators.descents import Goal
-from bigkernel.monitor.events import Step
-from bigkernel.monitor.scope import emit
+from bigkernel.events.kinds import Step
+from bigkernel.events.scope import emit
 from bigkernel.solvers.descent_cost import CORE_BYTES, decades, preconditioner_itemsize
 from bigkernel.solvers.preconditioners import Preconditioner, estimate_trace, falkon, sub_sample
 from bigkernel.statistics.leverage import LeverageSample

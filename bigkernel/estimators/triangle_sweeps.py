@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import PlanTooLarge
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
 from bigkernel.solvers.accuracy import ENOUGH, Errors
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import bigkernel
+from bigkernel.data.run_directory import make_directory, read_sealed, write_sealed
 from bigkernel.engine.context import processors
 from bigkernel.engine.schedule import spread
 from bigkernel.errors import DataError
 from bigkernel.forecast.time_model import Curve, Forecast, Rates, Stages, Work, flops_per_second
 from bigkernel.forecast.time_model import forecast as forecast_of
-from bigkernel.storage.run_directory import make_directory, read_sealed, write_sealed
 from bigkernel.streaming.plan import Plan
 
 FORMAT = 1

@@ -15,6 +15,8 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus
+from bigkernel.data.visible import visible
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators import KernelRidge, KernelRidgeClassifier
@@ -24,8 +26,6 @@ from bigkernel.estimators.pseudo_label_rounds import SidedEstimator
 from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.forecast.time_model import Forecast, Work
 from bigkernel.kernels.functions import as_kernel
-from bigkernel.storage.corpus import Corpus
-from bigkernel.storage.visible import visible
 from bigkernel.streaming.plan import Plan
 
 _QUIET_SHARE = 0.9  # of the processors, at least, that a calibration had for itself

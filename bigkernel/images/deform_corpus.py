@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
+from bigkernel.data.fingerprint import NOT_COMPARED, fingerprint
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import Source
 from bigkernel.engine.store_filler import fill, kept_for_run
@@ -24,9 +27,6 @@ from bigkernel.images.image_sources import DeformedSource, Repeated, RowNumbers
 from bigkernel.images.restyle import Restyling
 from bigkernel.images.virtual_copies import pixel_range
 from bigkernel.statistics.moments import add
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import Corpus, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
-from bigkernel.storage.fingerprint import NOT_COMPARED, fingerprint
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.sources import Derived, Source
 from bigkernel.images.restyle import Styling
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.row_maps import MapCost
 
 Array = NDArray[Any]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus, chunk_rows_for
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import NumpySource, Source
 from bigkernel.errors import ConfigError, DataError
@@ -30,7 +31,6 @@ from bigkernel.images.image_sources import (
 )
 from bigkernel.images.pose_and_strokes import square_side
 from bigkernel.images.restyle import Restyling, Style, Styling
-from bigkernel.storage.corpus import Corpus, chunk_rows_for
 from bigkernel.streaming.sparse_form import is_sparse
 
 Array = NDArray[Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import bigkernel
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.monitor.events import SweepStarted
+from bigkernel.events.kinds import SweepStarted
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep
 from bigkernel.search.previews import previewed_rows
 from bigkernel.search.scoring import Scoring

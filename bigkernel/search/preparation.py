@@ -16,8 +16,8 @@ from bigkernel.estimators.artl import CellTargets
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.domain_base import DomainedTransformer
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.monitor.events import Event, SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import Event, SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.search.arrangement import Candidate, arrange
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import OF_SUMS, Scoring

@@ -25,8 +25,8 @@ from bigkernel.estimators.arithmetic import (
 )
 from bigkernel.estimators.fit_state import Inputs, Problem
 from bigkernel.estimators.kernel_basis import LandmarkBasis
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit, spent
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, fits
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition

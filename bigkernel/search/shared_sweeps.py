@@ -23,8 +23,8 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing
 from bigkernel.estimators.arithmetic import better, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Problem
-from bigkernel.monitor.events import Note, Step
-from bigkernel.monitor.scope import emit, spent
+from bigkernel.events.kinds import Note, Step
+from bigkernel.events.scope import emit, spent
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, within_memory
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.fold_solves import solve_folds

@@ -23,8 +23,8 @@ from bigkernel.errors import DataError, PlanTooLarge
 from bigkernel.estimators.domain_base import slot_counts
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.split_fits import SplitFits
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit, spent
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, spent
 from bigkernel.search.arrangement import SidedSweep, Sweep, limit_bytes
 from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.splits import Partition, require_fold

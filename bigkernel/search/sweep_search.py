@@ -18,8 +18,8 @@ from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.pipeline import Pipeline
 
 from bigkernel.errors import BestAtEdge, ConfigError
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit, part_of_job
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit, part_of_job
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.axes import around, edges
 from bigkernel.search.best_model import BestModel

@@ -116,7 +116,7 @@ def memory(
 def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
     """The same bits of the coefficients from serial, threads, one worker and two."""
     from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
-    from bigkernel.storage.zarr_arrays import digest
+    from bigkernel.data.zarr_arrays import digest
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     lazy = UnitNormalizer().fit(corpus).transform(corpus)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bigkernel import connect
+from bigkernel.data.corpus import Corpus, open_corpus
 from bigkernel.engine.process_probes import peak_bytes
 from bigkernel.engine.sweep import Swept, sweep
-from bigkernel.storage.corpus import Corpus, open_corpus
 from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
 
 EXECUTORS = ("processes", "threads")

@@ -25,10 +25,10 @@ import dask
 from distributed import Client
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows
+from bigkernel.events.journal import NAME as JOURNAL
 from bigkernel.monitor.dashboard.server import STATE
-from bigkernel.monitor.transport.journal import NAME as JOURNAL
-from bigkernel.storage.corpus import Corpus
 from pipelines.shared.timed_sweeps import SIGMA, table
 
 LIMIT_PERCENT = 2.0

@@ -17,12 +17,12 @@ from distributed import Client
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus
+from bigkernel.events.kinds import Event, Spent
+from bigkernel.events.scope import observe
 from bigkernel.forecast.calibration import TOLERANCE_PERCENT, Calibration
 from bigkernel.forecast.fit_plan import plan_of, work_of
 from bigkernel.forecast.measuring import SECONDS, calibrate
-from bigkernel.monitor.events import Event, Spent
-from bigkernel.monitor.scope import observe
-from bigkernel.storage.corpus import Corpus
 from pipelines.shared.timed_sweeps import SIGMA, table
 
 _DRIVER = ("landmarks", "solve")  # stages of the driver, which events tell

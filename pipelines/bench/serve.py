@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidgeClassifier, save_model
-from bigkernel.storage.corpus import Corpus
+from bigkernel.data.corpus import Corpus
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.timed_sweeps import SIGMA, table
 

@@ -20,12 +20,12 @@ from scipy import sparse
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, connect, executing, open_corpus
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
 from pipelines.shared.timed_sweeps import table
 
 CLASSES = 10

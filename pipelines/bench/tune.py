@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import normalize
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer, executing
-from bigkernel.storage.corpus import Corpus
+from bigkernel.data.corpus import Corpus
 
 Array = NDArray[Any]
 

@@ -21,8 +21,8 @@ from typing import Any, Self
 import psutil
 
 from bigkernel import errors
-from bigkernel.estimators.persistence import load_model
-from bigkernel.storage import zarr_arrays
+from bigkernel.data import zarr_arrays
+from bigkernel.models.persistence import load_model
 
 TTL_SECONDS = 5  # bigkernel.worker-ttl-seconds of the drivers: a frozen worker is replaced after it
 STALL_SECONDS = 60  # bigkernel.stall-seconds of the drivers

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from bigkernel.data.run_status import survey
 from bigkernel.errors import BigKernelError
-from bigkernel.storage.run_status import survey
 from pipelines.chaos.driver import (
     STALL_SECONDS,
     TTL_SECONDS,

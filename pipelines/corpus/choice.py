@@ -16,9 +16,9 @@ from sklearn.base import clone
 from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import BestAtEdge
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
 from bigkernel.kernels.bandwidths import median_width
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit
 from pipelines.corpus.settings import Settings
 
 Array = NDArray[Any]

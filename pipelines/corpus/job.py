@@ -32,11 +32,11 @@ from bigkernel.engine.context import executor_in_force, processors
 from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.estimators.evaluation import judge, told
+from bigkernel.events.kinds import Figures, Note, Step
+from bigkernel.events.scope import emit
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.uniform_landmarks import uniform
-from bigkernel.monitor.events import Figures, Note, Step
 from bigkernel.monitor.format import flops, size
-from bigkernel.monitor.scope import emit
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
 from pipelines.corpus.material import Material, few_labels, first_rows, gather, labels_of, targets_of, truth

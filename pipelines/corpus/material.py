@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from bigkernel import Corpus, open_corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import emit
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import Targets
 from pipelines.corpus.settings import LANDMARK_SHARE, Settings

@@ -8,11 +8,11 @@ from typing import Any
 
 from bigkernel import open_corpus
 from bigkernel.config import settings
+from bigkernel.data.atomic_write import require_free
+from bigkernel.data.corpus import CorpusInfo, chunk_rows_for
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
-from bigkernel.storage.atomic_write import require_free
-from bigkernel.storage.corpus import CorpusInfo, chunk_rows_for
 from pipelines.corpus.choice import Record, search_rows
 from pipelines.corpus.job import plan_of
 from pipelines.corpus.settings import Settings

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.io import loadmat
 from scipy.ndimage import gaussian_filter
 
+from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError
-from bigkernel.ingest.readers import open_source
 from pipelines.shared.experiments import data_file
 
 Array = NDArray[Any]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import MomentNormalizer, OrientationFeatures, UnitNormalizer
+from bigkernel.data.readers import open_source
 from bigkernel.errors import ConfigError
-from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.bandwidths import median_width
 from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
 from pipelines.shared.experiments import data_file

@@ -16,12 +16,12 @@ from click.core import ParameterSource
 from dask.utils import parse_bytes
 
 from bigkernel.cli.options import Numbers
+from bigkernel.data.corpus import Corpus
 from bigkernel.errors import ConfigError
 from bigkernel.forecast.calibration import Calibration
 from bigkernel.forecast.calibration import look as look_up
 from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor.terminal.bar import bar, progress
-from bigkernel.storage.corpus import Corpus
 from pipelines.scaling import page, scheduler, workers
 from pipelines.scaling.model import CHUNK_ROWS, Cluster, Fit, corrected
 from pipelines.shared.experiments import Report, data_option, json_option, out_option

@@ -17,9 +17,9 @@ from typing import Any
 from distributed import Client, wait
 
 from bigkernel import connect
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.sweep import sweep
 from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
-from bigkernel.storage.corpus import Corpus
 from pipelines.shared.timed_sweeps import moments_job
 
 GEMM_SIZE, GEMM_SECONDS = 2048, 0.5  # of the matrices, and of one timing

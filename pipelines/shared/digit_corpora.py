@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.convert import ingest
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at
 from bigkernel.images.elastic import Deformation
-from bigkernel.ingest.convert import ingest
-from bigkernel.ingest.readers import open_source
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 Array = NDArray[Any]
 TEST_ORIGINALS = 597  # of 1,797

@@ -28,11 +28,11 @@ from bigkernel import (
     executing,
 )
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.report.page import Column, Table
-from bigkernel.storage.corpus import Corpus
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.timed_sweeps import SIGMA, moments_job
 

@@ -27,11 +27,11 @@ from scipy.io import loadmat
 from sklearn.preprocessing import normalize
 
 import bigkernel
+from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.engine.context import processors
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.storage.atomic_write import clear_orphans, write_json
 from pipelines.shared import pictures
 
 Array = NDArray[Any]

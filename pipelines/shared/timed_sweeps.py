@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from bigkernel import open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.readers import open_source
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
-from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
 from bigkernel.streaming.row_maps import UnitNorm
 
 FEATURES = 784

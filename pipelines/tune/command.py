@@ -19,9 +19,9 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
 from bigkernel.cli.options import Numbers
+from bigkernel.events.kinds import Step
+from bigkernel.events.scope import emit
 from bigkernel.kernels.uniform_landmarks import require_count
-from bigkernel.monitor.events import Step
-from bigkernel.monitor.scope import emit
 from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.streaming.folds import HashFolds
 from pipelines.shared import digit_corpora

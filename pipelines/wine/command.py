@@ -28,8 +28,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
+from bigkernel.data.readers import open_source
 from bigkernel.errors import RankDeficient
-from bigkernel.ingest.readers import open_source
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
 from pipelines.shared.experiments import Report, data_file, options, timed

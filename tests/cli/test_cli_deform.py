@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.run_status import survey
 from bigkernel.images.deform_corpus import deformation_of, deformed_rows
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.storage.run_status import survey
 
 N, SIDE = 80, 28
 

@@ -12,8 +12,8 @@ import pytest
 import zarr
 from PIL import Image
 
-from bigkernel.ingest.readers import FORMATS
-from bigkernel.storage.corpus import open_corpus
+from bigkernel.data.corpus import open_corpus
+from bigkernel.data.readers import FORMATS
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 4, 3), np.uint8)
 LABELS = (np.arange(40) % 4).astype(np.uint8)

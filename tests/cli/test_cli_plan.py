@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from rates import RATES, calibrated
 
 from bigkernel.cli import main
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter
+from bigkernel.events.kinds import Step
+from bigkernel.events.scope import emit
 from bigkernel.forecast import calibration, measuring
 from bigkernel.forecast.calibration import this_machine
-from bigkernel.monitor.events import Step
-from bigkernel.monitor.scope import emit
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 N, D = 3000, 12
 BEFORE = {  # the keys of --json since its first version

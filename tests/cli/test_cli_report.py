@@ -8,11 +8,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import load_model, open_corpus
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators import evaluation
 from bigkernel.monitor.report import gather
 from bigkernel.monitor.report.pixels import unpack
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 SIDE, N = 4, 300
 CHANCE = np.random.default_rng(17)

@@ -23,20 +23,20 @@ from rich.console import Console
 
 from bigkernel.cli import follow as watching
 from bigkernel.cli import main
+from bigkernel.data import run_lock
+from bigkernel.data.run_directory import write_sealed
+from bigkernel.data.run_status import command_of, survey
 from bigkernel.engine.context import executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.events import journal
+from bigkernel.events.board import Board
+from bigkernel.events.plugin import board_of
+from bigkernel.events.sinks import install_monitor
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor import report
-from bigkernel.monitor.sinks import install_monitor
-from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.transport import journal
-from bigkernel.monitor.transport.plugin import board_of
 from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.storage import run_lock
-from bigkernel.storage.run_directory import write_sealed
-from bigkernel.storage.run_status import command_of, survey
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))

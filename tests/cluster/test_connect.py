@@ -21,7 +21,7 @@ from bigkernel.config import settings
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.monitor.transport.plugin import Monitor
+from bigkernel.events.plugin import Monitor
 
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
 

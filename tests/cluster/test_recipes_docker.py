@@ -24,7 +24,7 @@ from drivers import wait_until
 import bigkernel
 from bigkernel.cluster.tls_authority import make_certificates
 from bigkernel.config import settings
-from bigkernel.storage import zarr_arrays
+from bigkernel.data import zarr_arrays
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"

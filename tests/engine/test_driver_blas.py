@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from bigkernel import executing
+from bigkernel.data.run_directory import read_sealed, write_sealed
 from bigkernel.engine.driver_blas import NAME, driver_blas
 from bigkernel.errors import DifferentBlas
 from bigkernel.monitor import report
-from bigkernel.storage.run_directory import read_sealed, write_sealed
 
 FITS = """
 import hashlib, json, sys

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, executing
 from bigkernel.config import settings
+from bigkernel.data import seals
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -16,7 +17,6 @@ from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.scores import ScoreStatistic, score
-from bigkernel.storage import seals
 
 rng = np.random.default_rng(5)
 N, D = 110, 3

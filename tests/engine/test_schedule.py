@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.context import JobDirectory
 from bigkernel.engine.schedule import BUNDLE, Schedule, longest_last_rounds, schedule, spread
-from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
 from bigkernel.streaming.plan import Footprint, Plan, Segment, plan
 

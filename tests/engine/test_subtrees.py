@@ -13,6 +13,8 @@ from distributed import Client
 from drivers import wait_until
 from probes import Bulky, Die, Hold, Sums, Touch, local_cluster
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.run_directory import Run
 from bigkernel.engine import telemetry
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
@@ -21,9 +23,7 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import Job, run_subtree
 from bigkernel.engine.telemetry import ToScheduler
 from bigkernel.errors import TaskAbandoned
-from bigkernel.monitor.events import Pulse
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.run_directory import Run
+from bigkernel.events.kinds import Pulse
 from bigkernel.streaming.merge_tree import leaf
 from bigkernel.streaming.plan import Footprint, Plan, plan
 

@@ -19,6 +19,10 @@ from numpy.testing import assert_allclose
 from probes import FailingDisk, Sums, Touch
 
 from bigkernel.config import settings
+from bigkernel.data import zarr_arrays
+from bigkernel.data.convert import ingest
+from bigkernel.data.readers import open_source
+from bigkernel.data.run_directory import Receipt
 from bigkernel.engine import local_executor, telemetry
 from bigkernel.engine.context import Execution, choose, executing, processors
 from bigkernel.engine.local_executor import PartialSums
@@ -28,15 +32,11 @@ from bigkernel.engine.schedule import schedule
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.tasks import Job, merge
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, ConfigError, DataError, ResumeMismatch
-from bigkernel.ingest.convert import ingest
-from bigkernel.ingest.readers import open_source
+from bigkernel.events.kinds import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded
+from bigkernel.events.scope import observe
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.monitor.events import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded
-from bigkernel.monitor.scope import observe
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.merge_tree import ancestors_of, leaf, merge_tree
 from bigkernel.streaming.plan import Footprint, plan
 from bigkernel.streaming.row_maps import Scale, UnitNorm

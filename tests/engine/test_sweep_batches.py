@@ -8,12 +8,12 @@ import dask
 import numpy as np
 import pytest
 
+from bigkernel.data.run_directory import ArrayRef
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.engine.tasks import Job, merge_bundle
-from bigkernel.monitor.events import Incident
-from bigkernel.monitor.scope import observe
-from bigkernel.storage.run_directory import ArrayRef
+from bigkernel.events.kinds import Incident
+from bigkernel.events.scope import observe
 from pipelines.scaling.scheduler import Count
 from pipelines.shared.blank import Blank
 

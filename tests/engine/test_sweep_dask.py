@@ -15,6 +15,7 @@ from distributed import Client
 from drivers import wait_until
 from probes import Die, Sleep, Sums, Touch, local_cluster
 
+from bigkernel.data import zarr_arrays
 from bigkernel.engine.context import choose
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process_probes import blas_threads
@@ -22,7 +23,6 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.engine.worker_plugins import OneBlasThread
 from bigkernel.errors import ConfigError, PlanTooLarge, Stalled, TaskAbandoned
-from bigkernel.storage import zarr_arrays
 
 N, D = 230, 4
 rng = np.random.default_rng(21)

@@ -8,6 +8,7 @@ import pytest
 from rounding import TABLES, M, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Polynomial, executing, load_model, save_model
+from bigkernel.data.fingerprint import described
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Inaccurate
@@ -16,7 +17,6 @@ from bigkernel.solvers.accuracy import ENOUGH, PROMISE, directions
 from bigkernel.solvers.ridge import whiten
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.witness import Witness, windows_to_skip
-from bigkernel.storage.fingerprint import described
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)

@@ -13,10 +13,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import Gaussian, KernelRidgeClassifier, MomentNormalizer, OrientationFeatures, load_model, save_model
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 N, SHAPE = 90, (6, 9)
 D = SHAPE[0] * SHAPE[1]

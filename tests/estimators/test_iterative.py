@@ -22,8 +22,8 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, Inaccurate, ModelRejected, ResumeMismatch
 from bigkernel.estimators import solver_choice
-from bigkernel.monitor.events import Step
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import Step
+from bigkernel.events.scope import observe
 from bigkernel.solvers.gcv import of_moments
 from bigkernel.solvers.ridge import centre, reduced
 from bigkernel.statistics.products import ProductStatistic, signs

@@ -37,8 +37,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLarge, RankDeficient
 from bigkernel.estimators import choice_memory, landmark_choice
 from bigkernel.estimators.landmark_choice import CHOICES, choose, sample_size
-from bigkernel.monitor.events import Spent
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import Spent
+from bigkernel.events.scope import observe
 
 rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12

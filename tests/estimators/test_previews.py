@@ -16,8 +16,8 @@ from bigkernel import SSSL, XNV, Gaussian, KernelRidge, SweepSearchCV, executing
 from bigkernel.cli import main
 from bigkernel.errors import BestAtEdge, DataError
 from bigkernel.estimators import arithmetic
-from bigkernel.monitor.events import Note, SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import Note, SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.search import previews
 from bigkernel.solvers.accuracy import ENOUGH
 

@@ -37,10 +37,10 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.data import run_directory
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorrupt, ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators import parameter_checks
-from bigkernel.storage import run_directory
 
 rng = np.random.default_rng(20060102)
 N, D, M, ALPHA = 90, 4, 12, 0.3

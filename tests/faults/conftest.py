@@ -13,9 +13,9 @@ from drivers import SEGMENTS, D, Driver, N
 from probes import Sums
 
 from bigkernel import sweep
+from bigkernel.data import zarr_arrays
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,13 @@ import zarr
 from probes import CHANGES, Both, Change, Hold, Sums
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
+from bigkernel.data import zarr_arrays
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
-from bigkernel.monitor.events import SegmentDone
-from bigkernel.monitor.scope import observe
-from bigkernel.storage import zarr_arrays
+from bigkernel.events.kinds import SegmentDone
+from bigkernel.events.scope import observe
 
 N, D, CHUNK_ROWS = 640, 8, 20
 CHUNKS = N // CHUNK_ROWS

@@ -12,8 +12,8 @@ import dask
 import pytest
 from drivers import HELD, SEGMENTS, SLOW, Driver, leftovers, published
 
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.run_status import survey
+from bigkernel.data import zarr_arrays
+from bigkernel.data.run_status import survey
 
 pytestmark = pytest.mark.cluster
 GRID = ["--landmarks", "200", "--sigma", "2:8:3", "--alpha", "1e-2,1", "--folds", "3", "--seed", "1"]

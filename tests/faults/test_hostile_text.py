@@ -26,19 +26,19 @@ from simulated import messages
 
 from bigkernel.cli import main
 from bigkernel.cli.said import say
+from bigkernel.data.visible import MOST_LETTERS, all_visible, log_of, visible
+from bigkernel.events.board import Board
+from bigkernel.events.journal import Journal
+from bigkernel.events.journal import read as read_journal
+from bigkernel.events.kinds import Incident, Note
+from bigkernel.events.scope import Scope, emit
 from bigkernel.monitor.dashboard.metrics import Collector
 from bigkernel.monitor.dashboard.page import Page
-from bigkernel.monitor.events import Incident, Note
 from bigkernel.monitor.report import write
 from bigkernel.monitor.report.page import Column, Table
-from bigkernel.monitor.scope import Scope, emit
-from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.terminal.bar import progress
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.monitor.terminal.live import picture
-from bigkernel.monitor.transport.journal import Journal
-from bigkernel.monitor.transport.journal import read as read_journal
-from bigkernel.storage.visible import MOST_LETTERS, all_visible, log_of, visible
 
 PACKAGE = Path(__file__).parents[2] / "bigkernel"
 OBEYED = "\x1b[2J\x1b]0;title\x07\x1b]8;;ftp:x\x1b\\\x9b31m\x00\x08\x7f\r\u202eexe.gnp\u2066\u200f\u200b\udc80"

@@ -28,15 +28,15 @@ from zarr.storage import LocalStore
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, load_model, open_corpus, save_model
 from bigkernel.cli import main
 from bigkernel.config import settings
+from bigkernel.data import zarr_arrays
+from bigkernel.data.check import kind_at, protections, walk
+from bigkernel.data.chunk_check import protection
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError, ModelRejected, ResumeMismatch
 from bigkernel.statistics.moments import add
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.check import kind_at, protections, walk
-from bigkernel.storage.chunk_check import protection
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint

@@ -32,14 +32,14 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.config import settings
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.process_probes import peak_bytes
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.kernel_basis import LandmarkBasis
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 
 # a process holds libraries and what its allocator keeps; neither grows with the task
 ALLOCATOR_BYTES = 2**22

@@ -38,8 +38,8 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.data import seals
 from bigkernel.errors import BigKernelError, ModelRejected
-from bigkernel.storage import seals
 
 rng = np.random.default_rng(5)
 N, D = 60, 4

@@ -21,9 +21,9 @@ from machines import Daemon, free_port, listens
 from probes import Both, Sleep, Sums, Touch
 
 from bigkernel import connect
+from bigkernel.data import zarr_arrays
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
-from bigkernel.storage import zarr_arrays
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 SUPPORT = str(Path(__file__).parents[1] / "support")

@@ -22,13 +22,13 @@ from drivers import SEGMENTS, D, N, wait_until
 from probes import Hold, Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
+from bigkernel.data import zarr_arrays
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.monitor.events import Incident, Merged, Pulse, SegmentDone
-from bigkernel.monitor.scope import observe
-from bigkernel.monitor.sinks import install_monitor
-from bigkernel.monitor.transport.messages import TOPIC
-from bigkernel.monitor.transport.plugin import NAME, state_of
-from bigkernel.storage import zarr_arrays
+from bigkernel.events.kinds import Incident, Merged, Pulse, SegmentDone
+from bigkernel.events.messages import TOPIC
+from bigkernel.events.plugin import NAME, state_of
+from bigkernel.events.scope import observe
+from bigkernel.events.sinks import install_monitor
 from bigkernel.streaming.merge_tree import leaf, merge_tree
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fault_segments")]

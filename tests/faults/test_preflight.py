@@ -20,12 +20,12 @@ from distributed import Client
 from drivers import wait_until
 from probes import Sums, Touch, local_cluster
 
+from bigkernel.data import zarr_arrays
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("small_steps")]
 N, D = 230, 4

@@ -25,16 +25,16 @@ from machines import free_port
 from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Keep, Sleep, Sums, Touch, local_cluster
 
 from bigkernel import connect
+from bigkernel.data import zarr_arrays
+from bigkernel.data.run_directory import Run
+from bigkernel.data.run_lock import Lock, locked
+from bigkernel.data.run_status import survey
 from bigkernel.engine.context import executing
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
-from bigkernel.monitor.events import Incident
-from bigkernel.monitor.scope import observe
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.run_directory import Run
-from bigkernel.storage.run_lock import Lock, locked
-from bigkernel.storage.run_status import survey
+from bigkernel.events.kinds import Incident
+from bigkernel.events.scope import observe
 
 pytestmark = pytest.mark.cluster
 FROZEN_SECONDS = 40  # connections of Dask are given 30
@@ -433,13 +433,13 @@ def test_F7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times)
 
 @pytest.mark.parametrize("k", [6, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 11, 16, 21, 26, 31))])
 def test_F8_a_process_that_ends_at_the_kth_publish_is_resumed_to_the_same_bits(rows, clean, start, tmp_path, k):
-    # every step of every publish is enumerated in tests/storage/test_run_directory.py; here the process really ends
+    # every step of every publish is enumerated in tests/data/test_run_directory.py; here the process really ends
     code = f"""
 import os
 import dask
 from probes import Sums
-from bigkernel.storage.corpus import open_corpus
-from bigkernel.storage.run_directory import Run
+from bigkernel.data.corpus import open_corpus
+from bigkernel.data.run_directory import Run
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 steps, publish = 0, Run.publish
@@ -485,9 +485,9 @@ def test_F29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_f
     with locked(tmp_path), pytest.raises(RunLocked, match="in use by process"):
         Lock(tmp_path).acquire()
     lock = Lock(tmp_path)
-    monkeypatch.setattr("bigkernel.storage.run_lock.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("bigkernel.data.run_lock.socket.gethostname", lambda: "elsewhere")
     lock.acquire()
-    monkeypatch.setattr("bigkernel.storage.run_lock.socket.gethostname", lambda: "here")
+    monkeypatch.setattr("bigkernel.data.run_lock.socket.gethostname", lambda: "here")
     with pytest.raises(RunLocked, match="on elsewhere"):
         Lock(tmp_path).acquire()
     old = time.time() - 100
@@ -507,8 +507,8 @@ def test_F29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeyp
     """A container on this host, under its name: its processes are not to be seen from here, and may well live."""
     lock = Lock(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("bigkernel.storage.run_lock._namespace", lambda: "pid:[1]")
-        patch.setattr("bigkernel.storage.run_lock._birth", lambda pid: "there")
+        patch.setattr("bigkernel.data.run_lock._namespace", lambda: "pid:[1]")
+        patch.setattr("bigkernel.data.run_lock._birth", lambda pid: "there")
         lock.acquire()
     with pytest.raises(RunLocked, match="in use by process"):
         Lock(tmp_path).acquire()
@@ -541,7 +541,7 @@ def test_F29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch)
 
 
 def test_F29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_not_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr("bigkernel.storage.run_lock.GUARD_SECONDS", 0.1)
+    monkeypatch.setattr("bigkernel.data.run_lock.GUARD_SECONDS", 0.1)
     with open(tmp_path / ".lock", "a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         with pytest.raises(RunLocked, match="another process is about to take its lock"):
@@ -604,7 +604,7 @@ def test_F13_a_run_directory_without_room_is_refused_before_the_first_task(rows,
     usage = Usage()
     usage.free = free
     touch = Touch(str(tmp_path / "touched"))
-    monkeypatch.setattr("bigkernel.storage.atomic_write.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("bigkernel.data.atomic_write.shutil.disk_usage", lambda _: usage)
     if free > 10**9:
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
         return

@@ -21,10 +21,10 @@ from crashing_disk import Disk
 from interleaved import Drivers, Turns, schedules
 from run_protocol import Late, Violation, explore, mortal_workers, world
 
+from bigkernel.data import atomic_write, run_lock, zarr_arrays
+from bigkernel.data.run_directory import Run
+from bigkernel.data.run_lock import Lock
 from bigkernel.errors import BigKernelError
-from bigkernel.storage import atomic_write, run_lock, zarr_arrays
-from bigkernel.storage.run_directory import Run
-from bigkernel.storage.run_lock import Lock
 
 slow = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from distributed import Client
 from probes import local_cluster, threads_kept
 
 from bigkernel import Gaussian
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.engine.rows import as_rows
 from bigkernel.statistics.moments import MomentStatistic, Targets

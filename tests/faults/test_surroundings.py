@@ -20,13 +20,13 @@ from drivers import SEGMENTS, D, Driver, N, leftovers, wait_until
 from probes import Hold, Sums
 
 from bigkernel import connect, executing
+from bigkernel.data import zarr_arrays
+from bigkernel.data.run_lock import locked
+from bigkernel.data.run_status import survey
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, RunLocked
-from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.transport import journal
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.run_lock import locked
-from bigkernel.storage.run_status import survey
+from bigkernel.events import journal
+from bigkernel.events.board import Board
 
 pytestmark = pytest.mark.usefixtures("fault_segments")
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def bits(swept):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from bigkernel.storage.run_lock import locked
+from bigkernel.data.run_lock import locked
 from bigkernel.errors import RunLocked
 try:
     with locked("run"):
@@ -289,8 +289,8 @@ def test_a_process_that_has_swept_may_fork(start, fault_corpus, clean, method):
 import multiprocessing, sys
 import dask
 from probes import Sums
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import open_corpus
+from bigkernel.data import zarr_arrays
+from bigkernel.data.corpus import open_corpus
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 

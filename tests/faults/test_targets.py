@@ -18,13 +18,13 @@ import zarr
 
 from bigkernel import KernelRidge, executing, load_model, save_model
 from bigkernel.cli import main
+from bigkernel.data import atomic_write, run_lock
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.targets import claimed, require_apart, require_outside_stores, require_target
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked
-from bigkernel.monitor.events import SegmentDone, SweepStarted
+from bigkernel.events.kinds import SegmentDone, SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.monitor.report import write
-from bigkernel.monitor.scope import observe
-from bigkernel.storage import atomic_write, run_lock
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.storage.targets import claimed, require_apart, require_outside_stores, require_target
 
 rng = np.random.default_rng(44)
 X = rng.normal(size=(60, 3))

@@ -25,17 +25,17 @@ from zarr.storage import LocalStore
 
 from bigkernel import Gaussian, KernelRidge, executing, open_corpus
 from bigkernel.cli import main
+from bigkernel.data import atomic_write, zarr_arrays
+from bigkernel.data.check import walk
+from bigkernel.data.convert import ingest
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
+from bigkernel.data.readers import open_source
+from bigkernel.data.run_status import survey
 from bigkernel.engine.store_filler import require_owned
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
+from bigkernel.events.kinds import Event, Incident
+from bigkernel.events.scope import observe
 from bigkernel.images.deform_corpus import deform_corpus
-from bigkernel.ingest.convert import ingest
-from bigkernel.ingest.readers import open_source
-from bigkernel.monitor.events import Event, Incident
-from bigkernel.monitor.scope import observe
-from bigkernel.storage import atomic_write, zarr_arrays
-from bigkernel.storage.check import walk
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, write_chunk
-from bigkernel.storage.run_status import survey
 from bigkernel.streaming.plan import Plan
 
 N, D, CHUNK_ROWS = 210, 5, 20

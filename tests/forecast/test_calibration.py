@@ -17,13 +17,13 @@ from rates import RATES, calibrated
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.forecast import calibration, measuring
 from bigkernel.forecast.calibration import rate_of, this_machine
 from bigkernel.forecast.time_model import ORDER, Curve, Work, forecast, fresh_bytes
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Footprint, Plan, plan
 
@@ -280,7 +280,7 @@ def test_a_damaged_calibration_is_refused_quietly(cache, damage):
 
 
 def test_one_of_a_later_format_is_refused_though_it_is_whole(cache):
-    from bigkernel.storage.run_directory import write_sealed
+    from bigkernel.data.run_directory import write_sealed
 
     calibrated().save()
     write_sealed(cache, {"format": 99, **asdict(calibrated())})

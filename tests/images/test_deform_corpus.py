@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, executing
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.sources import NumpySource
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows, source_text
 from bigkernel.images.elastic import Deformation
 from bigkernel.images.image_sources import Chosen, Repeated, RowNumbers
 from bigkernel.images.restyle import Restyling
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 N, SIDE, ROWS = 60, 8, 500
 COLUMNS = {

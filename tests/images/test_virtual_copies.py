@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sources import DaskSource, NumpySource
 from bigkernel.engine.sweep import sweep
@@ -26,7 +27,6 @@ from bigkernel.images.restyle import Restyling, Style, Styling
 from bigkernel.images.virtual_copies import restyle, styled_domains, virtual_copies
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.streaming.row_maps import MapCost, UnitNorm
 
 N, SIDE, COPIES = 60, 8, 3

@@ -22,10 +22,10 @@ from bigkernel import (
     load_model,
     save_model,
 )
+from bigkernel.data.fingerprint import fingerprint
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.given import Precomputed
-from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.chunk import Chunk
 
 RNG = np.random.default_rng(2)
@@ -152,7 +152,7 @@ def test_cosines_keep_their_landmarks_at_length_one_and_say_what_that_takes():
 
 
 def test_a_function_is_known_again_in_another_process():
-    code = "import test_given as t; from bigkernel.storage.fingerprint import fingerprint as f; print(f(t.kernels()))"
+    code = "import test_given as t; from bigkernel.data.fingerprint import fingerprint as f; print(f(t.kernels()))"
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "7",

@@ -24,15 +24,15 @@ from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
 from bigkernel import connect
+from bigkernel.data.run_status import survey
 from bigkernel.engine.context import executing
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
+from bigkernel.events.plugin import board_of
+from bigkernel.events.sinks import install_monitor
 from bigkernel.monitor.dashboard import page_figures
 from bigkernel.monitor.dashboard.page import Page
 from bigkernel.monitor.report import write
-from bigkernel.monitor.sinks import install_monitor
-from bigkernel.monitor.transport.plugin import board_of
-from bigkernel.storage.run_status import survey
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,8 +6,8 @@ import pytest
 import simulated
 from rich.console import Console, Group
 
+from bigkernel.events.board import Board
 from bigkernel.monitor.format import flops_rate, quantity, spell
-from bigkernel.monitor.state.board import Board
 from bigkernel.monitor.terminal import live
 
 

@@ -18,10 +18,10 @@ import simulated
 import yaml
 from distributed import Client, LocalCluster, Status
 
+from bigkernel.events.board import Board
+from bigkernel.events.plugin import NAME, Monitor, board_of
+from bigkernel.events.sinks import install_monitor
 from bigkernel.monitor.dashboard import metrics
-from bigkernel.monitor.sinks import install_monitor
-from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.transport.plugin import NAME, Monitor, board_of
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -291,7 +291,7 @@ def test_without_prometheus_client_there_is_one_line_in_the_log_and_nothing_else
 
 
 def test_neither_workers_nor_the_plugin_load_prometheus_client():
-    modules = "bigkernel.engine.tasks, bigkernel.monitor.transport.plugin, bigkernel.monitor.dashboard.metrics"
+    modules = "bigkernel.engine.tasks, bigkernel.events.plugin, bigkernel.monitor.dashboard.metrics"
     code = f"import sys, {modules}; print('prometheus_client' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "False\n"

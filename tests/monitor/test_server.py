@@ -19,8 +19,8 @@ from simulated import messages
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.websocket import websocket_connect
 
+from bigkernel.events.plugin import NAME, Monitor, board_of
 from bigkernel.monitor.dashboard import server
-from bigkernel.monitor.transport.plugin import NAME, Monitor, board_of
 
 CLUSTER = Path(__file__).parents[2] / "cluster" / "dask.yaml"
 

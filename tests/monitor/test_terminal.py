@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor.events import (
+from bigkernel.events.kinds import (
     Incident,
     JobEnded,
     JobStarted,
@@ -22,10 +22,10 @@ from bigkernel.monitor.events import (
     SweepEnded,
     SweepStarted,
 )
-from bigkernel.monitor.scope import emit, observe
+from bigkernel.events.scope import emit, observe
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.monitor.terminal import bar
 from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.storage.run_directory import Receipt
 from bigkernel.streaming.plan import Footprint, plan
 
 X = np.random.default_rng(0).normal(size=(200, 3))

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, KernelRidgeClassifier, UnitNormalizer, load_model, open_corpus
+from bigkernel.data.corpus import CorpusWriter
+from bigkernel.data.zarr_arrays import digest
 from bigkernel.statistics.moments import MomentStatistic
-from bigkernel.storage.corpus import CorpusWriter
-from bigkernel.storage.zarr_arrays import digest
 from pipelines.__main__ import main
 from pipelines.corpus.job import growing
 

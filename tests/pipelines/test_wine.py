@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from sklearn.kernel_ridge import KernelRidge
 from threadpoolctl import threadpool_limits
 
-from bigkernel.ingest.readers import open_source
+from bigkernel.data.readers import open_source
 from pipelines.__main__ import main
 from pipelines.shared.experiments import Report
 from pipelines.wine import command as wine

@@ -21,8 +21,8 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 
 rng = np.random.default_rng(2014)
 N_S, N_T, D, M = 72, 48, 3, 12

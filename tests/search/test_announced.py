@@ -18,8 +18,8 @@ from bigkernel import (
     SSSLClassifier,
     SweepSearchCV,
 )
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 
 rng = np.random.default_rng(7)
 N = 120

@@ -29,8 +29,8 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
 from bigkernel.estimators import solver_choice
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.search import arrangement
 from bigkernel.search.preparation import Given, candidates_of
 from bigkernel.statistics.products import FoldProducts

@@ -30,8 +30,8 @@ from bigkernel import (
 )
 from bigkernel.engine.context import executing
 from bigkernel.errors import BigKernelError, DataError, ResumeMismatch
-from bigkernel.monitor.events import SegmentDone, SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SegmentDone, SweepStarted
+from bigkernel.events.scope import observe
 
 rng = np.random.default_rng(168)
 N, D, M = 230, 4, 12

@@ -25,8 +25,8 @@ from bigkernel import (
     SweepSearchCV,
     UnitNormalizer,
 )
-from bigkernel.monitor.events import Note, Step, SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import Note, Step, SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.search.sweep_search import SearchPlan
 
 rng = np.random.default_rng(77)

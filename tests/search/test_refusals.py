@@ -24,8 +24,8 @@ from bigkernel import (
 )
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLarge
 from bigkernel.estimators.fit_state import Inputs
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import chosen
 from bigkernel.streaming.folds import HashFolds

@@ -12,8 +12,8 @@ from sklearn.model_selection import ShuffleSplit
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import BestAtEdge, Inaccurate, RankDeficient
 from bigkernel.estimators import arithmetic
-from bigkernel.monitor.events import Note
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import Note
+from bigkernel.events.scope import observe
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
 from bigkernel.statistics.witness import Witness
 

@@ -24,8 +24,8 @@ from bigkernel import (
     executing,
 )
 from bigkernel.config import settings
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 from bigkernel.search import value_sweeps
 
 rng = np.random.default_rng(1950)

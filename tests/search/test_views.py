@@ -11,8 +11,8 @@ from sklearn.model_selection import KFold, ParameterGrid, StratifiedKFold
 
 from bigkernel import SSSL, XNV, Gaussian, SweepSearchCV, XNVClassifier
 from bigkernel.errors import ConfigError, Inaccurate
-from bigkernel.monitor.events import SweepStarted
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SweepStarted
+from bigkernel.events.scope import observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
 rng = np.random.default_rng(20130624)

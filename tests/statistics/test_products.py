@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian
+from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import FoldProducts, ProductStatistic
-from bigkernel.storage.fingerprint import fingerprint
 from bigkernel.streaming.folds import ColumnFolds, SomeFolds
 
 rng = np.random.default_rng(7)

@@ -27,12 +27,12 @@ from distributed import Client
 from probes import CHANGES, Change, local_cluster
 
 from bigkernel import Gaussian, KernelRidge, executing
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.run_directory import Receipt
 from bigkernel.engine.context import ExecutorChoice
 from bigkernel.errors import DataError
-from bigkernel.monitor.events import Receipted, SegmentDone
-from bigkernel.monitor.scope import observe
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.storage.run_directory import Receipt
+from bigkernel.events.kinds import Receipted, SegmentDone
+from bigkernel.events.scope import observe
 
 N, D, CHUNK_ROWS, SEGMENTS = 9600, 8, 200, 16
 CHUNKS = N // CHUNK_ROWS

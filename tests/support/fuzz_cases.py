@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import bigkernel
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.rows import as_rows
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 KINDS = ("ndarray", "list", "frame", "fortran", "strided", "backwards", "readonly", "memmap", "dask", "zarr", "rows",
          "sparse")  # fmt: skip

@@ -8,8 +8,8 @@ from itertools import combinations
 
 from crashing_disk import Disk
 
+from bigkernel.data.run_lock import Lock
 from bigkernel.errors import RunLocked
-from bigkernel.storage.run_lock import Lock
 
 
 class Turns:

@@ -25,10 +25,10 @@ from scipy import sparse
 import pipelines.corpus.command
 from bigkernel import Gaussian, KernelRidge, cli, executing, open_corpus, save_model, write_corpus
 from bigkernel.cli import ingest, models, tune
+from bigkernel.data import atomic_write, run_directory, zarr_arrays
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.estimators import persistence
 from bigkernel.search import sweep_search
-from bigkernel.storage import atomic_write, run_directory, zarr_arrays
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 from pipelines.__main__ import main as pipelines_main
 
 IMPORTED = (ingest, models, tune, persistence, sweep_search, pipelines.corpus.command)

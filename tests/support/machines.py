@@ -17,8 +17,8 @@ import psutil
 from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, executing
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.context import ExecutorChoice
-from bigkernel.storage.corpus import Corpus
 
 # eight segments of a fit that takes a moment
 CUT = {"bigkernel.min-segments": 8, "bigkernel.stall-seconds": 60}

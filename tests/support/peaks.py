@@ -9,7 +9,7 @@ from pathlib import Path
 
 _READ = """
 import json, sys, tracemalloc
-from bigkernel.ingest.readers import lines, open_source
+from bigkernel.data.readers import lines, open_source
 
 lines._READ_BYTES = int(sys.argv[1])
 

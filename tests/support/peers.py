@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
+from bigkernel.data import zarr_arrays
 from bigkernel.search.sweep_search import SweepSearchCV
-from bigkernel.storage import zarr_arrays
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.merge_tree import Accumulator
 

@@ -21,16 +21,16 @@ import numpy as np
 import pytest
 from crashing_disk import Disk, Image, known
 
+from bigkernel.data import retry, run_lock, seals, zarr_arrays
+from bigkernel.data.atomic_write import publishing
+from bigkernel.data.run_directory import Run
 from bigkernel.engine import local_executor
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError
-from bigkernel.monitor.events import SegmentDone
-from bigkernel.monitor.scope import observe
+from bigkernel.events.kinds import SegmentDone
+from bigkernel.events.scope import observe
 from bigkernel.statistics.moments import add
-from bigkernel.storage import retry, run_lock, seals, zarr_arrays
-from bigkernel.storage.atomic_write import publishing
-from bigkernel.storage.run_directory import Run
 from bigkernel.streaming.merge_tree import Accumulator, Merge, ancestors_of, covered, leaf
 from bigkernel.streaming.plan import Footprint
 

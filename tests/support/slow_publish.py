@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bigkernel.storage.run_directory import Run
+from bigkernel.data.run_directory import Run
 
 FREE = 3  # segments that are published without delay
 SECONDS = 2.0  # of delay: with sixteen segments a machine may stand still for some ten of them

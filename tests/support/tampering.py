@@ -10,8 +10,8 @@ import shutil
 
 import numpy as np
 
+from bigkernel.data import seals, zarr_arrays
 from bigkernel.errors import DataError
-from bigkernel.storage import seals, zarr_arrays
 
 
 def reseal(path):

@@ -28,18 +28,18 @@ from distributed import Client, Future, wait
 
 from bigkernel.cluster.connect import connect
 from bigkernel.config import settings
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.run_directory import make_directory
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, Stalled
+from bigkernel.events.kinds import Step
+from bigkernel.events.scope import emit
 from bigkernel.forecast.calibration import Calibration, now_here, place, this_machine
 from bigkernel.forecast.measuring import tasks
 from bigkernel.forecast.time_model import Curve, Rates, Stages, fresh_bytes
 from bigkernel.kernels.functions import KERNELS
-from bigkernel.monitor.events import Step
-from bigkernel.monitor.scope import emit
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
-from bigkernel.storage.run_directory import make_directory
 
 STEP = "calibrate: "  # begins the names of the steps
 SECONDS = 4.0  # for the points of a sweep; the rest takes about as long
@@ -65,7 +65,7 @@ _Times = dict[tuple[str, str, Any], list[dict[str, float]]]
 
 
 def calibrate(*, corpus: Corpus | None = None, seconds: float = SECONDS, client: Client | None = None) -> Calibration:
-    """Measure this machine; about 20 seconds, 30 on a busy one. Progress is told as steps (`monitor.events.Step`).
+    """Measure this machine; about 20 seconds, 30 on a busy one. Progress is told as steps (`events.kinds.Step`).
 
     Parameters
     ----------

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bigkernel.data.run_directory import Receipt, Run
 from bigkernel.engine.rows import Rows
 from bigkernel.kernels.blas import syrk
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
@@ -26,7 +27,6 @@ from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import nystrom_ridge, whiten
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, add, uncentred
-from bigkernel.storage.run_directory import Receipt, Run
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.row_maps import UnitNorm
 

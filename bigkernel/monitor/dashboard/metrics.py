@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import Status
 
-from bigkernel.monitor.clock import steady
-from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.transport.plugin import board_of
-from bigkernel.storage.visible import all_visible, log_of
+from bigkernel.data.visible import all_visible, log_of
+from bigkernel.events.board import Board
+from bigkernel.events.clock import steady
+from bigkernel.events.plugin import board_of
 
 if TYPE_CHECKING:
     from distributed import Scheduler

@@ -17,13 +17,13 @@ from bokeh.models import ColumnDataSource, CustomJS
 from distributed import Scheduler
 from distributed.dashboard.components.scheduler import env
 
+from bigkernel.data.visible import all_visible, log_of
+from bigkernel.events.plugin import state_of
 from bigkernel.monitor.dashboard.page_drawing import Part, State
 from bigkernel.monitor.dashboard.page_facts import chosen, detail_facts, jobs_facts, log_facts, title
 from bigkernel.monitor.dashboard.page_figures import Memory, Rate, Stages
 from bigkernel.monitor.dashboard.page_map import RowMap
 from bigkernel.monitor.palette import DARK, LIGHT, properties
-from bigkernel.monitor.transport.plugin import state_of
-from bigkernel.storage.visible import all_visible, log_of
 
 EVERY_MILLISECONDS = 1000
 _log = log_of(__name__)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bigkernel.data.visible import visible
 from bigkernel.monitor.format import duration, eta, flops_rate, percent, size
-from bigkernel.storage.visible import visible
 
 _STATES = {"lost": "driver lost"}  # what is said instead
 _WAITING = "waiting for the first segment"

@@ -15,10 +15,10 @@ from bokeh.models import (
 )
 from bokeh.models.annotations import Span
 
+from bigkernel.data.visible import visible
 from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
 from bigkernel.monitor.format import duration, percent, size
 from bigkernel.monitor.palette import OTHER, STAGES, meaning
-from bigkernel.storage.visible import visible
 
 
 class Rate:

@@ -8,10 +8,10 @@ from typing import Any
 
 from bokeh.models import CategoricalColorMapper, ColumnDataSource, FixedTicker, Range1d
 
+from bigkernel.data.visible import visible
+from bigkernel.events.progress import STATES
 from bigkernel.monitor.dashboard.page_drawing import Paints, State, empty, frame_paints, hover, replace
 from bigkernel.monitor.format import quantity
-from bigkernel.monitor.state.progress import STATES
-from bigkernel.storage.visible import visible
 
 _ASPECT = 5.0  # cells a line for one line
 _LABEL_HEIGHT = 60.0  # pixels that the label of the axis takes

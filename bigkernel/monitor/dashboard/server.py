@@ -23,9 +23,9 @@ from tornado.ioloop import IOLoop
 from tornado.web import Application
 
 from bigkernel.config import settings
+from bigkernel.data.visible import log_of
+from bigkernel.events.plugin import NAME, Monitor, state_of
 from bigkernel.monitor.dashboard import metrics
-from bigkernel.monitor.transport.plugin import NAME, Monitor, state_of
-from bigkernel.storage.visible import log_of
 
 PAGE = "bigkernel"  # below the dashboard's prefix, and in its menu
 STATE = "bigkernel/state.json"

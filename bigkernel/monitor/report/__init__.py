@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bigkernel.data.targets import require_target
 from bigkernel.monitor.report.facts import Facts, gather
 from bigkernel.monitor.report.sections import page_of
-from bigkernel.storage.targets import require_target
 
 NAME = "report.html"
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.transport import journal
-from bigkernel.storage.run_directory import Receipt
-from bigkernel.storage.run_status import RunState
+from bigkernel.data.run_directory import Receipt
+from bigkernel.data.run_status import RunState
+from bigkernel.events import journal
+from bigkernel.events.board import Board
 
 # what values that are not what they should be raise
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bigkernel.data import run_lock
+from bigkernel.data.run_directory import Receipt, Run, read_sealed
+from bigkernel.data.run_status import RunState, command_of, survey
 from bigkernel.errors import DataError
+from bigkernel.events.progress import MERGED, PUBLISHED
 from bigkernel.monitor.report.attempts import Attempt, attempts_of, finished_untold, may_hold, place_of, replayed
-from bigkernel.monitor.state.progress import MERGED, PUBLISHED
-from bigkernel.storage import run_lock
-from bigkernel.storage.run_directory import Receipt, Run, read_sealed
-from bigkernel.storage.run_status import RunState, command_of, survey
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bigkernel.data.atomic_write import writing
+from bigkernel.data.visible import visible
 from bigkernel.monitor.format import MISSING as MISSING
 from bigkernel.monitor.report.rendering import render_page
-from bigkernel.storage.atomic_write import writing
-from bigkernel.storage.visible import visible
 
 
 def _nothing(record: Mapping[str, Any]) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from bigkernel.data.visible import visible
 from bigkernel.monitor.format import duration
 from bigkernel.monitor.palette import DARK, LIGHT, properties
-from bigkernel.storage.visible import visible
 
 _FEWEST_CONTENTS = 3  # headings
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import bigkernel
+from bigkernel.data.visible import log_of
 from bigkernel.monitor.format import duration, flops_rate, moment, percent, plainly, rounds_in_words, size
 from bigkernel.monitor.report import measured, outcome
 from bigkernel.monitor.report.attempts import Attempt
 from bigkernel.monitor.report.facts import Facts
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
-from bigkernel.storage.visible import log_of
 
 _log = log_of(__name__)
 _MOST_EVENTS = 200

@@ -1,6 +1,6 @@
 """Progress of a job on the terminal of its own process: a bar where there is one, plain lines elsewhere.
 
-The figures are those of the job's books (`monitor.state.progress`), in the words of `monitor.terminal.live`.
+The figures are those of the job's books (`events.progress`), in the words of `monitor.terminal.live`.
 Nothing is shown for the first half second, so that short sweeps stay silent.
 """
 
@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bigkernel.monitor.events import (
+from bigkernel.data.visible import log_of, visible
+from bigkernel.events.board import Board
+from bigkernel.events.kinds import (
     Event,
     Incident,
     JobStarted,
@@ -29,13 +31,11 @@ from bigkernel.monitor.events import (
     SweepEnded,
     SweepStarted,
 )
+from bigkernel.events.messages import message_of
+from bigkernel.events.progress import Progress
+from bigkernel.events.scope import Scope, observe
 from bigkernel.monitor.format import left_of, quantity
-from bigkernel.monitor.scope import Scope, observe
-from bigkernel.monitor.state.board import Board
-from bigkernel.monitor.state.progress import Progress
 from bigkernel.monitor.terminal.live import Part, ascii_letters, bar_line, done, merging, sentence, sweep_line
-from bigkernel.monitor.transport.messages import message_of
-from bigkernel.storage.visible import log_of, visible
 
 _LINE_SECONDS = 10.0  # between plain lines
 _QUIET_SECONDS = 0.5

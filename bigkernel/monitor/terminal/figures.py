@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bigkernel.data.visible import visible
 from bigkernel.monitor.format import duration, flops, plainly, size
-from bigkernel.storage.visible import visible
 
 _GAP = 2  # letters between the two columns
 
@@ -20,7 +20,7 @@ def tell(text: str) -> None:
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
     """Print named figures: as one JSON object, or as a table of two columns that fits 80 characters."""
     if as_json:
-        from bigkernel.monitor.transport.messages import plain
+        from bigkernel.events.messages import plain
 
         print(json.dumps(plain(figures), allow_nan=False), flush=True)
         return

@@ -15,9 +15,9 @@ from typing import Any
 
 from rich.text import Text
 
+from bigkernel.data.visible import visible
 from bigkernel.monitor.format import flops_rate, left_of, percent, quantity, size, spell
 from bigkernel.monitor.palette import DARK, LIGHT
-from bigkernel.storage.visible import visible
 
 Data = Mapping[str, Any]
 

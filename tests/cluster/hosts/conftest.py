@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from machines import CUT, Daemon, fit
 
-from bigkernel.storage.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
 N, D = 4_000, 16
 

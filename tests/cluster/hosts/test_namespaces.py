@@ -26,12 +26,12 @@ from bigkernel import connect
 from bigkernel.cli import main
 from bigkernel.cluster.cluster_file import AddressFile
 from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.data import zarr_arrays
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, Stalled
-from bigkernel.storage import zarr_arrays
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]

@@ -21,9 +21,9 @@ from machines import CUT, fit, free_port
 from bigkernel import connect, load_model
 from bigkernel.cluster.cluster_file import cluster_of
 from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
-from bigkernel.storage.corpus import CorpusInfo, CorpusWriter, open_corpus
 
 pytestmark = [pytest.mark.slurm, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from made_run import make_run, put_into_journal, tell
 
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, executing
+from bigkernel.data.run_directory import read_sealed, write_sealed
+from bigkernel.data.run_lock import locked
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
+from bigkernel.events.kinds import Figures, SegmentDone
+from bigkernel.events.scope import emit, observe
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.monitor.events import Figures, SegmentDone
 from bigkernel.monitor.report import figures, gather, write
-from bigkernel.monitor.scope import emit, observe
 from bigkernel.statistics.feature_sums import FeatureSums
-from bigkernel.storage.run_directory import read_sealed, write_sealed
-from bigkernel.storage.run_lock import locked
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 CHANCE = np.random.default_rng(8)

@@ -1,0 +1,270 @@
+"""Stores are published atomically: whole, sealed, by one rename; or not at all, with an error that says why.
+
+A store is written in a hidden directory beside its place. With a token (`keep`) that directory outlives an error, so
+that an interrupted writer can take up the chunks that are in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bigkernel.data import seals
+from bigkernel.errors import DataError, PlanTooLarge
+
+# errors of writing that no second attempt mends; all others may pass
+LASTING = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+}
+
+
+def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
+    """Refuse to begin writing what the file system of `path` (which need not exist yet) cannot hold.
+
+    What a resumed writer finds at `path` already is taken off what is needed.
+
+    Raises
+    ------
+    PlanTooLarge
+        Says what is needed and what is free.
+    """
+    free = free_bytes(path)
+    if needed_bytes > free:
+        needed_bytes -= sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+    if needed_bytes > free:
+        raise PlanTooLarge(
+            f"{os.fspath(path)}: {what} takes up to {needed_bytes / 1e6:,.1f} MB, and its file system has "
+            f"{free / 1e6:,.1f} MB free; free some space or choose another place"
+        )
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int:
+    """Bytes free for us on the file system that `path` is, or would be, on."""
+    return shutil.disk_usage(_directory_above(path)).free
+
+
+def _directory_above(path: str | os.PathLike[str]) -> Path:
+    """Return the nearest directory that is there."""
+    place = Path(os.path.abspath(path))
+    while not os.path.isdir(place) and place != place.parent:
+        place = place.parent
+    return place
+
+
+def reason_of(error: OSError, path: str | os.PathLike[str]) -> str:
+    """Say why `path` could not be written: a file system may have bytes left, and no inode for one more file."""
+    said = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            there = os.statvfs(_directory_above(path))
+            if there.f_files and not there.f_favail:  # of file systems without a fixed number both are 0
+                return f"{said}: its file system has no inodes left for more files"
+    return said
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], *, passing: bool = True) -> Iterator[None]:
+    """Turn errors of writing to `path` that no second attempt mends (a full disk, …) into a DataError.
+
+    Others pass as the OSError that they are, for the task to be tried again, unless `passing` is False. So do errors
+    of files elsewhere, such as those that are read meanwhile.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (passing and error.errno not in LASTING) or _elsewhere(error, path):
+            raise
+        raise DataError(
+            f"{os.fspath(path)}: cannot be written: {reason_of(error, path)} ({free_bytes(path) / 1e6:,.1f} MB are "
+            "free there); remove some files there or choose another place"
+        ) from error
+
+
+def _elsewhere(error: OSError, path: str | os.PathLike[str]) -> bool:
+    """True where an error names a file that is neither at `path`, nor in its scratch directory, nor above it."""
+    if not isinstance(error.filename, str):
+        return False
+    name, target = Path(os.path.abspath(error.filename)), Path(os.path.abspath(path))
+    scratch = str(target.with_name(f".{target.name}."))
+    return not (str(name).startswith(scratch) or target in (name, *name.parents) or name in target.parents)
+
+
+def scratch_path(target: Path, token: str = "") -> Path:
+    """Return where `target` is written before it is renamed: the place of a token, or one of its own."""
+    return target.with_name(f".{target.name}.{token or uuid.uuid4().hex}.partial")
+
+
+def token_of(run: str | os.PathLike[str]) -> str:
+    """`keep` of `publishing` for the stores that are written under a run directory: by its absolute path."""
+    return hashlib.sha256(os.path.abspath(run).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def publishing(
+    path: str | os.PathLike[str], *, kind: str, overwrite: bool = False, keep: str = "", resume: bool = False
+) -> Iterator[Path]:
+    """A directory beside `path` that is sealed and becomes `path` by one rename when the block ends without an error.
+
+    On an error the directory is removed and `path` is as it was. With `overwrite` an existing `path` is replaced,
+    provided that it is a `kind` of ours: nothing else is ever removed.
+
+    Parameters
+    ----------
+    keep : a token that names the directory; an error or an interruption then leaves it where it is
+    resume : take up the chunks that an interrupted block of the same token left there; without it they are removed.
+        Whoever resumes writes the metadata again and reads the chunks back: no file of them is sure to be whole.
+
+    Raises
+    ------
+    DataError
+        `path` is there and is not to be replaced, or cannot be written (a full disk, …).
+    """
+    target = Path(os.path.abspath(path))
+    if os.path.exists(target) and overwrite:
+        _require_kind(target, kind)
+    if os.path.exists(target) and not overwrite:
+        raise DataError(f"{target}: already exists; choose another path or ask to overwrite it")
+    scratch = scratch_path(target, keep)
+    with writing(target):
+        if keep and resume:
+            for stale in [file for pattern in ("*.partial", seals.METADATA) for file in scratch.rglob(pattern)]:
+                stale.unlink()
+        elif keep:
+            shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True, exist_ok=bool(keep))
+        try:
+            with writing(target):  # says what is free before the directory is removed
+                yield scratch
+                seals.write(scratch)
+                _sync(scratch)
+                _replace(scratch, target)
+        except BaseException:
+            if not keep:
+                _remove(scratch)
+            raise
+
+
+def occupant(path: str | os.PathLike[str]) -> object:
+    """Return what tells the store at `path` from one that takes its place; equal to nothing while one is about to."""
+    target = Path(os.path.abspath(path))
+    try:
+        there = os.stat(target)
+    except OSError:
+        return object() if any(target.parent.glob(f".{glob.escape(target.name)}.*.old")) else None
+    return there.st_dev, there.st_ino, there.st_ctime_ns
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file that is there whole or not at all."""
+    with replacing(path) as scratch:
+        scratch.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write that becomes `path`, whole or not at all, and for good: temporary file, fsync, rename, fsync."""
+    target = Path(os.path.abspath(path))
+    scratch = scratch_path(target)
+    try:
+        with writing(path):
+            yield scratch
+            with open(scratch, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(scratch, target)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    _sync_directory(target.parent)
+
+
+def clear_orphans(path: Path) -> None:
+    """Remove what writers of a file or store that were killed have left beside it. Nobody else may be writing it."""
+    for orphan in path.parent.glob(f".{path.name}.*.partial"):
+        shutil.rmtree(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
+
+
+def remove_at_once(place: Path) -> None:
+    """Remove a directory or file, gone at once: nobody reads, or renames into place, a half-removed one."""
+    doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(place, doomed)
+    if doomed.is_dir():
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        doomed.unlink(missing_ok=True)
+
+
+def make_directories(directory: str | os.PathLike[str]) -> None:
+    """Make a directory and those above it, so that a loss of power takes none of them away again."""
+    place = Path(os.path.abspath(directory))
+    missing = (
+        [place, *(above for above in place.parents if not os.path.exists(above))] if not os.path.exists(place) else []
+    )
+    os.makedirs(place, exist_ok=True)
+    for made in missing:
+        _sync_directory(made.parent)
+
+
+def _remove(scratch: Path) -> None:
+    """Remove a directory to which a write that was interrupted in this process may add one file more."""
+    for _ in range(10):
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(0.01)
+        if not scratch.exists():
+            return
+
+
+def _replace(scratch: Path, target: Path) -> None:
+    """Put `scratch` in the place of `target`; what was there comes back if that fails."""
+    if target.exists():
+        doomed = scratch.with_suffix(".old")
+        os.replace(target, doomed)
+        try:
+            os.replace(scratch, target)
+        except BaseException:
+            os.replace(doomed, target)
+            raise
+        shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
+    else:
+        os.replace(scratch, target)
+    _sync_directory(target.parent)
+
+
+def _require_kind(target: Path, kind: str) -> None:
+    """Refuse to replace what does not say that it is a `kind`, damaged or not."""
+    try:
+        found = f'"kind": "{kind}"' in (target / "zarr.json").read_text(errors="replace")
+    except OSError:
+        found = False
+    if not found:
+        raise DataError(f"{target}: expected a {kind} of ours to replace, found something else; choose another path")
+
+
+def _sync(root: Path) -> None:
+    for directory, _, files in os.walk(root):
+        for name in files:
+            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        _sync_directory(Path(directory))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

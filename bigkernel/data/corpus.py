@@ -1,0 +1,396 @@
+"""A corpus: rows on disk, chunk by chunk, with the columns that go with them.
+
+A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,);
+rows that are sparse lie in four arrays in the place of `x` (`sparse_rows`). Its attributes say what it is (name,
+source, classes, image shape, scale) and whether it is complete. All columns share `chunk_rows`, a chunk is written
+whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are classes (integers) and NaN where
+they are numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from bigkernel.config import settings
+from bigkernel.data import atomic_write, seals, sparse_rows, zarr_arrays
+from bigkernel.data.chunk_check import Looked, finite, labels_of, look
+from bigkernel.data.corpus_arguments import checked_attributes, require_count
+from bigkernel.data.corpus_arrays import CorpusArrays, fitting, joined
+from bigkernel.data.corpus_rows import CorpusRows
+from bigkernel.data.targets import claimed, require_target
+from bigkernel.errors import DataError
+
+FORMAT = 2
+_PAUSES_SECONDS = [0.01 * 2**i for i in range(8)]  # after attempts to open what was exchanged meanwhile
+COLUMNS = ("y", "weight", "domain", "group")
+
+
+@dataclass(frozen=True)
+class CorpusInfo:
+    """The attributes of a corpus.
+
+    `classes` lists the labels in order, empty when `y` holds numbers or is absent; where they are strings, `y` holds
+    positions in the list. `image_shape` is (height, width) of a row seen as a picture, or None. `scale` divides stored
+    values into the range that the source means (255 for 8-bit pixels). `sparse_features` is the number of features of
+    rows that are stored sparse; None: rows are dense.
+    """
+
+    name: str
+    source: str = ""
+    classes: tuple[int | str, ...] = ()
+    image_shape: tuple[int, int] | None = None
+    scale: float = 1.0
+    complete: bool = False
+    format: int = FORMAT
+    sparse_features: int | None = None
+
+
+@dataclass(frozen=True)
+class Corpus(CorpusRows):
+    """A corpus opened for reading; plain picklable data (the path and what the attributes say).
+
+    `len`, slices and `np.asarray` read rows; see `head` and `x`.
+
+    Attributes
+    ----------
+    path : str
+    n_rows, n_features, chunk_rows : int
+    dtype : str
+        Of the stored rows, e.g. "uint8".
+    columns : tuple of str
+        Which of y, weight, domain and group are there.
+    info : CorpusInfo
+    seal : str
+        What tells the content that was opened from any other.
+    """
+
+    path: str
+    n_rows: int
+    n_features: int
+    chunk_rows: int
+    dtype: str
+    columns: tuple[str, ...]
+    info: CorpusInfo
+    seal: str = field(default="", compare=False, repr=False)
+
+    def array(self, name: str) -> zarr.Array:
+        """The zarr array of `x` or of a column."""
+        group, _ = zarr_arrays.open_group(self.path, "corpus")
+        return zarr_arrays.open_array(group, name)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A whole column, shape (n_rows,): 8 bytes a row at most."""
+        array = self.array(name)
+        zarr_arrays.require_chunks(array)
+        return zarr_arrays.read(array, 0, self.n_rows)
+
+    def look(self) -> Iterator[Looked]:
+        """Read every chunk of every array through its checksum, and look at every value.
+
+        Damage to a chunk, rows of `x` or `weight` that are not finite, labels that are not among the classes, and
+        chunks that are not those that were sealed come with the chunk or array in question.
+        """
+        seal = seals.verify(Path(self.path))
+        damaged = set()
+        for name in (*(sparse_rows.ARRAYS if self.sparse else ("x",)), *self.columns):
+            for looked in look(self.array(name), name, labels_of(self.info.classes) if name == "y" else finite):
+                if looked.damage:
+                    damaged.add(name)
+                yield looked
+        for name, text in seals.changed_arrays(Path(self.path), seal):
+            if name not in damaged:
+                yield Looked(name, self.n_rows, self.n_rows, DataError(f"{self.path}/{name}: {text}"))
+
+    def check(self) -> Iterator[tuple[str, int, int]]:
+        """As `look`, up to the first damage.
+
+        Yields
+        ------
+        (array name, rows done, rows in all), after each chunk.
+
+        Raises
+        ------
+        ChunkMissing, ChunkCorrupt, DataError
+        """
+        for looked in self.look():
+            if looked.damage:
+                raise looked.damage
+            yield looked.array, looked.done, looked.total
+
+
+def open_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """Open a complete corpus; again, a few times, where another one took its place while it was opened.
+
+    Raises
+    ------
+    DataError
+        Nothing there, not a corpus, of a newer format, not complete, or arrays that do not fit together.
+    """
+    for pause in _PAUSES_SECONDS:
+        before = atomic_write.occupant(path)
+        try:
+            found = _open(path)
+        except (DataError, OSError):
+            if atomic_write.occupant(path) == before:
+                raise
+        else:
+            if atomic_write.occupant(path) == before:
+                return found
+        time.sleep(pause)
+    raise DataError(f"{path}: another corpus took its place whenever it was opened; open it when its writer has ended")
+
+
+def _open(path: str | os.PathLike[str]) -> Corpus:
+    group, attributes = zarr_arrays.open_group(path, "corpus")
+    seal = seals.verify(Path(path)).digest
+    known = {key: value for key, value in attributes.items() if key in CorpusInfo.__dataclass_fields__}
+    if known.get("format") != FORMAT:
+        raise DataError(
+            f"{path}: corpus of format {known.get('format')!r}, this version reads format {FORMAT}; ingest its source "
+            "again"
+        )
+    pixels = known.get("image_shape")
+    if not isinstance(known.get("name"), str):
+        raise DataError(f"{path}: its attributes lack the name of the corpus; it is damaged")
+    scale = known.get("scale", 1.0)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise DataError(f"{path}: scale must be a number above 0, found {scale!r}")
+    info = CorpusInfo(
+        **{**known, "classes": tuple(known.get("classes", ())), "image_shape": tuple(pixels) if pixels else None}
+    )
+    if not info.complete:
+        raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
+    x = zarr_arrays.open_array(group, "values" if info.sparse_features else "x")
+    shape, chunk_rows = tuple(x.shape), x.chunks[0]
+    if info.sparse_features:
+        arrays = {name: zarr_arrays.open_array(group, name) for name in sparse_rows.ARRAYS}
+        shape, chunk_rows = sparse_rows.shape_of(path, arrays, info.sparse_features), arrays["lengths"].chunks[0]
+    elif len(shape) != 2:
+        raise DataError(f"{path}/x: expected a matrix, found shape {shape}")
+    there = zarr_arrays.array_names(group)
+    columns = tuple(name for name in COLUMNS if name in there)
+    for name in columns:
+        column = zarr_arrays.open_array(group, name)
+        if column.shape != (shape[0],):
+            raise DataError(f"{path}/{name}: expected shape ({shape[0]},) to go with x, found {column.shape}")
+    return Corpus(os.path.abspath(path), shape[0], shape[1], chunk_rows, str(x.dtype), columns, info, seal)
+
+
+def chunk_rows_for(n_features: float, itemsize: int, n_rows: int | None = None) -> int:
+    """Rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, a number of chunks that divides evenly.
+
+    An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
+    """
+    wanted = settings()
+    rows = max(1, int(wanted.chunk_bytes // max(1, n_features * itemsize)))
+    if n_rows is None or n_rows <= rows // 2:
+        return max(1, min(rows, n_rows or rows))
+    unit = wanted.min_segments
+    return min(rows, -(-n_rows // (-(-n_rows // rows // unit) * unit)) if n_rows > rows * 2 else -(-n_rows // unit))
+
+
+class CorpusWriter:
+    """Writes a corpus chunk by chunk; used as a context manager.
+
+    It writes beside the target, in `path`, and the corpus appears at `target` by one rename when the block has ended
+    without an error; after an error nothing of it is left, and what stood at the target is as it was. Rows come either
+    in order through `append`, any number at a time, or, when `n_rows` is given, as whole chunks through `write_chunk`,
+    in any order and from several processes (which call the function `write_chunk` with the writer's `path`).
+
+    With `keep`, an error or an interruption leaves the chunks where they are, and a writer of the same rows and the
+    same token goes on with them under `resume`: `append` is given all rows again and passes over those of the leading
+    chunks that read back through their checksums (`kept_rows`); whoever calls `write_chunk` reads back what it relies
+    on.
+
+    Parameters
+    ----------
+    target : where the corpus goes; must not exist unless `overwrite` (then only a corpus is replaced)
+    n_features : int
+    dtype : of the stored rows
+    columns : mapping of column name to dtype
+    info : CorpusInfo (its `complete` is ours to set); with `sparse_features` rows are stored sparse, through `append`
+    n_rows : int or None
+        Total when known beforehand.
+    chunk_rows : int or None
+        None: `chunk_rows_for`.
+    keep, resume : see `disk.publishing`
+    row_entries : values of a row, about, where rows are sparse
+
+    Raises
+    ------
+    DataError
+        A target that exists or cannot be written (a full disk, …), rows that do not fit, chunks that are missing.
+    ConfigError
+        A name, image shape, scale or chunk_rows that is none.
+    PlanTooLarge
+        `n_rows` rows do not fit on the file system.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        n_features: int,
+        dtype: Any,
+        columns: Mapping[str, Any],
+        info: CorpusInfo,
+        n_rows: int | None = None,
+        chunk_rows: int | None = None,
+        overwrite: bool = False,
+        keep: str = "",
+        resume: bool = False,
+        row_entries: float = 100,
+    ) -> None:
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            raise DataError(f"unknown corpus column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+        self.target = self.path = Path(target)
+        attributes = checked_attributes(info.name, info.image_shape, info.scale)
+        self.info = replace(info, complete=False, **attributes)
+        self._row_entries = None if info.sparse_features is None else max(1.0, row_entries)
+        row: tuple[float, int] = (n_features, np.dtype(dtype).itemsize)
+        if self._row_entries is not None:
+            row = (self._row_entries, sparse_rows.entry_bytes(dtype))
+        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(*row, n_rows)
+        self.n_rows = n_rows or 0
+        self._fixed = n_rows is not None
+        self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
+        self._shapes.update({name: ((), np.dtype(kind)) for name, kind in columns.items()})
+        for name, (_, found) in self._shapes.items():
+            if found.kind not in "biuf" or found.itemsize > 8:
+                raise DataError(
+                    f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
+                    "none, or convert with astype"
+                )
+        if self._row_entries is not None and (self._fixed or info.sparse_features != n_features):
+            raise DataError(
+                f"{self.target}: sparse rows of {n_features} features are written in order; leave n_rows out, and say "
+                f"as many in info.sparse_features (found {info.sparse_features})"
+            )
+        self._overwrite, self._keep, self._resume = overwrite, keep, resume
+        self._pending: list[dict[str, Any]] = []
+        self._pending_rows = 0
+        self._being_written: Future[None] | None = None
+        self._seen_rows = 0
+        self.kept_rows = 0
+
+    def __enter__(self) -> CorpusWriter:
+        row_bytes = sum(math.prod(tail) * dtype.itemsize for tail, dtype in self._shapes.values())
+        require_target(self.target, "the corpus")
+        with ExitStack() as stack:
+            stack.enter_context(claimed(self.target, "the corpus"))
+            stack.enter_context(atomic_write.writing(self.target, passing=False))
+            publishing = atomic_write.publishing(
+                self.target, kind="corpus", overwrite=self._overwrite, keep=self._keep, resume=self._resume
+            )
+            self.path = stack.enter_context(publishing)
+            atomic_write.require_free(self.path, self.n_rows * row_bytes, "the corpus")
+            self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
+            self._arrays = CorpusArrays(self._group, self._shapes, self.n_rows, self.chunk_rows, self._row_entries)
+            if self._resume and not self._fixed:
+                self.n_rows = self.kept_rows = self._arrays.recover()
+            # entered last: what it writes has ended before anything is published or removed
+            self._thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="bigkernel-write"))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        with self._stack:
+            if error is not None:
+                raise error
+            self._flush(everything=True)
+            self._await_writing()
+            if not self._fixed and self._seen_rows < self.kept_rows:  # the last chunk was kept, and is not full
+                self._arrays.resize(self._seen_rows)
+                self.n_rows = self._seen_rows
+            self._arrays.finish()
+            self.info = replace(self.info, complete=True)
+            self._group.attrs.update(self._attributes())
+
+    def append(self, **rows: Any) -> None:
+        """Add rows at the end: `x` (k, d), dense or sparse, and every column (k,).
+
+        They are copied, so that the caller may fill its arrays anew. Chunks are written as they fill, by a thread,
+        while the caller reads on: an error of writing is raised by a later call, or at the end of the block.
+        """
+        if self._fixed:
+            raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
+        count = rows["x"].shape[0]
+        for name, (tail, _) in self._shapes.items():
+            found = np.shape(rows.get(name, ()))
+            if found != (count, *tail):
+                raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
+        passed = min(count, max(0, self.kept_rows - self._seen_rows))
+        self._seen_rows += count
+        stored = {name: self._arrays.stored_form(name, rows[name]) for name in self._shapes}
+        self._pending.append({name: values[passed:].copy() for name, values in stored.items()})
+        self._pending_rows += count - passed
+        if self._pending_rows >= self.chunk_rows:
+            self._flush(everything=False)
+
+    def write_chunk(self, index: int, **rows: NDArray[Any]) -> None:
+        """Write the whole chunk `index` (rows index·chunk_rows and up) of every array."""
+        with atomic_write.writing(self.target, passing=False):
+            write_chunk(self.path, index, self.chunk_rows, rows)
+
+    def _flush(self, *, everything: bool) -> None:
+        if not self._pending_rows:
+            return
+        rows = joined(self._pending)
+        whole = self._pending_rows if everything else self._pending_rows // self.chunk_rows * self.chunk_rows
+        self._pending = [{name: values[whole:] for name, values in rows.items()}]
+        self._pending_rows -= whole
+        self._await_writing()  # chunks are written in order, and few are held in memory
+        first, self.n_rows = self.n_rows, self.n_rows + whole
+        part = {name: values[:whole] for name, values in rows.items()}
+        self._being_written = self._thread.submit(self._write, first, self.n_rows, part)
+
+    def _write(self, first: int, stop: int, rows: dict[str, Any]) -> None:
+        with atomic_write.writing(self.target, passing=False):
+            self._arrays.resize(stop)
+            self._arrays.write(first, rows)
+
+    def _await_writing(self) -> None:
+        """Raise what the writing of the last rows raised."""
+        being_written, self._being_written = self._being_written, None
+        if being_written is not None:
+            being_written.result()
+
+    def _attributes(self) -> dict[str, Any]:
+        return {zarr_arrays.ATTRIBUTE: {"kind": "corpus", **asdict(self.info)}}
+
+
+def write_chunk(path: str | os.PathLike[str], index: int, chunk_rows: int, rows: Mapping[str, NDArray[Any]]) -> None:
+    """Write one whole chunk of every array in `rows` into the unpublished group at `path`; what a task calls.
+
+    Raises
+    ------
+    DataError
+        Rows that are not the whole chunk, a group that is published already, or a disk that is full.
+    OSError
+        An error of writing that may pass: the task is to be tried again.
+    """
+    if seals.is_sealed(Path(path)):
+        raise DataError(f"{os.fspath(path)}: is published and sealed; write its changed rows as a new store")
+    group = zarr.open_group(os.fspath(path), mode="r+", zarr_format=3)
+    for name, values in rows.items():
+        array = group[name]
+        assert isinstance(array, zarr.Array)
+        start = index * chunk_rows
+        stop = min(start + chunk_rows, array.shape[0])
+        if array.chunks[0] != chunk_rows or len(values) != stop - start:
+            raise DataError(f"{path}/{name}: chunk {index} wants {stop - start} rows, found {len(values)}")
+        with atomic_write.writing(path):
+            array.with_config({"write_empty_chunks": True})[start:stop] = fitting(values, array.dtype, name)

@@ -1,0 +1,275 @@
+"""Reading other people's files: one reader a format, found in one table.
+
+`open_source` looks at the head of a file, a folder or a store and returns a `Source`; `ingest.convert.ingest` streams
+sources into a corpus. A reader never holds the whole of a file (MATLAB's and Fortran-ordered npz excepted), and what is
+wrong with a file is a `DataError` that names the path and the byte, line or row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigkernel.data.readers import idx, libsvm, mat, npy, parquet, png, remote, text
+from bigkernel.data.readers.source import Block, Source, open_stream, require_file
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.streaming.sparse_form import is_sparse
+
+__all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
+
+_HEAD_BYTES = 2**16
+
+
+def _never(found: bytes | Sequence[str]) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class _Reader:
+    description: str
+    read: Callable[..., Source]
+    recognises: Callable[[bytes], bool]
+    endings: tuple[str, ...]
+    options: tuple[str, ...]
+    recognises_folder: Callable[[Sequence[str]], bool] = _never
+    files: bool = True  # whether a plain file may be of this format
+
+
+# The order is the order in which `auto` asks.
+_READERS: dict[str, _Reader] = {
+    "npy": _Reader("NumPy array (n, d) or (n, h, w)", npy.read, npy.recognises, (".npy",), ("labels",)),
+    "npz": _Reader("NumPy archive of x and y", npy.read_npz, npy.recognises_npz, (".npz",), ("x", "y")),
+    "mat": _Reader("MATLAB file, versions 5 to 7.2", mat.read, mat.recognises, (".mat",), ("x", "y")),
+    "idx": _Reader("IDX images as of MNIST", idx.read, idx.recognises, (".idx", "-ubyte"), ("labels",)),
+    "parquet": _Reader(
+        "Parquet file, or folder of parts",
+        parquet.read,
+        parquet.recognises,
+        parquet.ENDINGS,
+        ("target", "group"),
+        parquet.recognises_folder,
+    ),
+    "zarr": _Reader(
+        "zarr array or group, folder or URL",
+        remote.read,
+        _never,
+        (),
+        ("x", "y"),
+        remote.recognises_folder,
+        files=False,
+    ),
+    "png": _Reader(
+        "folder of images: LABEL/*.png or *.png", png.read, _never, (), ("grey",), png.recognises_folder, files=False
+    ),
+    "usps": _Reader('USPS "zip code" digits, text', text.read_usps, text.recognises_usps, (), ()),
+    "libsvm": _Reader(
+        "text: label index:value …, sparse",
+        libsvm.read,
+        libsvm.recognises,
+        (".libsvm", ".svm", ".svmlight"),
+        ("features", "zero_based", "sparse"),
+    ),
+    "csv": _Reader(
+        "table in text: , ; tab or blank",
+        text.read_csv,
+        _never,
+        (".csv", ".tsv", ".txt", ".dat", ".data"),
+        ("target", "group", "delimiter", "header"),
+    ),
+}
+
+FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
+"""Format name -> one line that describes it, for the command line's help."""
+
+OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in _READERS.items()}
+"""Format name -> the options of `open_source` that it takes."""
+
+
+def open_source(
+    path: str | os.PathLike[str],
+    *,
+    format: str = "auto",
+    labels: str | os.PathLike[str] | None = None,
+    target: str | int | None = None,
+    delimiter: str | None = None,
+    header: bool | str = "auto",
+    x: str | None = None,
+    y: str | None = None,
+    group: str | int | None = None,
+    features: int | None = None,
+    zero_based: bool = False,
+    sparse: bool | None = None,
+    grey: bool = False,
+    dtype: Any = None,
+) -> Source:
+    """Look at the head of a file, folder or store and say what it holds.
+
+    Parameters
+    ----------
+    path : path
+        A file, plain or gzip; a folder of PNG images or of Parquet parts; a zarr store, also by URL (http, https, s3,
+        memory).
+    format : str
+        A key of `FORMATS`, or "auto": by the first bytes, then by the file's name.
+    labels : path, "none" or None
+        idx, npy: the file of the labels. None: for idx the one that the MNIST naming convention gives, where it exists.
+    target : str, int or None
+        csv, parquet: the labels' column by name or position (−1: the last); None: the last; "none": no labels.
+    delimiter : str or None
+        csv: "," ";" "tab" or "blank"; None: sniffed.
+    header : bool or "auto"
+        csv: whether line 1 names the columns.
+    x, y : str or None
+        mat, npz, zarr: names of the arrays; y="none": no labels.
+    group : str, int or None
+        csv, parquet: column of the groups, rows that belong together: whole numbers, or names (see `source.group_ids`).
+    features : int or None
+        libsvm: number of features; None: the largest index.
+    zero_based : bool
+        libsvm: indices begin at 0.
+    sparse : bool or None
+        libsvm: store rows sparse, or dense; None: sparse where few values are not 0, see `libsvm.read`.
+    grey : bool
+        png: convert what is not 8-bit grey.
+    dtype : dtype or None
+        Of the rows as stored; None: the file's own (text: float64, USPS: float32). A conversion that would lose a row's
+        value to an integer dtype, or to infinity, is refused when the row is read.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    DataError
+        No such file or store, unknown format (lists the formats), or a head that does not make sense.
+    ConfigError
+        An option that the format does not take, or with an impossible value.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "wine.csv")
+    >>> _ = path.write_text('"pH";"alcohol";"quality"\\n3;8.8;6\\n3.3;9.5;5\\n')
+    >>> source = open_source(path)
+    >>> source.format, source.n_features, source.labelled
+    ('csv', 2, True)
+    >>> [(x.tolist(), y.tolist()) for x, y in source.blocks()]
+    [([[3.0, 8.8], [3.3, 9.5]], [6.0, 5.0])]
+    >>> folder.cleanup()
+    """
+    name = os.fspath(path)
+    found = _detect(name) if format == "auto" else format
+    if found not in _READERS:
+        raise DataError(f"{remote.shown(name)}: unknown format {found!r}; the formats are {', '.join(FORMATS)}")
+    reader = _READERS[found]
+    _require_kind(name, found, reader)
+    given: dict[str, Any] = {
+        "labels": None if labels is None else os.fspath(labels),
+        "target": target,
+        "delimiter": delimiter,
+        "header": None if header == "auto" else header,
+        "x": x,
+        "y": y,
+        "group": group,
+        "features": features,
+        "zero_based": zero_based or None,
+        "sparse": sparse,
+        "grey": grey or None,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    foreign = sorted(set(options) - set(reader.options))
+    if foreign:
+        takes = ", ".join(reader.options) or "no options"
+        raise ConfigError(f"{foreign[0]}: not an option of format {found!r}, which takes {takes}")
+    source = reader.read(name, **options)
+    return source if dtype is None else _stored_as(source, dtype)
+
+
+def _require_kind(path: str, name: str, reader: _Reader) -> None:
+    """Refuse a folder where a file is read, a file where a folder is, and what is not there."""
+    if remote.is_url(path):
+        if name != "zarr":
+            raise DataError(f"{remote.shown(path)}: format {name!r} is read from files; only zarr is read by its URL")
+    elif reader.files and not (os.path.isdir(path) and reader.recognises_folder is not _never):
+        require_file(path)
+    elif not os.path.isdir(path):
+        found = "a file" if os.path.exists(path) else "nothing"
+        raise DataError(f"{path}: expected a folder for format {name!r}, found {found}")
+
+
+def _detect(path: str) -> str:
+    if remote.is_url(path):
+        return "zarr"
+    if os.path.isdir(path):
+        return _detect_folder(path)
+    require_file(path)
+    with open_stream(path) as stream:
+        head = _readable_head(stream.read, path)
+    for name, reader in _READERS.items():
+        if reader.recognises(head):
+            return name
+    plain = path.lower().removesuffix(".gz")
+    for name, reader in _READERS.items():
+        if plain.endswith(reader.endings):
+            return name
+    raise DataError(
+        f"{path}: unknown format: neither its first bytes ({head[:8].hex(' ') or 'none'}) nor its name say which; "
+        f"the formats are {', '.join(FORMATS)}; give format=NAME"
+    )
+
+
+def _detect_folder(path: str) -> str:
+    try:
+        names = sorted(os.listdir(path))
+        within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
+        names += [] if within is None else os.listdir(os.path.join(path, within))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
+    for name, reader in _READERS.items():
+        if reader.recognises_folder(names):
+            return name
+    raise DataError(
+        f"{path}: expected a file, or a folder of PNG images, of Parquet parts or of zarr; found none of these"
+    )
+
+
+def _readable_head(read: Callable[[int], bytes], path: str) -> bytes:
+    pieces: list[bytes] = []
+    try:
+        while len(pieces) < _HEAD_BYTES // 1024 and (piece := read(1024)):
+            pieces.append(piece)
+    except DataError:  # damage further on is the reader's to report, with what it expected there
+        if not pieces:
+            raise
+    return b"".join(pieces)
+
+
+def _stored_as(source: Source, dtype: Any) -> Source:
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:
+        raise ConfigError(f"dtype: expected a dtype such as 'float32', found {dtype!r}") from None
+    if wanted.kind not in "iuf" or wanted.itemsize > 8:
+        raise ConfigError(f"dtype: expected integers or floats of at most 8 bytes, found {wanted}")
+
+    def blocks() -> Iterator[Block]:
+        start = 0
+        for x, y in source.blocks():
+            with np.errstate(over="ignore", invalid="ignore"):
+                rows = x.astype(wanted)
+            found, given = (rows.data, x.data) if is_sparse(x) else (rows, x)
+            lost = found != given if wanted.kind in "iu" else np.isinf(found) & np.isfinite(given)
+            if lost.any():
+                place = np.argwhere(lost)[0]
+                row, column = (part[place[0]] for part in rows.tocoo().coords) if is_sparse(x) else place
+                raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
+            yield rows, y
+            start += x.shape[0]
+
+    return replace(source, dtype=wanted, blocks=blocks)

@@ -1,0 +1,298 @@
+"""zarr arrays of others: on disk, over HTTP, in S3, in fsspec's memory.
+
+x (n, d) or (n, h, w), and y (n,), are an array, or two of a group. Rows are copied chunk by chunk, a bounded number of
+bytes at a time; a chunk that is not there is an error, not zeros. Names with a password in them, or a query, are never
+printed or stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.storage import FsspecStore, LocalStore, WrapperStore
+
+from bigkernel.data.readers.source import Block, Source, aligned, block_rows, folder_origin, native, require_features
+from bigkernel.errors import BigKernelError, ChunkMissing, ConfigError, DataError
+
+PROTOCOLS = ("http", "https", "s3", "memory")
+MOST_CHUNK_BYTES = 2**28
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 30.0  # between two pieces of an answer
+ANSWER_SECONDS = 300.0  # for a whole one
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(::|://)")
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+_X_NAMES = ("x", "X", "data")
+_Y_NAMES = ("y", "labels", "target")
+
+
+class _Strict(WrapperStore[Any]):
+    """A store in which a chunk that is not there is an error, and so is one that is larger than any values."""
+
+    most_bytes = 2 * MOST_CHUNK_BYTES
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        """As of any store."""
+        value = await super().get(key, prototype, byte_range)
+        if value is not None and len(value) > self.most_bytes:
+            raise DataError(f"{key} takes {len(value):,} bytes, at most {self.most_bytes:,} are read")
+        if key.rpartition("/")[2] in _METADATA:
+            return value
+        if value is None:
+            raise ChunkMissing(
+                f"the chunk {key} is missing: it was lost, or its writer leaves out chunks that hold the fill value "
+                "alone; copy the store again, or write it with write_empty_chunks=True"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array of somebody's store, and what messages call it."""
+
+    name: str
+    array: Any
+
+    @property
+    def row_bytes(self) -> int:
+        return int(np.prod(self.array.shape[1:], dtype=object)) * int(self.array.dtype.itemsize)
+
+    @property
+    def step(self) -> int:
+        """Rows that are read at once: whole chunks, about a block."""
+        rows = int((self.array.shards or self.array.chunks)[0])
+        if rows * self.row_bytes > MOST_CHUNK_BYTES and self.array.shards:
+            rows = int(self.array.chunks[0])
+        return rows * max(1, block_rows(self.row_bytes) // rows)
+
+    def rows(self, step: int) -> Iterator[NDArray[Any]]:
+        """Blocks (k, …) of `step` rows, each chunk read once."""
+        held, first = np.empty((0, *self.array.shape[1:]), self.array.dtype), 0
+        for start in range(0, self.array.shape[0], self.step):
+            stop = min(start + self.step, self.array.shape[0])
+            with _reading(self.name, f"rows {start}:{stop}"):
+                piece = np.asarray(self.array[start:stop])
+            held = np.concatenate([held[first:], piece]) if len(held) > first else piece
+            first = 0
+            while len(held) - first >= step:
+                yield self._native(held[first : first + step])
+                first += step
+        if len(held) > first:
+            yield self._native(held[first:])
+
+    def _native(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return rows.reshape(len(rows), *([-1] if rows.ndim > 1 else [])).astype(native(rows.dtype), copy=False)
+
+
+def is_url(path: str) -> bool:
+    """Return True where a source is named by a URL."""
+    return _SCHEME.match(path) is not None
+
+
+def shown(url: str) -> str:
+    """A URL without user, password, query and fragment, as it may be printed and stored."""
+    if not is_url(url):
+        return url
+    parts = urlsplit(url.partition("::")[0])  # of a chain the first link: the others may hold passwords too
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def recognises_folder(names: Sequence[str]) -> bool:
+    """Return True for the files of a zarr array or group."""
+    return not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names)
+
+
+def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
+    """Open a zarr array or group (format 2 or 3) at a path or URL.
+
+    Parameters
+    ----------
+    path : str
+        A directory, or a URL of http, https, s3 (with s3fs installed) or memory. A corpus of ours keeps its image
+        shape, scale and `group`; names of classes become their numbers. One with `weight` or `domain`, for which a
+        source has no place, is refused unless x is named.
+    x, y : str or None
+        Names of the arrays of a group. None: "x", "X" or "data" and "y", "labels" or "target"; y="none": no labels.
+        Where x is named, rows and labels are read and nothing else, from a corpus of ours too.
+
+    Raises
+    ------
+    DataError
+        Names the array: not there, unreachable (the wait is bounded), of another shape or not of numbers, chunks larger
+        than 256 MiB, a corpus of ours with columns that would be lost; when rows are read, `ChunkMissing` or a chunk
+        that cannot be decoded.
+    ConfigError
+        Another protocol, or a package that it needs is not installed.
+    """
+    name = shown(path)
+    with _reading(name, "its metadata"):
+        node = zarr.open(store=_Strict(_store(path)), mode="r")
+    if isinstance(node, zarr.Array):
+        if x is not None or y not in (None, "none"):
+            raise DataError(f"{name}: a single array, so that there is nothing to name by x or y")
+        return _source(path, name, _Array(name, node), None, None, {})
+    rows = _pick(node, name, x, _X_NAMES, "x")
+    if rows is None:
+        wanted = " or ".join(_X_NAMES) if x is None else x
+        raise DataError(f"{name}: no array {wanted} in this group; name the matrix by x=NAME")
+    labels = None if y == "none" else _pick(node, name, y, _Y_NAMES, "y")
+    if labels is None and y not in (None, "none"):
+        raise DataError(f"{name}: no array {y} in this group; name the labels by y=NAME, or say y='none'")
+    found = node.attrs.asdict().get("bigkernel")
+    attributes = dict(found) if isinstance(found, dict) else {}
+    groups = _groups_of(node, name) if x is None and attributes.get("kind") == "corpus" else None
+    return _source(path, name, rows, labels, groups, attributes)
+
+
+def _groups_of(corpus: Any, name: str) -> _Array | None:
+    """The column `group` of a corpus of ours; one with columns that a source has no place for is refused."""
+    lost = next((column for column in ("weight", "domain") if _pick(corpus, name, column, (), column)), None)
+    if lost is not None:
+        raise DataError(
+            f"{name}: a corpus with the column {lost}, which would be lost; ingest what it was made from, or name the "
+            "matrix (x='x', --x x) to take rows and labels alone"
+        )
+    return _pick(corpus, name, "group", (), "group")
+
+
+def _source(
+    path: str, name: str, rows: _Array, labels: _Array | None, groups: _Array | None, attributes: dict[str, Any]
+) -> Source:
+    shape, dtype = tuple(map(int, rows.array.shape)), np.dtype(rows.array.dtype)
+    if len(shape) not in (2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise DataError(f"{rows.name}: expected numbers of shape (n, d) or (n, height, width), found {dtype} {shape}")
+    if not shape[0]:
+        raise DataError(f"{rows.name}: no rows: its shape is {shape}")
+    n_features = int(np.prod(shape[1:], dtype=object))
+    require_features(rows.name, n_features)
+    if labels is not None and (
+        tuple(labels.array.shape) not in ((shape[0],), (shape[0], 1)) or labels.array.dtype.kind not in "biuf"
+    ):
+        raise DataError(
+            f"{labels.name}: expected {shape[0]} labels to go with {rows.name}, found {labels.array.dtype} of shape "
+            f"{tuple(labels.array.shape)}"
+        )
+    if groups is not None and (tuple(groups.array.shape) != shape[:1] or groups.array.dtype != np.int64):
+        raise DataError(
+            f"{groups.name}: expected {shape[0]} int64 to go with {rows.name}, found {groups.array.dtype} of shape "
+            f"{tuple(groups.array.shape)}"
+        )
+    for array in filter(None, (rows, labels, groups)):
+        held = min(array.step, shape[0]) * array.row_bytes
+        if held > MOST_CHUNK_BYTES:
+            raise DataError(
+                f"{array.name}: a chunk's rows take {held:,} bytes, at most {MOST_CHUNK_BYTES:,} are read at once; "
+                "write the array in smaller chunks"
+            )
+    step = block_rows(rows.row_bytes)
+    images = (shape[1], shape[2]) if len(shape) == 3 else None
+    stated, scale = attributes.get("image_shape"), attributes.get("scale")
+    if isinstance(stated, list) and all(type(size) is int for size in stated) and len(stated) == 2:
+        images = (stated[0], stated[1]) if stated[0] * stated[1] == n_features else images
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < np.inf:
+        scale = 255.0 if images and dtype == np.uint8 else 1.0
+
+    def targets() -> Iterator[NDArray[Any]]:
+        assert labels
+        return (block.reshape(len(block)) for block in labels.rows(step))
+
+    def blocks() -> Iterator[Block]:
+        return aligned(rows.rows(step), targets() if labels else None)
+
+    return Source(
+        format="zarr",
+        path=name,
+        n_rows=shape[0],
+        n_features=n_features,
+        dtype=native(dtype),
+        image_shape=images,
+        scale=float(scale),
+        blocks=blocks,
+        targets=targets if labels else None,
+        files=(),
+        groups=None if groups is None else lambda: groups.rows(step),
+        origin=lambda: _origin(path, name, rows, labels),
+    )
+
+
+def _origin(path: str, name: str, rows: _Array, labels: _Array | None) -> str:
+    """Of a directory all files; of a URL the metadata alone, so that it is not read twice over the network."""
+    if not is_url(path):
+        walked = (os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files)
+        return folder_origin(path, sorted(os.path.relpath(file, path) for file in walked))
+    metadata = [json.dumps(array.array.metadata.to_dict(), default=str) for array in (rows, labels) if array]
+    return f"{name} (metadata) sha256:{hashlib.sha256(''.join(metadata).encode()).hexdigest()}"
+
+
+def _pick(group: Any, name: str, wanted: str | None, usual: tuple[str, ...], option: str) -> _Array | None:
+    for key in usual if wanted is None else (wanted,):
+        with _reading(f"{name}/{key}", "its metadata"):
+            found = group.get(key)
+        if isinstance(found, zarr.Array):
+            return _Array(f"{name}/{key}", found)
+        if found is not None:
+            raise DataError(f"{name}/{key}: a group, expected an array for {option}")
+    return None
+
+
+def _store(path: str) -> Any:
+    if not is_url(path):
+        return LocalStore(path, read_only=True)
+    protocol = path.partition("://")[0].lower()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"{shown(path)}: protocol {protocol!r}; those that are read are {', '.join(PROTOCOLS)}")
+    if "::" in path:
+        raise ConfigError(f"{shown(path)}: a chain of URLs (::), of which none is read; name the store itself")
+    if urlsplit(path).query:
+        raise DataError(
+            f"{shown(path)}: a URL with a query (?…), to which no name of a chunk can be added; leave it out"
+        )
+    options: dict[str, Any] = {}
+    try:
+        importlib.import_module("fsspec")
+        if protocol in ("http", "https"):
+            import aiohttp
+
+            limits = aiohttp.ClientTimeout(ANSWER_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+            options = {"client_kwargs": {"timeout": limits}}
+        elif protocol == "s3":
+            importlib.import_module("s3fs")
+            options = {"config_kwargs": {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}}
+    except ImportError as error:
+        package = "s3fs" if error.name == "s3fs" else '"bigkernel[data]"'
+        raise ConfigError(f"{protocol}: {error.name} is not installed: pip install {package}") from None
+    return FsspecStore.from_url(path, storage_options=options, read_only=True)
+
+
+@contextlib.contextmanager
+def _reading(name: str, what: str) -> Iterator[None]:
+    """Whatever a store, a codec or the network raises, as a DataError that names the array."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except BigKernelError as error:
+        raise type(error)(f"{name}: {error}") from None
+    except TimeoutError:
+        raise DataError(f"{name}: no answer in time for {what}; is the server reachable?") from None
+    except FileNotFoundError:
+        raise DataError(f"{name}: no zarr array or group there, looking for {what}") from None
+    except Exception as error:  # messages of the network carry whole URLs, with what is in them
+        reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
+        if "Connect" in type(error).__name__:  # of aiohttp, botocore and Python itself
+            raise DataError(
+                f"{name}: the server cannot be reached for {what}; is it up, is its name right? ({reason})"
+            ) from None
+        raise DataError(f"{name}: cannot read {what}: {reason}") from None

@@ -1,0 +1,395 @@
+"""A run: the directory that lets a job die and go on to the same last bit.
+
+    manifest.json     what the job is: every setting that changes a number by name, the plan, the versions
+    lock.json         who works here now (`locks`)
+    arrays/DIGEST/    large arrays of the job (landmarks), found by their SHA-256
+    partials/NODE/    published accumulators, each a zarr group with crc32c
+    receipts/NODE.json
+    starts/NODE       a line for every time that a worker began it
+
+A node is a place in the fixed binary tree of merges: "0-3" is segment 3, "1-1" the merge of segments 2 and 3. A node is
+finished when its receipt is there and its partial reads back to the receipt's digest; existence alone is not enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import bigkernel
+from bigkernel.data import seals, zarr_arrays
+from bigkernel.data.atomic_write import clear_orphans, make_directories, reason_of, remove_at_once, write_json
+from bigkernel.data.run_lock import Lock, locked
+from bigkernel.data.targets import require_outside_stores
+from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.streaming.merge_tree import Accumulator, Merge
+
+FORMAT = 2
+_DETACH_BYTES = 2**16
+_MOST_SECONDS = 1e11
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """The record that a finished task leaves: who, what, how long.
+
+    Attributes
+    ----------
+    node : name of the node of the merge tree, "0-3" for segment 3
+    start, stop : rows it covers
+    digest : SHA-256 of the partial; empty where it was not published
+    seconds : per stage (read is the time spent waiting for rows)
+    elapsed : seconds in all
+    worker : who did it
+    peak_bytes : highest resident memory of that process so far
+    skipped : rows left out because they were not finite
+    starts : how often a worker began it, where the run has counted
+    retries : why it was tried again, once for each time
+    resumed : found in the run, not computed again
+    ended : when it was finished, seconds since 1970 on the worker's clock
+    """
+
+    node: str
+    start: int
+    stop: int
+    digest: str = ""
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    elapsed: float = 0.0
+    bytes_read: int = 0
+    worker: str = ""
+    peak_bytes: int = 0
+    skipped: int = 0
+    starts: int = 1
+    retries: tuple[str, ...] = ()
+    resumed: bool = False
+    ended: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """Rows covered."""
+        return self.stop - self.start
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, stored: dict[str, Any]) -> Receipt:
+        """Make a receipt of plain data; a ValueError or TypeError where a figure is none, or a text is none."""
+        receipt = cls(**{**stored, "retries": tuple(stored["retries"])})
+        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
+        times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
+        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
+        if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
+            raise ValueError("expected whole numbers of rows and bytes")
+        if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
+            raise ValueError("expected seconds")
+        if not all(isinstance(text, str) for text in (*texts, *receipt.seconds)):
+            raise ValueError("expected texts")
+        return receipt
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRef:
+    """Stands for an array kept in the run's store."""
+
+    digest: str
+
+
+class ArrayStore(Protocol):
+    """Keeps large arrays of a job; see `detach`."""
+
+    def keep(self, values: NDArray[Any]) -> ArrayRef:
+        """Keep an array; the reference that stands for it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run directory; plain picklable data, so that tasks open it themselves."""
+
+    path: str
+
+    def _repr_html_(self) -> str:
+        return bigkernel._html_of(self)
+
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return Path(self.path)
+
+    @contextlib.contextmanager
+    def held(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> Iterator[Lock]:
+        """Lock the directory for a block, and `begin`."""
+        make_directory(self.root)
+        with locked(self.root) as lock:
+            self.begin(job, resume=resume, plan=plan)
+            yield lock
+
+    def begin(self, job: dict[str, str], *, resume: bool, plan: dict[str, int] | None = None) -> None:
+        """Start a new run, or go on with this one.
+
+        Parameters
+        ----------
+        job : every setting that changes the result by name, as texts that are compared
+        resume : go on with the run that is there; without one, start
+        plan : figures for people (`segments`, `rows`), not compared
+
+        Raises
+        ------
+        ResumeMismatch
+            `resume` of another job; names the first field that differs.
+        DataError
+            The directory holds a run and `resume` was not asked, or cannot be written.
+        """
+        manifest = self.root / "manifest.json"
+        if manifest.exists():
+            if not resume:
+                raise DataError(f"{self.path}: holds a run already; resume it or choose another directory")
+            found = self._job()
+            for name in sorted({*job, *found}):
+                if job.get(name) != found.get(name):
+                    raise ResumeMismatch(
+                        f"{self.path}: the run on disk is another job: {name} was {found.get(name, 'absent')}, "
+                        f"now it is {job.get(name, 'absent')}; resume with the same settings or start a new run"
+                    )
+            self.sweep_up()
+            return
+        for directory in ("partials", "receipts", "arrays", "starts"):
+            make_directory(self.root / directory)
+        clear_orphans(manifest)
+        try:
+            write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: the run directory cannot be written: {reason_of(error, self.path)}"
+            ) from error
+
+    def _job(self) -> dict[str, Any]:
+        try:
+            manifest = read_sealed(self.root / "manifest.json")
+        except (OSError, ValueError) as error:
+            raise ResumeMismatch(f"{self.path}/manifest.json cannot be read ({error}); start a new run") from error
+        if manifest.get("format") != FORMAT or not isinstance(manifest.get("job"), dict):
+            raise ResumeMismatch(
+                f"{self.path}: a run of format {manifest.get('format')!r}, this version has {FORMAT}; start a new run"
+            )
+        job: dict[str, Any] = manifest["job"]
+        return job
+
+    def sweep_up(self) -> None:
+        """Remove what writers that died have left half-written, as far as the disk lets. Nobody else may be writing."""
+        for directory in ("partials", "arrays", "receipts", "."):
+            place = self.root.joinpath(directory)
+            for orphan in (*place.glob(".*.partial"), *place.glob(".*.old")):  # old: what was about to be replaced
+                # a disk that turned read-only has an error of its own, which this one may not hide
+                with contextlib.suppress(OSError):
+                    if orphan.is_dir():
+                        remove_at_once(orphan)
+                    else:
+                        orphan.unlink(missing_ok=True)
+
+    def start(self, node: str, worker: str) -> int:
+        """Note that a worker begins a node; how often that has happened, this time included."""
+        path = self.root / "starts" / node
+        with contextlib.suppress(OSError):  # a note only: what is wrong with the disk shows when the node is published
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{worker}\n")
+            return len(self.starts(node))
+        return 1
+
+    def starts(self, node: str) -> list[str]:
+        """The workers that began a node, in order."""
+        try:
+            return (self.root / "starts" / node).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return []
+
+    def publish(self, receipt: Receipt, partial: Accumulator) -> Receipt:
+        """Publish a partial and then its receipt, which says that it is whole, and how long that took."""
+        start, digest = time.perf_counter(), zarr_arrays.digest(partial)
+        zarr_arrays.publish(
+            self.root / "partials" / receipt.node, "partial", partial, {"digest": digest}, overwrite=True
+        )
+        spent = time.perf_counter() - start
+        receipt = dataclasses.replace(
+            receipt,
+            digest=digest,
+            seconds={**receipt.seconds, "publish": spent},
+            elapsed=receipt.elapsed + spent,
+            ended=time.time(),
+        )
+        write_sealed(self._receipt(receipt.node), receipt.to_json())
+        return receipt
+
+    def partial(self, node: str, digest: str) -> Accumulator:
+        """Read a partial back, through its checksums and its digest.
+
+        Raises
+        ------
+        DataError
+            It is not what was published (ChunkCorrupt, ChunkMissing where a chunk is).
+        """
+        values, _ = zarr_arrays.read_group(self.root / "partials" / node, "partial")
+        found = zarr_arrays.digest(values)
+        if found != digest:
+            raise DataError(f"{self.path}/partials/{node}: digest {found[:12]}…, its receipt says {digest[:12]}…")
+        return values
+
+    def finished(self, node: str) -> Receipt | None:
+        """The receipt of a node that was published and reads back whole; None otherwise."""
+        return self._read_back(node)[0]
+
+    def _read_back(self, node: str) -> tuple[Receipt | None, str]:
+        """The receipt of a node that is whole; or none, and what is wrong with a partial that is there."""
+        receipt, there = self.receipt(node), (self.root / "partials" / node).exists()
+        if receipt is None:
+            return None, "its receipt cannot be read" if self._receipt(node).exists() else ""
+        try:
+            self.partial(node, receipt.digest)
+        except (OSError, DataError) as error:
+            return None, str(error) if there else ""
+        return receipt, ""
+
+    def receipt(self, node: str) -> Receipt | None:
+        """The receipt of a node as published, its partial not looked at; None where there is none."""
+        try:
+            receipt = Receipt.of_json(read_sealed(self._receipt(node)))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return dataclasses.replace(receipt, resumed=True) if receipt.node == node else None
+
+    def usable(self, merges: Sequence[Merge], leaves: Sequence[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
+        """Finished nodes that no finished node contains; and the damaged ones, each with what is wrong with it.
+
+        `merges` lists (node, left, right), children first. Receipts that promise more than there is are removed.
+        """
+        children = {node: (left, right) for node, left, right in merges}
+        found: dict[str, Receipt] = {}
+        damaged: dict[str, str] = {}
+        missing: list[str] = []
+        look = [merges[-1][0]] if merges else list(leaves)
+        while look:
+            node = look.pop()
+            receipt, wrong = self._read_back(node)
+            if receipt:
+                found[node] = receipt
+                continue
+            if wrong:
+                damaged[node] = wrong
+            if self._receipt(node).exists():
+                remove_at_once(self._receipt(node))
+                self.discard(node)
+            else:  # a late worker of a dead driver may be about to write it: its partial stays
+                missing.append(node)
+                self._discard_torn(node)
+            look.extend(children.get(node, ()))
+        if any(self._receipt(node).exists() for node in missing):  # it has, and has removed what it merged
+            return self.usable(merges, leaves)
+        return found, damaged
+
+    def _receipt(self, node: str) -> Path:
+        return self.root / "receipts" / f"{node}.json"
+
+    def discard(self, *nodes: str) -> None:
+        """Remove partials that were merged; their receipts stay."""
+        for node in nodes:
+            remove_at_once(self.root / "partials" / node)
+
+    def _discard_torn(self, node: str) -> None:
+        """Remove a partial that is there and is none: a loss of power may have undone the end of its name alone."""
+        place = self.root / "partials" / node
+        try:
+            if place.exists():
+                seals.verify(place)
+        except DataError:
+            self.discard(node)
+
+    def keep_only(self, root: str) -> None:
+        """Remove every partial but the last: a writer that died may have left what it had merged."""
+        for place in (self.root / "partials").iterdir():
+            if place.name != root and not place.name.startswith("."):
+                self.discard(place.name)
+
+    def keep(self, values: NDArray[Any]) -> ArrayRef:
+        """Store an array under its digest."""
+        reference = ArrayRef(zarr_arrays.digest({"values": values}))
+        target = self.root / "arrays" / reference.digest
+        if not target.exists():
+            zarr_arrays.publish(target, "array", {"values": values}, {}, overwrite=False)
+        return reference
+
+
+def make_directory(directory: str | os.PathLike[str]) -> None:
+    """Make a directory of a run; a DataError if that cannot be, or if it would lie inside a store."""
+    require_outside_stores(directory, "the run")
+    try:
+        make_directories(directory)
+    except OSError as error:
+        raise DataError(f"{directory}: the run directory cannot be written: {reason_of(error, directory)}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """An array by its content: sweeps of one job keep the same landmarks, each in its own directory."""
+
+    digest: str
+    path: str = dataclasses.field(compare=False)
+
+
+@lru_cache(maxsize=8)
+def _load(stored: _Stored) -> NDArray[Any]:
+    values, _ = zarr_arrays.read_group(Path(stored.path) / "arrays" / stored.digest, "array")
+    if zarr_arrays.digest(values) != stored.digest:
+        raise DataError(f"{stored.path}/arrays/{stored.digest}: its content does not have this digest")
+    return values["values"]
+
+
+def detach(value: Any, store: ArrayStore) -> Any:
+    """A copy of plain data with every large array replaced by a reference into the store."""
+    if isinstance(value, np.ndarray):
+        return store.keep(value) if value.nbytes > _DETACH_BYTES else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: detach(getattr(value, f.name), store) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **changed)
+    return value
+
+
+def attach(value: Any, path: str) -> Any:
+    """The reverse of `detach`, in the task."""
+    if isinstance(value, ArrayRef):
+        return _load(_Stored(value.digest, path))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: attach(getattr(value, f.name), path) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **changed)
+    return value
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write plain data as JSON with the SHA-256 of what it says; see `write_json`."""
+    write_json(path, {**value, "sha256": _seal(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read back what `write_sealed` wrote; a ValueError if it says anything else now."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(value, dict) or value.pop("sha256", None) != _seal(value):
+        raise ValueError("its SHA-256 does not fit what it says")
+    return value
+
+
+def _seal(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,377 @@
+"""The one place where zarr arrays are created, opened, read and published.
+
+Everything that bigkernel writes is zarr format 3 with crc32c as the last codec, whole chunks, no shards, and
+`write_empty_chunks=True`: a chunk that is not there was lost, never "all zeros". Reads translate what goes wrong into
+`ChunkCorrupt` and `ChunkMissing`, which name the array and the rows. A published group is sealed (`seals`) and appears
+by one rename, after fsync: nothing half-written ever looks complete, and nothing that was changed looks whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from bigkernel.config import settings
+from bigkernel.data import seals
+from bigkernel.data.atomic_write import publishing
+from bigkernel.data.chunk_marks import Marks
+from bigkernel.data.retry import retry
+from bigkernel.data.visible import log_of
+from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+
+ATTRIBUTE = "bigkernel"  # the key of a group's attributes under which all of ours stands
+_NUMERIC = "biuf"
+# what zarr raises at damaged metadata
+_UNREADABLE = (ValueError, TypeError, KeyError, OSError, AttributeError, RecursionError)
+_REWRITE = {"corpus": "ingest its source again", "model": "fit it again", "predictions": "predict again"}
+_OTHERS = "swapped, exchanged or older"
+_SMALL_BYTES = 2**24  # what may be allocated before a chunk turns out to be cut short
+_ZSTD_RATIO = 2**16  # zeros compress about 2¹⁵-fold
+_RETRY_SECONDS = 0.05  # before the second attempt to read; twice as long before each further one
+_logger = log_of(__name__)
+
+
+def create(
+    group: zarr.Group, name: str, *, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any, compress: bool = True
+) -> zarr.Array:
+    """Create an empty array of ours in `group`: crc32c last, zstd before it when `compress`, no shards.
+
+    `chunks` may exceed `shape` (the only chunk is then ragged). Each chunk must be written whole, by one task.
+    """
+    codecs: list[Any] = [ZstdCodec(level=1), Crc32cCodec()] if compress else [Crc32cCodec()]
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=tuple(max(1, size) for size in chunks),
+        dtype=np.dtype(dtype),
+        compressors=codecs,
+        fill_value=0,
+        config={"write_empty_chunks": True},
+    )
+
+
+def write(array: zarr.Array, start: int, values: NDArray[Any]) -> None:
+    """Write rows `start` and up, one chunk after the other: when an error ends it, nothing is still being written."""
+    if not array.ndim:
+        array[...] = values
+        return
+    step = array.chunks[0]
+    for first in range(0, len(values), step):
+        array[start + first : start + first + step] = values[first : first + step]
+
+
+def open_group(path: str | os.PathLike[str], kind: str) -> tuple[zarr.Group, dict[str, Any]]:
+    """Open a group of ours read-only and return it with its `bigkernel` attributes.
+
+    All metadata is compared with the seal before any of it is parsed.
+
+    Raises
+    ------
+    DataError
+        Nothing there, not a zarr v3 group, not a `kind` of ours, or changed since it was published; names the file.
+    """
+    path = os.path.abspath(path)
+    sealed = seals.is_sealed(Path(path))
+    if sealed:
+        seals.verify(Path(path))
+    elif os.path.isfile(os.path.join(path, seals.METADATA)):
+        seals.metadata_bytes(Path(path, seals.METADATA))
+    try:
+        group = zarr.open_group(path, mode="r", zarr_format=3)
+    except FileNotFoundError:
+        hint = "the path does not exist" if not os.path.exists(path) else "it holds no zarr v3 group"
+        raise DataError(f"{path}: expected a {kind}, but {hint}") from None
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: expected a {kind}, but its zarr metadata cannot be read: {error}") from error
+    attributes = group.attrs.asdict().get(ATTRIBUTE)
+    if not isinstance(attributes, dict) or attributes.get("kind") != kind:
+        found = attributes.get("kind") if isinstance(attributes, dict) else "a zarr group without our attributes"
+        raise DataError(f"{path}: expected a {kind}, found {found}")
+    if not sealed:
+        raise DataError(
+            f"{path}: a {kind} without a seal (format {attributes.get('format')!r}): an earlier version wrote it, its "
+            f"writing was not completed, or its seal was lost; {_REWRITE.get(kind, 'start a new run')}"
+        )
+    return group, attributes
+
+
+def kind_of(path: str | os.PathLike[str]) -> str | None:
+    """The kind that a zarr group says that it is: "corpus", "model", "predictions", …; None where it is none of ours.
+
+    Nothing is verified; `open_group` does that. A sealed group with damaged metadata is still told by its text.
+    """
+    try:
+        content = seals.metadata_bytes(Path(path, seals.METADATA))
+    except DataError:
+        return None
+    try:
+        return str(json.loads(content)["attributes"][ATTRIBUTE]["kind"])
+    except _UNREADABLE:
+        found = re.search(rb'"kind": "([a-z]+)"', content)
+        return found[1].decode() if found and seals.is_sealed(Path(path)) else None
+
+
+def open_array(group: zarr.Group, name: str) -> zarr.Array:
+    """The numeric array `name` of `group`, with missing chunks an error where this zarr can say so."""
+    try:
+        array = group[name]
+    except KeyError:
+        raise DataError(f"{group.store_path}: the array {name!r} is missing") from None
+    except _UNREADABLE as error:
+        raise DataError(f"{group.store_path}: the metadata of {name!r} cannot be read: {error}") from error
+    if not isinstance(array, zarr.Array) or np.dtype(array.dtype).kind not in _NUMERIC:
+        raise DataError(f"{group.store_path}: {name!r} is not a numeric array")
+    if 0 in array.chunks:
+        raise DataError(f"{group.store_path}: {name!r} has chunks of the shape {array.chunks}; none may be 0")
+    with contextlib.suppress(TypeError, AttributeError):  # zarr >= 3.2 only; older ones: `missing_chunks` beforehand
+        array = array.with_config(cast(Any, {"read_missing_chunks": False}))
+    return array
+
+
+def array_names(group: zarr.Group) -> list[str]:
+    """Names of the arrays of a group of ours, sorted."""
+    return seals.array_names(Path(group.store_path.store.root))  # type: ignore[attr-defined]
+
+
+def directory_of(array: zarr.Array) -> Path:
+    """The directory of an array of a local store."""
+    return Path(array.store_path.store.root) / array.store_path.path  # type: ignore[attr-defined]
+
+
+def chunk_keys(array: zarr.Array) -> Iterator[str]:
+    """The keys of all chunks of an array of ours, in order."""
+    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape, array.chunks, strict=True))
+    return ("/".join(map(str, ("c", *index))) for index in product(*grid))
+
+
+def missing_chunks(array: zarr.Array, most: int | None = None) -> list[str]:
+    """Keys of the chunks that `array` should have stored and has not, in order, `most` of them (empty: all there)."""
+    root = directory_of(array)
+    return list(islice((key for key in chunk_keys(array) if not (root / key).is_file()), most))
+
+
+def require_chunks(array: zarr.Array) -> None:
+    """Raise `ChunkMissing` naming the first lost chunk of an array of ours."""
+    lost = missing_chunks(array, 100)
+    if lost:
+        count = len(lost) if len(lost) < 100 else "100 or more"
+        raise ChunkMissing(
+            f"{array.store_path}: {count} of {array.nchunks} chunks are missing, the first is {lost[0]}; "
+            "restore the files or write the array again"
+        )
+
+
+def _require_content(array: zarr.Array) -> None:
+    """Refuse an array of ours that claims more than its files can hold, before memory is allocated for it."""
+    codecs = [codec["name"] for codec in cast(Any, array.metadata.to_dict()["codecs"])]
+    if codecs not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
+        raise DataError(f"{array.store_path}: its codecs are {', '.join(codecs)}; those of ours end in crc32c")
+    root = directory_of(array)
+    stored = sum((root / key).stat().st_size for key in chunk_keys(array))
+    claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
+    if claimed > max(_SMALL_BYTES, stored * (_ZSTD_RATIO if "zstd" in codecs else 1)):
+        raise DataError(
+            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored:,} bytes can hold"
+        )
+
+
+def require_chunk(array: zarr.Array, index: int) -> None:
+    """Raise `ChunkMissing` unless all chunks of the `index`-th step of rows are stored."""
+    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True))
+    for rest in product(*grid):
+        key = "/".join(map(str, ("c", index, *rest)))
+        if not (directory_of(array) / key).is_file():
+            raise ChunkMissing(f"{array.store_path}: the chunk {key} is missing")
+
+
+def marks_of(path: str | os.PathLike[str], name: str, array: zarr.Array, seal: str = "") -> Marks | None:
+    """The marks of the chunks of an array of the sealed group at `path`; None where they do not hold whole rows.
+
+    Parameters
+    ----------
+    seal : digest of the seal that the group had when it was opened, if that is known
+
+    Raises
+    ------
+    ChunkMissing, ChunkCorrupt, DataError
+        Chunks that are not there, do not read back, or are others than those that were sealed.
+    """
+    there = seals.verify(Path(path))
+    if seal and there.digest != seal:
+        raise DataError(f"{path}: another store lies here than the one that was opened; open it again")
+    require_chunks(array)
+    if array.nchunks != -(-array.shape[0] // array.chunks[0]):
+        return None
+    sealed, base = there.arrays[name], directory_of(array)
+    found = Marks.of(array, base)
+    if found.digest(array) != sealed.chunks:
+        for start in range(0, array.shape[0], array.chunks[0]):  # a damaged chunk has a name
+            read(array, start, min(start + array.chunks[0], array.shape[0]))
+        raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
+    return found
+
+
+def read(array: zarr.Array, start: int, stop: int, marks: Marks | None = None) -> NDArray[Any]:
+    """Rows start:stop of `array`, every checksum verified; an error of the store is tried again, chunk by chunk.
+
+    Parameters
+    ----------
+    marks : of the chunks that these rows are in, which the files must have once they were read
+
+    Raises
+    ------
+    ChunkCorrupt, ChunkMissing
+        Name the array, the chunk and its rows.
+    OSError
+        The store failed `bigkernel.retries` times more.
+    """
+    values = _read(array, start, stop)
+    if marks is not None and stop > start:
+        step = array.chunks[0]
+        retry(
+            lambda: marks.require(array, directory_of(array), start // step, -(-stop // step)),
+            times=settings().retries,
+            passing=_passing,
+            failed=lambda error: _logger.warning("%s: its chunks could not be looked at: %s", array.store_path, error),
+            pause_seconds=_RETRY_SECONDS,
+        )
+    return values
+
+
+def _read(array: zarr.Array, start: int, stop: int) -> NDArray[Any]:
+    try:
+        return np.asarray(array[start:stop])
+    except Exception as error:
+        if _passing(error):
+            _logger.warning("%s: rows %s:%s could not be read (%s): trying again", array.store_path, start, stop, error)
+        # chunk by chunk: many reads rarely all succeed, and the chunk that is damaged or missing has a name
+        out = np.empty((stop - start, *array.shape[1:]), array.dtype)
+        for key, piece in _pieces(array, start, stop):
+            rows = slice(piece[0].start - start, piece[0].stop - start)
+            out[(rows, *piece[1:])] = _read_piece(array, key, piece)
+        return out
+
+
+def _passing(error: Exception) -> bool:
+    """Tell if a store may succeed when it is asked again; what a codec says of damaged bytes has no errno."""
+    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
+
+
+def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """The chunks (shards) that rows start:stop touch: the key of each, and what of them it holds."""
+    shape = ((start, stop), *((0, size) for size in array.shape[1:]))
+    steps = array.shards or array.chunks
+    grid = (range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))
+    for index in product(*grid):
+        piece = tuple(
+            slice(max(low, i * step), min(high, (i + 1) * step))
+            for (low, high), i, step in zip(shape, index, steps, strict=True)
+        )
+        yield array.metadata.encode_chunk_key(index), piece
+
+
+def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...]) -> NDArray[Any]:
+    what = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}"
+    try:
+        return retry(
+            lambda: np.asarray(array[piece]),
+            times=settings().retries,
+            passing=_passing,
+            failed=lambda error: _logger.warning("%s could not be read (%s): trying again", what, error),
+            pause_seconds=_RETRY_SECONDS,
+        )
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) or type(error).__name__ == "ChunkNotFoundError":
+            raise ChunkMissing(f"{what} are missing; restore the chunk {key} from a copy") from error
+        if not _passing(error):
+            raise ChunkCorrupt(f"{what} cannot be decoded ({error}); restore the chunk {key} from a copy") from error
+        raise
+
+
+def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of `arrays`, in the order of their names."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(array.data.cast("B") if array.size else b"")
+    return total.hexdigest()
+
+
+def stored_fingerprint(array: zarr.Array) -> str:
+    """A digest of a stored array that is not read: of its metadata, and of name, size and end of every chunk."""
+    total = hashlib.sha256(json.dumps(array.metadata.to_dict(), sort_keys=True, default=str).encode())
+    if getattr(array.store_path.store, "root", None) is not None:
+        total.update(seals.chunks_digest(directory_of(array))[0].encode())
+    return total.hexdigest()
+
+
+def publish(
+    path: str | os.PathLike[str],
+    kind: str,
+    arrays: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write `arrays` and `attributes` as a group of ours that appears at `path` whole or not at all."""
+    with publishing(path, kind=kind, overwrite=overwrite) as scratch:
+        group = zarr.create_group(scratch, zarr_format=3, attributes={ATTRIBUTE: {"kind": kind, **attributes}})
+        for name, values in arrays.items():
+            rows = max(1, min(len(values), 2**24 // max(1, values[:1].nbytes))) if values.ndim else 1
+            array = create(
+                group,
+                name,
+                shape=values.shape,
+                chunks=(rows, *values.shape[1:]) if values.ndim else (),
+                dtype=values.dtype,
+                # of landmarks that are sparse rows almost all is 0
+                compress=bool(values.dtype.kind in "iu" or 4 * np.count_nonzero(values) < values.size),
+            )
+            write(array, 0, values)
+
+
+def read_group(
+    path: str | os.PathLike[str], kind: str, *, limit_bytes: int = 2**36
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and attributes of a published group; no array is allocated before all shapes fit in `limit_bytes`.
+
+    Raises
+    ------
+    ChunkMissing, ChunkCorrupt, DataError
+        Names what is damaged, or not what was sealed once all of it was read.
+    """
+    seal = seals.verify(Path(path)) if seals.is_sealed(Path(path)) else None
+    group, attributes = open_group(path, kind)
+    links = [str(entry) for entry in Path(path).rglob("*") if entry.is_symlink()]
+    if links:
+        raise DataError(f"{links[0]}: a link; a {kind} holds its own files")
+    handles = {name: open_array(group, name) for name in array_names(group)}
+    wanted = sum(int(np.prod(array.shape, dtype=object)) * array.dtype.itemsize for array in handles.values())
+    if wanted > limit_bytes:
+        raise DataError(f"{path}: its arrays claim {wanted:,} bytes, more than the limit of {limit_bytes:,}")
+    for array in handles.values():
+        require_chunks(array)
+        _require_content(array)
+    found = {
+        name: read(array, 0, array.shape[0]) if array.ndim else np.asarray(array[...])
+        for name, array in handles.items()
+    }
+    if seal is None or seals.verify(Path(path)) != seal:
+        raise DataError(f"{path}: was exchanged while it was read; read it again")
+    for name, array in handles.items():
+        if seals.chunks_digest(directory_of(array), set(chunk_keys(array)))[0] != seal.arrays[name].chunks:
+            raise DataError(f"{path}/{name}: its chunks are not those that were sealed: {_OTHERS}; {seals.RESTORE}")
+    return found, attributes

@@ -1,0 +1,81 @@
+"""The journal of a run: `journal.jsonl` in its directory, a line for every message, kept when the driver dies.
+
+    {"time": 1763750000.1, "kind": "segment", "job": "…", "sweep": "…", "receipt": {…}}
+
+Lines are appended and flushed, not synchronised: the journal tells people what happened, receipts tell the resume what
+is done. A line that was cut off is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from bigkernel.events.clock import steady
+from bigkernel.events.kinds import Event, Pulse
+from bigkernel.events.messages import message_of
+from bigkernel.events.scope import Scope
+
+NAME = "journal.jsonl"
+_PULSE_SECONDS = 2.0  # between two lines about running segments
+_LONGEST_LINE = 2**24
+
+
+class Journal:
+    """Writes the messages of one job; a sink of its scope."""
+
+    def __init__(self, run: str | os.PathLike[str], scope: Scope) -> None:
+        self._scope, self._path = scope, Path(run) / NAME
+        self._file: IO[str] | None = None
+        self._pulsed: dict[str, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Append a line."""
+        now = steady()
+        if isinstance(event, Pulse):
+            if now - self._pulsed.get(event.node, 0.0) < _PULSE_SECONDS:
+                return
+            self._pulsed[event.node] = now
+        line = json.dumps({"time": round(now, 3), **message_of(event, self._scope)}, allow_nan=False)
+        if self._file is None:
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the job)
+            if _cut(self._path):
+                self._file.write("\n")
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _cut(path: Path) -> bool:
+    """Tell whether the last line has no end: its writer died, or the disk was full."""
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
+def read(run: str | os.PathLike[str], *, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """The messages of a journal from byte `start` on, each with the place where the next one begins.
+
+    What is not a whole line yet is left for the next reading. Without a journal there are none.
+    """
+    try:
+        with open(Path(run) / NAME, "rb") as file:
+            file.seek(start)
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                try:
+                    message = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(message, dict) and {"kind", "time"} <= message.keys():
+                    yield message, file.tell()
+    except FileNotFoundError:
+        return

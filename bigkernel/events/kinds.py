@@ -1,0 +1,166 @@
+"""The events of a job: frozen dataclasses that its driver emits and observers receive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigkernel.data.run_directory import Receipt
+from bigkernel.streaming.plan import Plan
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    """A job begins: its title for people, and the run directory that it works in, or ""."""
+
+    title: str
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A job has ended: `state` is "finished", "failed" or "interrupted"."""
+
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class SweepStarted:
+    """A sweep begins.
+
+    Attributes
+    ----------
+    what : what it is for
+    executor : "serial", "threads" or "dask"
+    plan : Plan
+    token : names it among all sweeps
+    run : its run directory, or ""
+    announced_bytes : planned peak of a worker process
+    calibrated : flops a second that its machines were measured to do together; 0: not measured
+    """
+
+    what: str
+    executor: str
+    plan: Plan
+    token: str = ""
+    run: str = ""
+    announced_bytes: int = 0
+    calibrated: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A running segment tells how far it is: `rows` done by `worker` (0: it begins), and that process's peak memory.
+
+    `seconds` are those of its stages so far.
+    """
+
+    node: str
+    rows: int
+    worker: str
+    peak_bytes: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SegmentDone:
+    """A segment is finished (`done` of `total`)."""
+
+    receipt: Receipt
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Receipted:
+    """The receipt of a finished segment has come, where `SegmentDone` could not wait for it."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Two partial results were merged into those of a node of the tree."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class SweepEnded:
+    """A sweep has ended after `seconds`, its partials merged; or by an error, which is told.
+
+    `stages` holds seconds of tasks that no segment has told (merge).
+    """
+
+    seconds: float
+    error: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The driver spent `seconds` on a stage between sweeps (solve)."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Results of a job that its report shows: plain data under a name ("fit", "score")."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Work in the driver between sweeps: `done` of `total` pieces of `what` (solves); told at its begin and end too."""
+
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for whoever watches: what comes next."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something went wrong and the job goes on.
+
+    Attributes
+    ----------
+    kind : "retry" (of input or output), "worker" (one was lost), "repeat" (a task was begun again) or "damage" (found
+        in a run and computed again)
+    text : what happened, for people
+    worker : which one, where it is about one
+    """
+
+    kind: str
+    text: str
+    worker: str = ""
+
+
+Event = (
+    JobStarted
+    | JobEnded
+    | SweepStarted
+    | Pulse
+    | SegmentDone
+    | Receipted
+    | Merged
+    | SweepEnded
+    | Step
+    | Spent
+    | Figures
+    | Note
+    | Incident
+)
+Observer = Callable[[Event], None]

@@ -1,0 +1,180 @@
+"""The scheduler's part: keeps the books of all jobs, and tells each driver what becomes of its tasks.
+
+A driver sends the messages of its jobs, workers those of running segments; the scheduler itself knows which tasks
+are done, and which were on a worker that is gone. The dashboard page, the JSON, Prometheus and `watch` read its books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from bigkernel.data.visible import log_of
+from bigkernel.events.board import Board
+from bigkernel.events.clock import steady
+from bigkernel.events.messages import TOPIC
+
+NAME = "bigkernel"
+_PREFIX = "bigkernel-"
+_log = log_of(__name__)
+
+
+class Monitor(SchedulerPlugin):
+    """Keeps a `Board` on the scheduler; `sinks.install_monitor` puts it there.
+
+    Attributes
+    ----------
+    board : Board
+    shown : the dashboard and the metrics show it
+    expected_workers : how many come up with the scheduler, before its first job; 0: nobody knows
+    """
+
+    name = NAME
+    idempotent = True
+
+    def __init__(self, *, expected_workers: int = 0) -> None:
+        self.board = Board()
+        self.expected_workers = expected_workers
+        self.shown = False
+        self._drivers: dict[str, str] = {}  # token of a running sweep → Dask's name of its driver's client
+        self._failed = False
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Begin."""
+        self._scheduler = scheduler
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Hear a message of a driver or worker, or of Dask about a worker."""
+        try:
+            if topic == TOPIC:
+                for message in msg["messages"]:
+                    self._take(message)
+            elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
+                self._release(msg)
+            elif topic == "scheduler" and isinstance(msg, dict) and msg.get("action") == "worker-ttl-timed-out":
+                self._send_to_all({"kind": "frozen", "workers": list(msg["workers"])})
+        except Exception as error:
+            self._log_once(error)
+
+    def _take(self, message: Any) -> None:
+        try:
+            self._apply(message)
+        except Exception as error:
+            self._log_once(error)
+
+    def _log_once(self, error: Exception) -> None:
+        if not self._failed:  # once: what sends one strange message sends many
+            _log.warning("a message about a job is not understood: %s: %s", type(error).__name__, error)
+        self._failed = True
+
+    def _apply(self, message: Mapping[str, Any]) -> None:
+        kind, token = message["kind"], str(message.get("sweep", ""))
+        if kind == "listen":
+            self._drivers[token] = str(message["driver"])
+        elif kind == "leave":
+            self._drivers.pop(token, None)
+        else:
+            self.board.apply(message, steady())
+            if kind in ("running", "pulse"):
+                self._send(token, message)
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """Notice finished and failed tasks of sweeps; called for every task of the scheduler."""
+        if finish not in ("memory", "erred") or not isinstance(key, str) or not key.startswith(_PREFIX):
+            return
+        kind, token, node = _parts(key)
+        if kind in ("segment", "merge") and token in self._drivers:
+            if finish == "erred" and self._blamed_key(key) != key:
+                return  # it fails because of another
+            # a task of several segments has merged them
+            done = "published" if node.startswith("0-") else "merged"
+            message = {"kind": "failed" if finish == "erred" else done, "sweep": token, "node": node}
+            self.board.apply(message, steady())
+            if not node.startswith("0-"):
+                self._send(token, message)
+
+    def _blamed_key(self, key: str) -> str:
+        """The task whose failure is that of this one."""
+        task = self._scheduler.tasks.get(key)
+        return str(task.exception_blame.key) if task is not None and task.exception_blame is not None else key
+
+    def _release(self, report: Mapping[str, Any]) -> None:
+        """A worker is gone: segments that it was at, and sums that only it held, are done again.
+
+        A merge that it was at takes nothing back: what it merges, where lost, is told by itself. Nor is a task begun
+        again that is given up.
+        """
+        under_way = [str(key) for key in report["processing-tasks"]]
+        held = [str(key) for key in report["lost-computed-tasks"]]
+        for key in (*under_way, *held):
+            kind, token, node = _parts(key) if key.startswith(_PREFIX) else ("", "", "")
+            task = self._scheduler.tasks.get(key)
+            given_up = task is not None and task.state == "erred"
+            if (kind == "segment" or (kind == "merge" and key in held)) and not given_up:
+                self.board.apply({"kind": "released", "sweep": token, "node": node}, steady())
+        self._send_to_all(
+            {
+                "kind": "worker_lost",
+                "worker": str(report["worker"]),
+                "stimulus": str(report.get("stimulus_id", "")),
+                "under_way": under_way,
+                "held": held,
+            }
+        )
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """A driver has gone: with its jobs ended, or not."""
+        self._drivers = {token: driver for token, driver in self._drivers.items() if driver != client}
+        self.board.lose(client, steady())
+
+    def _send(self, token: str, message: Mapping[str, Any]) -> None:
+        if token in self._drivers:
+            self._scheduler.log_event(topic_of(self._drivers[token]), dict(message))
+
+    def _send_to_all(self, message: Mapping[str, Any]) -> None:
+        for driver in set(self._drivers.values()):
+            self._scheduler.log_event(topic_of(driver), dict(message))
+
+
+def topic_of(client: str) -> str:
+    """Name the topic of Dask's events from the scheduler to the driver whose client has this name."""
+    return f"{TOPIC}-{client}"
+
+
+def _parts(key: str) -> tuple[str, str, str]:
+    """Kind, token and node in the key of a task: "bigkernel-segment-TOKEN-0-3"."""
+    _, kind, token, node = (*key.split("-", 3), "", "", "")[:4]
+    return kind, token, node
+
+
+def board_of(scheduler: Scheduler) -> Board | None:
+    """The books of a scheduler, if it keeps any."""
+    plugin = scheduler.plugins.get(NAME)
+    return plugin.board if isinstance(plugin, Monitor) else None
+
+
+def state_of(dask_scheduler: Scheduler) -> dict[str, Any] | None:
+    """The snapshot of a scheduler's board; None without a board.
+
+    With `workers`: memory, limit and status of each; and `starting`: how many workers come up for the first job, 0 once
+    they are there.
+
+    For `Client.run_on_scheduler`, and for the routes of the dashboard.
+    """
+    plugin = dask_scheduler.plugins.get(NAME)
+    if not isinstance(plugin, Monitor):
+        return None
+    workers = {
+        address: {
+            "name": str(worker.name),
+            "memory_bytes": int(worker.memory.process),
+            "limit_bytes": int(worker.memory_limit or 0),
+            "status": worker.status.name,
+        }
+        for address, worker in dask_scheduler.workers.items()
+    }
+    starting = plugin.expected_workers if not plugin.board.jobs and len(workers) < plugin.expected_workers else 0
+    return {**plugin.board.snapshot(steady()), "workers": workers, "starting": starting}

@@ -1,0 +1,364 @@
+"""A fitted model that needs NumPy alone: row maps, then f(x) = φ(x)ᵀW + b, by the code that the model predicts by.
+
+`model.predictor()` makes one, `Predictor.of` one of a Pipeline. On disk it is one file, which takes no scikit-learn,
+Dask or zarr to read. Shapes: n rows, d features, c classes or targets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigkernel import images
+from bigkernel.errors import ConfigError, DataError, ModelRejected
+from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
+from bigkernel.kernels.functions import KERNELS
+from bigkernel.kernels.given import Pairwise
+from bigkernel.kernels.landmark_slices import in_slices
+from bigkernel.models.file import read, rejecting, write
+from bigkernel.statistics.calibration import log_softmax, softmax
+from bigkernel.statistics.predictor import Predictor as Expansion
+from bigkernel.statistics.projections import Projection
+from bigkernel.streaming.chunk import Chunk, is_plain
+from bigkernel.streaming.row_maps import (
+    LinearMap,
+    RowMap,
+    Scale,
+    SideBySide,
+    Standardize,
+    UnitNorm,
+    float_of,
+    map_costs,
+    mapped_rows,
+)
+
+Array = NDArray[Any]
+LIMIT_BYTES = 2**36  # of all arrays of a file together
+_TRIAL_BYTES = 2**30  # most that a row may take in which a file is tried
+_MADE = (Sum, Product, Scaled, OnColumns)
+_FEATURES = (IdentityMap, LandmarkMap)
+_MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
+# with their parts; loaded where they are asked for
+_IMAGE_MAPS = ("MomentNormalise", "Orientations", "PatchFeatures", "PatchLayer", "PatchGrid")
+_PARTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FEATURES, *_MAPS)}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Predictor:
+    """A fitted model that needs NumPy alone, for services: `model.predictor()` makes it.
+
+    It gives the numbers of the model, and may be used by many threads at a time.
+
+    Attributes
+    ----------
+    n_features : d, of the rows that it is given
+    expansion : f of the rows after the maps: features, coefficients, intercept, and labels of classes
+    row_maps : applied in order before
+    flat : numbers are one column, (n,)
+    feature_names : (d,) names of the features of the fit, or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, KernelRidge, Predictor
+    >>> X = np.linspace(0, 6, 50)[:, None]
+    >>> model = KernelRidge(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=12, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> model.predictor().save("sine.predictor")
+    >>> bool((Predictor.load("sine.predictor").predict(X) == model.predict(X)).all())
+    True
+    """
+
+    n_features: int
+    expansion: Expansion
+    row_maps: tuple[RowMap, ...] = ()
+    flat: bool = False
+    feature_names: Array | None = None
+
+    def __post_init__(self) -> None:
+        for row_map in _each(self.row_maps):
+            if _kind(type(row_map).__name__) is not type(row_map):
+                raise _needs_more(f"the row map {row_map.name!r}")
+        for expansion in _expansions(self):
+            if not isinstance(expansion.features, _FEATURES):
+                raise _needs_more(f"the feature map {type(expansion.features).__name__}")
+            if isinstance(expansion.features, LandmarkMap):
+                _require_numpy(expansion.features.kernel)
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        """The predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
+
+        Raises
+        ------
+        ConfigError
+            A step, kernel or feature map that needs more than NumPy, or no model that predicts; names it.
+        sklearn.exceptions.NotFittedError
+        """
+        *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
+        if not hasattr(last, "predictor"):
+            raise ConfigError(f"predictor: {type(last).__name__} is no model of bigkernel that predicts")
+        found: Self = last.predictor()
+        steps = [step for step in before if step is not None and step != "passthrough"]
+        for step in steps:
+            if not hasattr(step, "_row_map"):
+                raise ConfigError(f"predictor: {type(step).__name__} is no transformer of bigkernel")
+        if not steps:
+            return found
+        maps, d = tuple(step._row_map() for step in steps), int(steps[0].n_features_in_)
+        return replace(found, n_features=d, row_maps=maps, feature_names=names_of(steps[0]))
+
+    def __repr__(self) -> str:
+        features, c = self.expansion.features, self.expansion.width
+        by = f"{features.width:,} landmarks" if isinstance(features, LandmarkMap) else "a linear model"
+        return f"Predictor({self.n_features:,} features, {by}, {c} {'targets' if self.classes is None else 'classes'})"
+
+    # -- predictions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> Array | None:
+        """(c,) labels, or None: it predicts numbers."""
+        return self.expansion.classes
+
+    def predict(self, X: Any) -> Array:
+        """Predicted labels (n,) or numbers (n,) or (n, c) of the rows X (n, d).
+
+        Raises
+        ------
+        DataError
+            No matrix of finite numbers, or of another number (or other names) of features.
+        """
+        values = self._values(X)
+        if self.classes is None:
+            return values[:, 0] if self.flat else values
+        chosen: Array = self.classes[np.argmax(values, axis=1)]
+        return chosen
+
+    def decision_function(self, X: Any) -> Array:
+        """Values of f: (n, c), or (n,) for two classes (positive: the second)."""
+        if self.classes is None:
+            raise ConfigError("decision_function: this model predicts numbers; take predict")
+        values = self._values(X)
+        return values[:, 1] - values[:, 0] if len(self.classes) == 2 else values
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, (n, c), where the model was calibrated or is one of logistic regression."""
+        return softmax(self._logits(X))
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithms of `predict_proba`, finite where those are too small for a number."""
+        return log_softmax(self._logits(X))
+
+    def _logits(self, X: Any) -> Array:
+        if not self.expansion.logits:
+            raise ConfigError("predict_proba: the model has no probabilities; fit with probability=True")
+        return self._values(X)
+
+    @cached_property
+    def _sliced(self) -> Expansion:
+        """With landmarks in slices where there are many, as the model has them."""
+        return replace(self.expansion, features=in_slices(self.expansion.features))
+
+    def _values(self, X: Any) -> Array:
+        x = self._rows(X)
+        for row_map in self.row_maps:
+            x = mapped_rows(x, row_map, float_of(x.dtype))
+        return self._sliced.values(Chunk(x))
+
+    def _rows(self, X: Any) -> Array:
+        """X as a matrix of finite numbers, each of a dtype that the model itself would see."""
+        names = getattr(X, "columns", None)
+        if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
+            raise DataError(f"X: expected the columns of the fit, {', '.join(self.feature_names[:5])}, …")
+        if is_plain(X, self.n_features):
+            return np.asarray(X)
+        if hasattr(X, "toarray"):
+            raise DataError("X: a predictor takes no sparse rows; give X.toarray()")
+        try:
+            x = np.asarray(X)
+            if x.dtype.kind == "c":
+                raise TypeError("they are complex")
+            x = x if is_plain(x, self.n_features) else x.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"X: expected a matrix of numbers: {error}") from error
+        if x.ndim != 2 or not len(x) or x.shape[1] != self.n_features:
+            raise DataError(f"X: expected rows of {self.n_features} features, one at least, found shape {x.shape}")
+        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+        if len(bad):
+            raise DataError(f"X: {len(bad)} rows contain NaN or infinity, the first are {bad[:5].tolist()}")
+        return x
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_sliced"}
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to one file, which appears whole or not at all: safetensors, with a description in JSON.
+
+        Raises
+        ------
+        DataError
+            `path` exists and `overwrite` was not asked, or lies inside a store, or cannot be written.
+        PlanTooLarge
+            There is too little room for it.
+        """
+        write(path, {part.name: getattr(self, part.name) for part in fields(self)}, _kind, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:
+        """Read a predictor back. No code of the file is run, and no array is made before all fit `limit_bytes`.
+
+        Raises
+        ------
+        ModelRejected
+            Damaged, of another format, naming what is not in our tables, or claiming more than `limit_bytes`.
+        DataError
+            There is nothing at `path`.
+        """
+        values = read(path, _kind, limit_bytes=limit_bytes)
+        with rejecting(path):
+            if set(values) != {part.name for part in fields(cls)}:
+                raise ModelRejected(f"the values {sorted(values)} are not those of a predictor")
+            _require_whole(found := cls(**values))
+            held = sum(_prepared_bytes(expansion.features) for expansion in _expansions(found))
+            if held > limit_bytes:  # a kernel of many parts prepares the landmarks for each
+                raise ModelRejected(f"it would take {held:,} bytes of memory, more than the limit of {limit_bytes:,}")
+            _require_values(found)  # which prepares it, so that the first row waits no longer than any other
+        return found
+
+
+def _kind(name: str) -> type[Any] | None:
+    """What a name in a file stands for, from a closed table; None: nothing."""
+    found: type[Any] | None = getattr(images, name) if name in _IMAGE_MAPS else _PARTS.get(name)
+    return found
+
+
+def names_of(estimator: Any) -> Array | None:
+    """The names of the features that an estimator was fitted to, (d,) text, or None."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else np.asarray(names, str)
+
+
+def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
+    """The row maps, and those that stand side by side in one."""
+    for row_map in row_maps:
+        yield row_map
+        if isinstance(row_map, SideBySide):
+            for chain in row_map.chains:
+                yield from _each(chain)
+
+
+def _expansions(predictor: Predictor) -> Iterator[Expansion]:
+    """Its own, and those of the projections before it."""
+    yield predictor.expansion
+    yield from (row_map.predictor for row_map in _each(predictor.row_maps) if isinstance(row_map, Projection))
+
+
+def _prepared_bytes(features: Any) -> int:
+    """Bytes that the landmarks take when they are prepared."""
+    if not isinstance(features, LandmarkMap):
+        return 0
+    return features.kernel.prepared_bytes(features.width, features.n_features, features.dtype.itemsize)
+
+
+def _needs_more(what: str) -> ConfigError:
+    return ConfigError(f"predictor: {what} needs more than NumPy; serve the model itself (load_model)")
+
+
+def _require_numpy(kernel: Kernel) -> None:
+    """Raise `ConfigError` where a part of the kernel needs another library, or is a function."""
+    if isinstance(kernel, _MADE):
+        for part in kernel.parts:
+            _require_numpy(part)
+    elif type(kernel) not in KERNELS.values() and not (type(kernel) is Pairwise and kernel.metric == "cosine"):
+        raise _needs_more(f"the {kernel.formula()} kernel")
+
+
+def _require_whole(predictor: Predictor) -> None:
+    """Raise where what a file holds does not belong together; its arrays are finite."""
+    if type(predictor.n_features) is not int or type(predictor.flat) is not bool:
+        raise ModelRejected("n_features or flat is of another kind")
+    d = predictor.n_features
+    names = predictor.feature_names
+    if names is not None and not (names.dtype.kind == "U" and names.shape == (d,)):
+        raise ModelRejected(f"expected {d} names of features")
+    _require_fitting(predictor.expansion, _width_after(predictor.row_maps, d))
+    if predictor.flat and predictor.expansion.width != 1:
+        raise ModelRejected("numbers of one column with coefficients of several")
+
+
+def _require_values(predictor: Predictor) -> None:
+    """Raise where what a file holds fits together and gives no values: try some of its own landmarks, and zeros.
+
+    A row of zeros may be out of the range of a sound model, so that its values need not be finite.
+    """
+    with np.errstate(all="ignore"):
+        for expansion in _expansions(predictor):
+            rows = np.zeros((1, expansion.features.width))
+            if isinstance(expansion.features, LandmarkMap):
+                z = expansion.features.landmarks
+                rows = z[[z.argmax() // z.shape[1], z.argmin() // z.shape[1]]]
+            used = predictor._sliced if expansion is predictor.expansion else expansion
+            if not np.isfinite(used.values(Chunk(rows))).all():
+                raise ModelRejected("its values at its own landmarks are not finite numbers")
+        cost = map_costs(predictor.row_maps, predictor.n_features, 8)
+        if predictor.row_maps and cost.row_bytes + cost.fixed_bytes + 8 * predictor.n_features < _TRIAL_BYTES:
+            with suppress(DataError):  # out of the range
+                predictor._values(np.zeros((1, predictor.n_features)))
+
+
+def _width_after(row_maps: tuple[RowMap, ...], d: int) -> int:
+    """Features of rows of d after the maps; raise where one does not fit the rows that it is given."""
+    for row_map in row_maps:
+        if isinstance(row_map, Standardize) and not (
+            row_map.mean.shape == row_map.std.shape == (d,) and (row_map.std > 0).all()
+        ):
+            raise ModelRejected(f"expected means and deviations of {d} features")
+        if isinstance(row_map, LinearMap) and (row_map.centre.shape != (d,) or row_map.weights.shape[:-1] != (d,)):
+            raise ModelRejected(f"expected directions of {d} features")
+        if isinstance(row_map, SideBySide):
+            if not row_map.chains or len(row_map.scales) != len(row_map.chains):
+                raise ModelRejected("expected a number for each of the maps side by side")
+            for chain in row_map.chains:
+                _width_after(chain, d)
+        if isinstance(row_map, Projection):
+            _require_fitting(row_map.predictor, d)
+        d = row_map.width(d)
+    return d
+
+
+def _require_fitting(expansion: Expansion, d: int) -> None:
+    """Raise where features, coefficients, intercept and labels do not fit each other, or rows of d features."""
+    features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
+    if isinstance(features, LandmarkMap):
+        if any(isinstance(value, str) and value == "scale" for value in features.kernel.get_params().values()):
+            raise ModelRejected(f"expected numbers as parameters of the kernel, found {features.kernel.formula()}")
+        if features.landmarks.dtype != np.float64 or features.landmarks.ndim != 2 or features.shift is not None:
+            raise ModelRejected("expected landmarks (m, d) in float64")
+        features.kernel.resolve(features.landmarks)
+        width = features.n_features
+    else:
+        width = features.width
+        if isinstance(features, IdentityMap) and features.shift.shape != (width,):
+            raise ModelRejected(f"expected a shift ({width},), found {features.shift.shape}")
+    if features.dtype not in (np.float32, np.float64) or width != d or not features.width:
+        raise ModelRejected(f"expected {d} features in float32 or float64, found {width} in {features.dtype}")
+    c = len(intercept)
+    if coef.dtype != np.float64 or intercept.dtype != np.float64:
+        raise ModelRejected(f"expected coefficients in float64, found {coef.dtype} and {intercept.dtype}")
+    if not c or intercept.shape != (c,) or coef.shape != (features.width, c):
+        raise ModelRejected(
+            f"coefficients {coef.shape} and intercepts {intercept.shape} do not fit {features.width} columns"
+        )
+    if classes is not None and (classes.shape != (c,) or len(set(classes.tolist())) < c):
+        raise ModelRejected(f"expected {c} different labels")
+    if type(expansion.logits) is not bool or (expansion.logits and classes is None):
+        raise ModelRejected("probabilities of numbers")

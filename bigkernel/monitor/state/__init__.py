@@ -1,1 +1,0 @@
-"""The state of jobs, made of their messages."""

@@ -1,1 +1,0 @@
-"""The transport of events: messages, journal, relay, the plugin of the scheduler."""

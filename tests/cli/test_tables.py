@@ -1,0 +1,133 @@
+"""What a notebook shows: figures and first rows, pictures of the very pixels, and no letter that a page would obey."""
+
+import base64
+import io
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from sklearn import config_context
+
+from bigkernel import DICA, KernelRidge, Ridge, SweepSearchCV, UnitNormalizer, executing, write_corpus
+from bigkernel.data.run_directory import Run
+from bigkernel.engine.rows import as_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
+rng = np.random.default_rng(5)
+IMAGES = rng.integers(0, 256, (30, 5, 6), dtype=np.uint8)
+X = rng.normal(size=(60, 12))
+HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
+TAGS = {"div", "table", "caption", "b", "tr", "th", "td", "figure", "img", "figcaption", "details", "summary"}
+
+
+class Seen(HTMLParser):
+    """The tags and the text of a fragment, every tag closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.open, self.text = set(), [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def shown(value):
+    seen = Seen(value._repr_html_())
+    assert seen.tags <= TAGS
+    text = " ".join(seen.text)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    return text
+
+
+@pytest.fixture
+def digits(tmp_path):
+    return write_corpus(tmp_path / "digits", IMAGES, np.arange(30) % 3, chunk_rows=7)
+
+
+def test_first_rows_of_pictures_are_shown_pixel_by_pixel(digits):
+    html = digits._repr_html_()
+    found = [imread(io.BytesIO(base64.b64decode(data))) for data in re.findall(r"base64,([\w+/=]+)", html)]
+    assert len(found) == 10
+    for picture, image in zip(found, IMAGES.astype(float), strict=False):
+        np.testing.assert_allclose(picture, (image - image.min()) / np.ptp(image), atol=1 / 255)
+    assert re.findall(r"<figcaption>(.*?)<", html) == [str(i % 3) for i in range(10)]
+    assert "30" in shown(digits)
+    odd = replace(digits, info=replace(digits.info, image_shape=(-5, -6)))
+    assert "Corpus: can only specify" in shown(odd)
+    assert as_rows(digits)._repr_html_().count("<img") == 10
+
+
+def test_names_and_labels_of_others_are_letters(tmp_path):
+    labels = np.where(np.arange(60) % 2, HOSTILE, "plain")
+    corpus = write_corpus(tmp_path / "<b>c", X, labels, name=HOSTILE)
+    for value in (corpus, as_rows(corpus), UnitNormalizer().fit(corpus).transform(corpus)):
+        text = shown(value)
+        assert "<b>c" in text
+    assert r"<script>alert(1)</script>\x1b[2J\u202e" in shown(corpus)
+    assert "UnitNorm" in shown(UnitNormalizer().fit(corpus).transform(corpus))
+    shutil.rmtree(corpus.path)
+    assert "does not exist" in shown(corpus)
+
+
+def test_a_plan_a_run_and_the_report_of_a_fit_are_tables(tmp_path):
+    corpus = write_corpus(tmp_path / "c", X, X[:, 0], chunk_rows=20)
+    model = KernelRidge("rbf", n_landmarks=8, random_state=0)
+    assert re.search(r"rows\s+60\s.*task bytes\s+[\d.]+ MB", shown(model.plan(as_rows(corpus))), re.S)
+    with executing("threads", run=tmp_path / "run", command=["bigkernel", "fit", HOSTILE]):
+        model.fit(corpus)
+    assert re.search(r"moments\s+finished\s+\d+ of \d+", shown(Run(str(tmp_path / "run"))))
+    assert "<script>" in shown(Run(str(tmp_path / "run")))
+    assert "no run is there" in shown(Run(str(tmp_path / "c")))
+    text = shown(model.fit_report())
+    assert re.search(r"KernelRidge\s.*landmarks\s+8\s.*certificates\s.*prediction error", text, re.S)
+    assert "Ridge" in shown(Ridge().fit(X, X[:, 0]).fit_report())
+    domains = DICA(n_components=2, n_landmarks=8, random_state=0).fit(X, X[:, 0] > 0, sample_domain=np.arange(60) % 2)
+    assert re.search(r"distributional variance\s.*features", shown(domains.fit_report()), re.S)
+
+
+def test_a_report_is_still_a_dict():
+    report = Ridge().fit(X, X[:, 0]).fit_report()
+    assert report == dict(report)
+    assert report["estimator"] == "Ridge"
+
+
+def test_a_search_shows_its_best_candidates_above_the_picture_of_its_estimator():
+    grid = {"gamma": [0.1, 1.0], "alpha": [1e-3, 1.0, 1e3]}
+    search = SweepSearchCV(KernelRidge("rbf", n_landmarks=8, random_state=0), grid, cv=3)
+    assert "sk-" in search._repr_mimebundle_()["text/html"]
+    bundle = search.fit(X, X[:, 0])._repr_mimebundle_()
+    assert bundle["text/plain"].startswith("SweepSearchCV(")
+    table, _, diagram = bundle["text/html"].partition("<style>")
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table.rpartition("<tr><th")[2])
+    assert cells[:2] == [f"{search.best_params_[name]:.4g}" for name in ("alpha", "gamma")]
+    assert cells[2].startswith(f"{search.best_score_:.5g} ± ")
+    assert len(cells) == 3 * 6
+    assert "KernelRidge" in diagram
+    with config_context(display="text"):
+        assert search._repr_mimebundle_()["text/html"] == f"{table}</div>"
+
+
+def test_the_plan_of_a_search_is_a_table_of_its_sweeps():
+    grid = {"gamma": [0.1, 1.0], "alpha": [1e-3, 1.0, 1e3]}
+    plan = SweepSearchCV(KernelRidge("rbf", n_landmarks=8, random_state=0), grid, cv=3).plan(X, X[:, 0])
+    text = shown(plan)
+    for told in ("plan of a search", "candidates", *(line.strip() for line in plan.sweeps)):
+        assert told in text

@@ -1,0 +1,219 @@
+"""Corpora from Python: what arrays, frames and generators hold comes back; rows of a corpus are read as of an array."""
+
+from pathlib import Path
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import zarr
+from numpy.testing import assert_array_equal
+
+from bigkernel import UnitNormalizer, write_corpus
+from bigkernel.data import corpus_rows
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.errors import ChunkMissing, ConfigError, DataError, PlanTooLarge
+
+rng = np.random.default_rng(3)
+N, D = 130, 4
+X = rng.normal(size=(N, D))
+CODES = rng.integers(0, 3, N)
+NAMES = np.array(["a", "b", "c"])[CODES]
+FRAME = pd.DataFrame(X, columns=list("pqrs"))
+
+
+def pieces(*columns, size=40):
+    return (tuple(column[i : i + size] for column in columns) for i in range(0, N, size))
+
+
+GIVEN = {
+    "array": (X, CODES),
+    "lists": (X.tolist(), CODES.tolist()),
+    "names": (X, NAMES),
+    "names as objects": (X, NAMES.astype(object)),
+    "dask": (da.from_array(X, chunks=(33, D)), da.from_array(CODES, chunks=50)),
+    "zarr": (zarr.array(X, chunks=(50, D)), CODES),
+    "pandas": (FRAME, pd.Series(NAMES)),
+    "arrow": (pa.Table.from_pandas(FRAME), pa.chunked_array([NAMES])),
+    "dask frame": (dd.from_pandas(FRAME, npartitions=3), dd.from_pandas(pd.Series(CODES), npartitions=2)),
+    "pictures": (X.reshape(N, 2, 2), CODES),
+    "stored pictures": (zarr.array(X.reshape(N, 2, 2)), CODES),
+    "generator": (None, CODES),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_rows_and_classes_come_back(kind, tmp_path):
+    given, y = GIVEN[kind]
+    corpus = write_corpus(tmp_path / "c", *((pieces(X, CODES),) if kind == "generator" else (given, y)), chunk_rows=50)
+    assert_array_equal(np.asarray(corpus), X)
+    assert_array_equal(corpus.column("y"), CODES)
+    named = kind in ("names", "names as objects", "pandas", "arrow")
+    assert corpus.info.classes == (("a", "b", "c") if named else (0, 1, 2))
+    assert corpus.info.image_shape == ((2, 2) if "pictures" in kind else None)
+    assert (corpus.chunk_rows, corpus.info.complete) == (50, True)
+    assert corpus.head(3)["y"].tolist() == (NAMES if named else CODES)[:3].tolist()
+
+
+def test_a_corpus_keeps_dtypes_columns_and_what_stands_for_no_label(tmp_path):
+    pixels, weight, y = (X > 0).astype(np.uint8), rng.uniform(size=N), np.where(CODES == 2, np.nan, X[:, 0])
+    corpus = write_corpus(tmp_path / "c", pixels, y, weight=weight, group=CODES, image_shape=(2, 2), name="digits")
+    assert (corpus.dtype, corpus.columns, corpus.info.name) == ("uint8", ("y", "weight", "group"), "digits")
+    assert_array_equal(corpus.column("y"), y)
+    assert corpus.info.classes == ()
+    assert_array_equal(corpus.column("weight"), weight)
+    again = write_corpus(tmp_path / "again", UnitNormalizer().fit(corpus).transform(corpus))  # its columns come along
+    np.testing.assert_allclose(np.linalg.norm(np.asarray(again), axis=1)[pixels.any(axis=1)], 1)
+    assert_array_equal(again.column("group"), CODES)
+    unlabelled = write_corpus(tmp_path / "u", X, np.where(CODES == 1, "-1", NAMES))
+    assert_array_equal(unlabelled.column("y") == -1, CODES == 1)
+    assert unlabelled.info.classes == ("a", "c")
+    listed = write_corpus(tmp_path / "l", pieces(X, NAMES), classes=["c", "b", "a", "d"])
+    assert_array_equal(np.array(listed.info.classes)[listed.column("y")], NAMES)
+    assert write_corpus(tmp_path / "n", X, CODES, classes=False).column("y").dtype == np.float64
+
+
+REFUSED = {
+    "names in pieces": (lambda: (pieces(X, NAMES),), {}, r"classes=\[…\]"),
+    "no piece": (lambda: (iter(()),), {}, "gave no piece"),
+    "no row": (lambda: (X[:0],), {}, "no row to write"),
+    "labels beside pieces": (lambda: (pieces(X), CODES), {}, r"pair \(X, y\)"),
+    "too few labels": (lambda: (X, CODES[:3]), {}, r"expected 130 labels.*\(3,\)"),
+    "another class": (lambda: (X, NAMES), {"classes": ["a", "b"]}, r"\['c'\] are none of the classes \['a', 'b'\]"),
+    "classes of two kinds": (lambda: (X, CODES), {"classes": [0, "b"]}, "all of one kind"),
+    "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "have 6 pixels, rows 4"),
+    "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), {}, r"the first are \[7\]"),
+    "text": (lambda: (FRAME.assign(t="x"),), {}, r"columns that are no numbers \(t: \w+\)"),
+    "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "piece 1 of X: rows of 2 features"),
+    "pieces without labels": (lambda: (iter([(X, CODES), X]),), {}, "no column; the first piece had 4 with y"),
+    "labels of two kinds": (lambda: (iter([(X, CODES), (X, X[:, 0])]),), {}, "labels of float64, the first had int64"),
+}
+
+
+@pytest.mark.parametrize("arguments, options, said", REFUSED.values(), ids=REFUSED)
+def test_what_is_no_corpus_is_refused_and_leaves_nothing(arguments, options, said, tmp_path):
+    with pytest.raises(DataError, match=said):
+        write_corpus(tmp_path / "c", *arguments(), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+ARGUMENTS = {
+    "scale": (0, -1.0, 10**400, float("nan"), float("inf"), "a", True, None, [255.0]),
+    "name": (3, b"c", ["c"], 0),
+    "image_shape": (3, "ab", (1, 4, 1), (-1, -4), (0, 4), (2.0, 2), (True, 4), [4]),
+    "chunk_rows": (2.5, "a", -1, 0, True),
+    "classes": (None, 2, "some", b"ab", {"a": 1}, np.array(1), [[1], [2]], [0.5, 1.5], []),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_that_is_none_is_refused_before_a_good_corpus_is_replaced(name, corpus):
+    for value in ARGUMENTS[name]:
+        with pytest.raises(DataError if name == "classes" else ConfigError, match=f"^{name}: expected .*, found"):
+            write_corpus(corpus.path, X, CODES, overwrite=True, **{name: value})
+    assert open_corpus(corpus.path).seal == corpus.seal
+
+
+def test_numbers_of_numpy_are_arguments_too(tmp_path):
+    corpus = write_corpus(
+        tmp_path / "c",
+        X,
+        scale=np.float32(255),
+        image_shape=np.array([2, 2]),
+        chunk_rows=np.int64(50),
+        name=np.str_("n"),
+    )
+    assert corpus.info == CorpusInfo("n", "Python", (), (2, 2), 255.0, complete=True)
+    assert (type(corpus.info.scale), type(corpus.info.image_shape[0]), corpus.chunk_rows) == (float, int, 50)
+
+
+@pytest.mark.parametrize("info", [{"scale": 0.0}, {"name": 3}, {"image_shape": (-1, -4)}], ids=str)
+def test_a_writer_refuses_attributes_that_no_reader_takes(info, tmp_path):
+    with pytest.raises(ConfigError, match=next(iter(info))):
+        CorpusWriter(tmp_path / "c", n_features=D, dtype="f8", columns={}, info=CorpusInfo(**{"name": "c", **info}))
+
+
+MISSING = CODES == 1
+LABELS = {
+    "names and None": (np.where(MISSING, None, NAMES), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
+    "names and NaN": (np.where(MISSING, np.nan, NAMES.astype(object)), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
+    "whole numbers": (CODES.astype(object), (0, 1, 2), CODES),
+    "numbers and None": (np.where(MISSING, None, X[:, 0]), (), np.where(MISSING, np.nan, X[:, 0])),
+}
+
+
+@pytest.mark.parametrize("labels, classes, stored", LABELS.values(), ids=LABELS)
+def test_labels_as_objects_are_what_they_all_are_and_none_is_no_label(labels, classes, stored, tmp_path):
+    corpus = write_corpus(tmp_path / "c", X, labels)
+    assert corpus.info.classes == classes
+    assert_array_equal(corpus.column("y"), stored)
+
+
+ODD = {
+    "names and numbers": (X, np.where(MISSING, 2, NAMES.astype(object)), r"several kinds.*\(names, whole numbers\)"),
+    "sets": (X, np.array([set()] * N), r"several kinds or none \(set\)"),
+    "too large": (X, np.array([10**400] * N), "out of the range of 64 bits"),
+    "dates": (X, np.arange(N).astype("M8[D]"), r"labels of datetime64\[D\]; expected"),
+    "complex": (X, CODES + 1j, "labels of complex128; expected"),
+    "lazy dates": (X, da.arange(N).astype("M8[D]"), "labels of datetime64"),
+    "long rows": (
+        X.astype(np.longdouble),
+        CODES,
+        f"x: expected numbers of at most 64 bits, found dtype {np.dtype('g')}",
+    ),
+}
+
+
+@pytest.mark.skipif(np.dtype("g").itemsize == 8, reason="a longdouble is a double here")
+@pytest.mark.parametrize("rows, labels, said", ODD.values(), ids=ODD)
+def test_labels_and_rows_that_are_no_numbers_are_named(rows, labels, said, tmp_path):
+    with pytest.raises(DataError, match=said):
+        write_corpus(tmp_path / "c", rows, labels)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "c", X, NAMES, chunk_rows=30)
+
+
+INDEXES = [slice(5), slice(28, 95), slice(None, None, -1), slice(100, 3, -7), slice(9, 3), [3, 129, 3], CODES == 1, []]
+
+
+@pytest.mark.parametrize("index", INDEXES, ids=str)
+def test_rows_of_a_corpus_are_indexed_as_those_of_an_array(corpus, index):
+    assert_array_equal(corpus[index], X[index])
+
+
+def test_single_rows_all_rows_and_lazy_rows(corpus):
+    assert_array_equal(corpus[-1], X[-1])
+    assert_array_equal(np.stack(list(corpus)), X)
+    assert np.asarray(corpus, dtype="f4").dtype == np.float32
+    assert_array_equal(da.from_zarr(corpus.x)[40:50].compute(), X[40:50])
+    with pytest.raises(IndexError):
+        corpus[N]
+    with pytest.raises(IndexError):
+        corpus[[0, N]]
+    with pytest.raises(TypeError, match=r"corpus\.x takes several"):
+        corpus[:5, 2]
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(corpus, copy=False)
+
+
+def test_more_than_memory_should_hold_is_refused_with_ways_to_go_on(corpus, monkeypatch):
+    monkeypatch.setattr(corpus_rows, "MOST_BYTES", 100 * D * 8)
+    with pytest.raises(PlanTooLarge, match=r"130 rows of 4 float64.*corpus\[start:stop\].*corpus\.x"):
+        np.asarray(corpus)
+    with pytest.raises(PlanTooLarge):
+        corpus[np.arange(101)]
+    assert len(corpus[:100]) == 100
+
+
+def test_a_lost_chunk_is_no_zeros(corpus):
+    (chunk,) = Path(corpus.path, "x").rglob("1/0")
+    chunk.unlink()
+    assert_array_equal(corpus[:30], X[:30])
+    with pytest.raises(ChunkMissing):
+        corpus[25:35]

@@ -1,0 +1,459 @@
+"""Corpora: rows and columns come back, half-written ones are refused, every chunk and every value is checked."""
+
+import dataclasses
+import itertools
+import pickle
+import shutil
+import threading
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from bigkernel.data import seals
+from bigkernel.data.chunk_check import look
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus, write_chunk
+from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+
+N, D = 103, 5
+rng = np.random.default_rng(7)
+X = rng.integers(0, 256, (N, D), dtype=np.uint8)
+Y = rng.integers(0, 3, N)
+INFO = CorpusInfo("digits", "made here", (0, 1, 2), (1, 5), 255.0)
+
+
+def writer(path, *, n_rows=None, chunk_rows=10, dtype="u1", columns=None, info=INFO, **options):
+    columns = {"y": "i8"} if columns is None else columns
+    return CorpusWriter(
+        path, n_features=D, dtype=dtype, columns=columns, info=info, n_rows=n_rows, chunk_rows=chunk_rows, **options
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    with writer(tmp_path / "c") as w:
+        w.append(x=X, y=Y)
+    return tmp_path / "c"
+
+
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(0, N), max_size=6), chunk_rows=st.integers(5, 130))
+def test_rows_appended_in_any_pieces_come_back(cuts, chunk_rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "c"
+    bounds = [0, *sorted(cuts), N]
+    with writer(path, chunk_rows=chunk_rows) as w:
+        for a, b in itertools.pairwise(bounds):
+            w.append(x=X[a:b], y=Y[a:b])
+    corpus = open_corpus(path)
+    assert_array_equal(corpus.array("x")[:], X)
+    assert_array_equal(corpus.column("y"), Y)
+    assert corpus.array("x").chunks == (chunk_rows, D)
+    assert corpus.array("y").chunks == (chunk_rows,)
+
+
+@pytest.mark.parametrize("chunk_rows", [10, 25])
+def test_arrays_that_were_appended_may_be_filled_anew(tmp_path, chunk_rows):
+    buffer = np.empty((20, D), X.dtype)
+    with writer(tmp_path / "c", chunk_rows=chunk_rows) as w:
+        for a in range(0, 100, 20):
+            buffer[:] = X[a : a + 20]
+            w.append(x=buffer, y=Y[a : a + 20])
+    assert_array_equal(open_corpus(tmp_path / "c").array("x")[:], X[:100])
+
+
+def test_a_corpus_says_what_it_is(path):
+    corpus = open_corpus(path)
+    assert (corpus.shape, len(corpus), corpus.chunk_rows, corpus.dtype) == ((N, D), N, 10, "uint8")
+    assert corpus.columns == ("y",)
+    assert corpus.info == dataclasses.replace(INFO, complete=True)
+    assert pickle.loads(pickle.dumps(corpus)) == corpus
+
+
+def test_all_columns_are_kept_in_their_dtypes(tmp_path):
+    columns = {"y": "f4", "weight": "f8", "domain": "i2", "group": "i8"}
+    values = {name: rng.integers(0, 9, N).astype(kind) for name, kind in columns.items()}
+    with writer(tmp_path / "c", columns=columns) as w:
+        w.append(x=X, **values)
+    corpus = open_corpus(tmp_path / "c")
+    assert set(corpus.columns) == set(columns)
+    for name, expected in values.items():
+        assert corpus.column(name).dtype == expected.dtype
+        assert_array_equal(corpus.column(name), expected)
+
+
+def test_whole_chunks_may_come_in_any_order(tmp_path):
+    with writer(tmp_path / "c", n_rows=N) as w:
+        for index in np.random.default_rng(0).permutation(11):
+            rows = slice(index * 10, min(N, index * 10 + 10))
+            w.write_chunk(index, x=X[rows], y=Y[rows])
+    corpus = open_corpus(tmp_path / "c")
+    assert_array_equal(corpus.array("x")[:], X)
+    assert_array_equal(corpus.column("y"), Y)
+
+
+def test_a_chunk_of_zeros_is_stored_like_any_other(tmp_path):
+    with writer(tmp_path / "c", n_rows=20) as w:
+        for index in range(2):
+            w.write_chunk(index, x=np.zeros((10, D), np.uint8), y=np.zeros(10, int))
+    corpus = open_corpus(tmp_path / "c")
+    assert [done for name, done, _ in corpus.check() if name == "x"] == [10, 20]
+    assert_array_equal(corpus.array("x")[:], 0)
+
+
+def test_a_chunk_of_another_size_is_refused(tmp_path):
+    def write(index, count):
+        with writer(tmp_path / "c", n_rows=N) as w:
+            w.write_chunk(index, x=X[:count], y=Y[:count])
+
+    for index, count, wanted in ((0, 9, 10), (0, 11, 10), (10, 10, 3), (3, 0, 10)):
+        with pytest.raises(DataError, match=f"chunk {index} wants {wanted} rows, found {count}"):
+            write(index, count)
+        assert not (tmp_path / "c").exists()
+
+
+def test_a_chunk_that_is_not_written_leaves_no_corpus(tmp_path):
+    with pytest.raises(ChunkMissing, match=r"x: 9 of 11 chunks are missing"), writer(tmp_path / "c", n_rows=N) as w:  # noqa: PT012
+        w.write_chunk(0, x=X[:10], y=Y[:10])
+        w.write_chunk(10, x=X[100:], y=Y[100:])
+    assert not (tmp_path / "c").exists()
+
+
+def test_an_error_while_writing_leaves_no_corpus(tmp_path):
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), writer(tmp_path / "c") as w:  # noqa: PT012
+            w.append(x=X, y=Y)
+            raise error
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_is_refused_while_it_is_written(tmp_path):
+    with writer(tmp_path / "c") as w:
+        w.append(x=X, y=Y)
+        with pytest.raises(DataError, match=r"without a seal .* its writing was not completed"):
+            open_corpus(w.path)
+        with pytest.raises(DataError, match="does not exist"):
+            open_corpus(tmp_path / "c")
+    assert open_corpus(tmp_path / "c").info.complete
+
+
+def test_an_error_while_overwriting_keeps_the_corpus_that_was_there(tmp_path, path):
+    with pytest.raises(ValueError, match="half"), writer(path, overwrite=True) as w:  # noqa: PT012
+        w.append(x=X[:50], y=Y[:50])
+        raise ValueError("half")
+    assert_array_equal(open_corpus(path).array("x")[:], X)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+def test_rows_are_appended_or_written_as_chunks_but_not_both(tmp_path):
+    with pytest.raises(DataError, match="use write_chunk"), writer(tmp_path / "c", n_rows=N) as w:
+        w.append(x=X, y=Y)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{"x": X}, {"x": X, "y": Y[1:]}, {"x": X[:, :4], "y": Y}, {"x": X.ravel(), "y": Y}, {"x": X, "y": Y[:, None]}],
+    ids=["no y", "short y", "narrow x", "flat x", "column y"],
+)
+def test_rows_that_do_not_fit_are_refused(tmp_path, rows):
+    with pytest.raises(DataError, match="expected shape"), writer(tmp_path / "c") as w:
+        w.append(**rows)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("value", [300, -1, 0.5, np.nan, np.inf])
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_numbers_that_the_stored_dtype_cannot_hold_are_refused(tmp_path, name, value):
+    values = {"x": X.astype(float), "y": Y.astype(float)}
+    values[name][50] = value
+    with pytest.raises(DataError, match=name), writer(tmp_path / "c", columns={"y": "u1"}) as w:
+        w.append(**values)
+
+
+def test_an_unknown_column_is_refused(tmp_path):
+    with pytest.raises(DataError, match="unknown corpus column 'label'; the columns are y, weight, domain, group"):
+        writer(tmp_path / "c", columns={"label": "i8"})
+
+
+def test_overwriting_must_be_asked_for_and_removes_only_corpora(tmp_path, path):
+    with pytest.raises(DataError, match="already exists"), writer(path):
+        pass
+    assert open_corpus(path).n_rows == N
+    with writer(path, overwrite=True) as w:
+        w.append(x=X[:7], y=Y[:7])
+    assert open_corpus(path).n_rows == 7
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("text")
+    with pytest.raises(DataError, match="expected a corpus"), writer(tmp_path / "precious", overwrite=True):
+        pass
+    assert (tmp_path / "precious" / "thesis.txt").read_text() == "text"
+
+
+@pytest.mark.parametrize("step", ["verify", "array_names"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_corpus_that_another_takes_the_place_of_while_it_is_opened_is_opened_again(
+    tmp_path, monkeypatch, step, times
+):
+    def put(count, **options):
+        info = CorpusInfo("c")
+        with CorpusWriter(tmp_path / "c", n_features=count, dtype="f8", columns={}, info=info, **options) as w:
+            w.append(x=np.full((9, count), 1.0 * count))
+
+    put(2)
+    real, exchanged = getattr(seals, step), []
+
+    def exchange(*arguments):
+        found = real(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(seals, step, real)
+            if len(exchanged) < times:
+                exchanged.append(True)
+                put(2 + len(exchanged), overwrite=True)
+        return found
+
+    monkeypatch.setattr(seals, step, exchange)
+    corpus = open_corpus(tmp_path / "c")
+    monkeypatch.undo()
+    assert corpus.seal == open_corpus(tmp_path / "c").seal
+    assert corpus.n_features == np.asarray(corpus)[0, 0] == 2 + times
+
+
+def test_the_moment_between_two_corpora_is_waited_for_and_no_longer(tmp_path, path, monkeypatch):
+    waits = []
+    between = tmp_path / f".{path.name}.1.old"
+    path.rename(between)
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            between.rename(path)
+
+    monkeypatch.setattr("bigkernel.data.corpus.time.sleep", wait)
+    assert open_corpus(path).n_rows == N
+    assert len(waits) == 2
+    shutil.rmtree(path)
+    with pytest.raises(DataError, match="does not exist"):
+        open_corpus(path)
+    assert len(waits) == 2
+
+
+def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="cannot be written"), writer(tmp_path / "file" / "c"):
+        pass
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_corpus_without_rows_is_one(tmp_path):
+    with writer(tmp_path / "c"):
+        pass
+    corpus = open_corpus(tmp_path / "c")
+    assert corpus.shape == (0, D)
+    assert list(corpus.check()) == []
+    assert corpus.column("y").shape == (0,)
+
+
+# ---------------------------------------------------------------- damage
+
+
+def edit(path, **changes):
+    group = zarr.open_group(path, mode="r+")
+    attributes = dict(group.attrs["bigkernel"])
+    for key, value in changes.items():
+        attributes.pop(key)
+        if value is not None:
+            attributes[key] = value
+    group.attrs["bigkernel"] = attributes
+    seals.write(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 3}, "format 3, this version reads format 2; ingest its source again"),
+        ({"format": None}, "format None"),
+        ({"complete": False}, "not complete"),
+        ({"complete": None}, "not complete"),
+        ({"kind": "model"}, "expected a corpus, found model"),
+        ({"name": None}, "name"),
+        ({"scale": 0}, "scale must be a number above 0, found 0"),
+        ({"scale": "255"}, "scale must be a number above 0, found '255'"),
+    ],
+    ids=str,
+)
+def test_attributes_that_are_not_those_of_a_complete_corpus_are_refused(path, changes, message):
+    edit(path, **changes)
+    with pytest.raises(DataError, match=message):
+        open_corpus(path)
+
+
+def test_arrays_that_do_not_fit_together_are_refused(path):
+    group = zarr.open_group(path, mode="r+")
+    group["y"].resize((N - 1,))
+    seals.write(path)
+    with pytest.raises(DataError, match=r"y: expected shape \(103,\) to go with x, found \(102,\)"):
+        open_corpus(path)
+    shutil.rmtree(path / "x")
+    seals.write(path)
+    with pytest.raises(DataError, match="'x' is missing"):
+        open_corpus(path)
+
+
+def test_checking_reads_every_chunk_of_every_array(path):
+    steps = list(open_corpus(path).check())
+    expected = [*range(10, N, 10), N]
+    assert steps == [(name, done, N) for name in ("x", "y") for done in expected]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_checking_finds_one_flipped_bit_in_any_chunk(path, seed):
+    rng = np.random.default_rng(seed)
+    files = sorted(file for name in ("x", "y") for file in (path / name / "c").rglob("*") if file.is_file())
+    file = files[rng.integers(len(files))]
+    content = bytearray(file.read_bytes())
+    bit = int(rng.integers(8 * len(content)))
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+    parts = file.relative_to(path).parts
+    start = 10 * int(parts[2])
+    with pytest.raises(
+        ChunkCorrupt, match=rf"{parts[0]}: chunk {'/'.join(parts[1:])} \(rows {start}:{min(N, start + 10)}\) cannot"
+    ):
+        list(open_corpus(path).check())
+
+
+@pytest.mark.parametrize("key", ["x/c/4/0", "y/c/4"])
+def test_checking_finds_a_deleted_chunk(path, key):
+    (path / key).unlink()
+    with pytest.raises(ChunkMissing, match=rf"{key[0]}: chunk {key[2:]} \(rows 40:50\) is missing"):
+        list(open_corpus(path).check())
+    if key[0] == "y":
+        with pytest.raises(ChunkMissing):
+            open_corpus(path).column("y")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_checking_finds_values_that_are_not_finite(tmp_path, value):
+    x = X.astype(np.float32)
+    x[[41, 48], 2] = value
+    with writer(tmp_path / "c", dtype="f4") as w:
+        w.append(x=x, y=Y)
+    with pytest.raises(
+        DataError, match=r"c/x: chunk c/4/0 .*2 rows with values that are not finite, the first are \[41, 48\]"
+    ):
+        list(open_corpus(tmp_path / "c").check())
+
+
+@pytest.mark.parametrize("classes", [(0, 1, 2), ("zero", "one", "two")])
+def test_checking_finds_labels_outside_the_classes_and_lets_unlabelled_rows_pass(tmp_path, classes):
+    info = dataclasses.replace(INFO, classes=classes)
+    for name, label in (("good", -1), ("bad", 3)):
+        y = Y.copy()
+        y[77] = label
+        with writer(tmp_path / name, info=info) as w:
+            w.append(x=X, y=y)
+    assert len(list(open_corpus(tmp_path / "good").check())) == 22
+    with pytest.raises(
+        DataError, match=r"bad/y: chunk c/7 .*1 rows with labels outside the classes, the first are \[77\]"
+    ):
+        list(open_corpus(tmp_path / "bad").check())
+
+
+def test_a_chunk_is_written_whole_or_refused(tmp_path):
+    with writer(tmp_path / "c", n_rows=N) as w:
+        for index in range(11):
+            rows = slice(index * 10, min(N, index * 10 + 10))
+            write_chunk(w.path, index, 10, {"x": X[rows], "y": Y[rows]})
+        write_chunk(w.path, 3, 10, {"x": X[:10], "y": Y[:10]})
+        with pytest.raises(DataError, match="chunk 3 wants"):
+            write_chunk(w.path, 3, 9, {"x": X[:9]})
+    corpus = open_corpus(tmp_path / "c")
+    assert_array_equal(corpus.array("x")[30:40], X[:10])
+    assert_array_equal(corpus.array("x")[:30], X[:30])
+    with pytest.raises(DataError, match="is published and sealed"):
+        write_chunk(tmp_path / "c", 3, 10, {"x": X[30:40], "y": Y[30:40]})
+    assert_array_equal(open_corpus(tmp_path / "c").array("x")[30:40], X[:10])
+
+
+def swap(a, b):
+    content = a.read_bytes()
+    a.write_bytes(b.read_bytes())
+    b.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: swap(x / "c/2/0", x / "c/5/0"), "its 11 chunks are not those that were sealed"),
+        (lambda x: shutil.copy(x / "c/2/0", x / "c/3/0"), "its 11 chunks are not those that were sealed"),
+        (lambda x: shutil.copytree(x / "c/2", x / "c/11"), "11 chunks were sealed, 12 files are there"),
+    ],
+    ids=["swapped", "stale", "added"],
+)
+def test_checking_finds_sound_chunks_in_the_wrong_place(path, change, message):
+    change(path / "x")
+    with pytest.raises(DataError, match=f"c/x: {message}"):
+        list(open_corpus(path).check())
+
+
+def test_looking_names_every_damaged_chunk(path):
+    for key in ("x/c/1/0", "y/c/9"):
+        (path / key).write_bytes(b"noise")
+    (path / "x/c/4/0").unlink()
+    found = [looked for looked in open_corpus(path).look() if looked.damage]
+    assert [(looked.array, looked.done, type(looked.damage)) for looked in found] == [
+        ("x", 20, ChunkCorrupt),
+        ("x", 50, ChunkMissing),
+        ("y", 100, ChunkCorrupt),
+    ]
+
+
+def test_chunks_are_looked_at_side_by_side_and_told_in_their_order(path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    both = threading.Barrier(2, timeout=30)
+
+    def judge(start, values):
+        if start < 20:
+            both.wait()  # breaks where the first chunk must end before the second begins
+        return f"{start}"
+
+    found = [(looked.done, str(looked.damage)) for looked in look(open_corpus(path).array("x"), "x", judge)]
+    assert [done for done, _ in found] == [*range(10, 101, 10), 103]
+    assert all(text.endswith(f"has {10 * place}") for place, (_, text) in enumerate(found))
+
+
+# ---------------------------------------------------------------- the size of a chunk
+
+
+@example(n_features=1, itemsize=1, n_rows=2048, chunk_bytes=1024, unit=1)
+@given(
+    n_features=st.integers(1, 5000),
+    itemsize=st.sampled_from([1, 4, 8]),
+    n_rows=st.none() | st.integers(0, 10**8),
+    chunk_bytes=st.integers(1024, 2**24),
+    unit=st.integers(1, 32),
+)
+def test_a_chunk_has_at_least_a_row_and_at_most_its_bytes(n_features, itemsize, n_rows, chunk_bytes, unit):
+    with dask.config.set({"bigkernel.chunk-bytes": chunk_bytes, "bigkernel.min-segments": unit}):
+        rows = chunk_rows_for(n_features, itemsize, n_rows)
+    assert rows >= 1
+    assert rows == 1 or rows * n_features * itemsize <= chunk_bytes
+    if n_rows is None:
+        assert rows == max(1, chunk_bytes // (n_features * itemsize))
+
+
+@given(n_rows=st.integers(1, 10**7), target=st.integers(1, 10**4), unit=st.integers(1, 16))
+def test_known_rows_are_divided_evenly_among_the_segments(n_rows, target, unit):
+    with dask.config.set({"bigkernel.chunk-bytes": max(1024, 100 * target), "bigkernel.min-segments": unit}):
+        target = max(1024, 100 * target) // 100
+        rows = chunk_rows_for(100, 1, n_rows)
+    chunks = -(-n_rows // rows)
+    if n_rows > 2 * target and rows > unit:
+        # as many chunks for every segment, but for what the last rows spare
+        per_segment = -(-chunks // unit)
+        assert per_segment * unit * rows < n_rows + (unit + per_segment * unit) * max(rows, 1)
+        assert rows >= target / 2 / unit

@@ -1,0 +1,146 @@
+"""LIBSVM text: what is read, and every line that is refused."""
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.datasets import dump_svmlight_file
+from support.peaks import reading_peaks
+
+from bigkernel.data.convert import ingest
+from bigkernel.data.readers import libsvm, open_source
+from bigkernel.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Write text as a file of this format."""
+
+    def write(text, name="rows.svm"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_pairs_become_dense_rows_of_float32(lines, load):
+    corpus = load(lines("# made by hand\n+1 1:0.5 3:-2 # the first\n-1\t2:1e-3\n\t \n2.0\n".replace("\t \n", "")))
+    assert corpus.array("x")[:].tolist() == [[0.5, 0, -2], [0, np.float32(1e-3), 0], [0, 0, 0]]
+    assert (corpus.dtype, corpus.column("y").tolist(), corpus.info.classes) == ("float32", [1, -1, 2], (1, 2))
+
+
+@given(
+    x=hnp.arrays(np.float64, (7, 5), elements=st.sampled_from([0.0, 1.5, -2.25, 1e-30, 3e7])), zero_based=st.booleans()
+)
+def test_what_scikit_learn_writes_is_read(tmp_path_factory, x, zero_based):
+    path = tmp_path_factory.mktemp("svm") / "rows.txt"
+    y = np.arange(7) - 0.5
+    dump_svmlight_file(x, y, str(path), zero_based=zero_based, comment="made by scikit-learn")
+    source = open_source(path, format="libsvm", zero_based=zero_based, features=5)
+    blocks = list(source.blocks())
+    assert np.array_equal(np.concatenate([rows for rows, _ in blocks]), x.astype(np.float32))
+    assert np.array_equal(np.concatenate([labels for _, labels in blocks]), y)
+    assert np.array_equal(np.concatenate(list(source.targets())), y)
+
+
+def test_many_small_blocks_are_the_rows_of_one(lines, monkeypatch):
+    text = "".join(f"{row % 3} {row % 7 + 1}:{row} 9:1\n" for row in range(500))
+    whole = open_source(lines(text))
+    (x, y), *rest = whole.blocks()
+    assert (rest, whole.n_rows, whole.n_features) == ([], 500, 9)
+    monkeypatch.setattr("bigkernel.data.readers.source.BLOCK_BYTES", 36 * 7)
+    monkeypatch.setattr("bigkernel.data.readers.lines._READ_BYTES", 100)
+    cut = list(open_source(lines(text)).blocks())
+    assert max(len(rows) for rows, _ in cut) == 7 or len(cut) > 70
+    assert np.array_equal(np.concatenate([rows for rows, _ in cut]), x)
+    assert np.array_equal(np.concatenate([labels for _, labels in cut]), y)
+
+
+def test_the_content_tells_the_format_gzip_or_plain(lines, tmp_path):
+    path = lines("# c\n1 1:2\n", name="rows.txt")
+    assert open_source(path).format == "libsvm"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert open_source(path).format == "libsvm"
+    assert open_source(lines("1 2\n3 4\n", name="rows2.txt")).format == "csv"
+    assert open_source(lines("9 12:30:15\n", name="rows3.txt")).format == "csv"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("1 2:0.5 2:1", "index 2 after 2; the indices of a row rise"),
+        ("1 3:0.5 2:1", "index 2 after 3; the indices of a row rise"),
+        ("1 0:0.5 2:1", "index 0 in a file whose indices begin at 1; .*--zero-based"),
+        ("1 1:abc", "index 1: expected a finite number, found 'abc'"),
+        ("1 1:nan", "index 1: expected a finite number, found 'nan'"),
+        ("1 1:1_0", "index 1: expected a finite number, found '1_0'"),
+        ("1 1:", "index 1: expected a finite number, found ''"),
+        ("1 1:0.5 2", "expected index:value, found '2'"),
+        ("1 1: 0.5", "index 1: expected a finite number, found ''"),
+        ("1 1:2:3 4", "index 1: expected a finite number, found '2:3'"),
+        ("1 -1:2", "expected index:value, found '-1:2'"),
+        ("1 1:1 +2:2", "expected index:value, found '\\+2:2'"),
+        ("1 1.5:2", "expected index:value, found '1.5:2'"),
+        ("1 qid:3 1:2", "found 'qid:3': rankings by query are not read"),
+        ("cat 1:2", "expected a number as the label, found 'cat'"),
+        ("1,2 1:2", "expected a number as the label, found '1,2'"),
+        ("inf 1:2", "expected a number as the label, found 'inf'"),
+        ("1:2 3:4", "expected a number as the label, found '1:2'"),
+        ("1 1:1e39", "a value that float32 cannot hold"),
+        ("1 99999999:1", "index 99999999, but rows have at most 16,777,216 features"),
+        ("1 99999999999999999999:1", "index 99999999999999999999, but rows have at most"),
+    ],
+)
+def test_a_bad_line_is_refused_by_its_number(lines, refused, line, expected):
+    message = refused(lines(f"1 1:1 2:2\n# a comment\n{line}\n2 1:1\n"), format="libsvm")
+    assert re.search(rf"line 3: {expected}", message), message
+
+
+def test_more_features_than_stated_are_refused(lines, refused):
+    assert "line 2: index 4, but rows have 3 features" in refused(lines("1 1:1\n1 4:1\n"), features=3)
+
+
+def test_a_file_that_ends_within_a_line_is_refused(lines, refused, tmp_path):
+    message = refused(lines("1 1:1\n1 1:0.25"))
+    assert "line 2: the file ends within this line, at b'1 1:0.25': it may have been cut" in message
+    path = tmp_path / "cut.svm.gz"
+    path.write_bytes(gzip.compress(b"1 1:1 2:0.25\n" * 5000)[:-30])
+    assert "truncated: the compressed data stop at byte" in refused(path)
+
+
+def test_files_of_one_corpus_state_their_features_where_their_largest_indices_differ(lines, tmp_path):
+    paths = [lines("1 1:1 4:1\n2 2:1\n"), lines("1 1:1\n2 2:1\n", name="test.svm")]
+    with pytest.raises(DataError, match=r"test.svm: features: 2, but .*rows.svm has 4; .*say how many .*--features"):
+        ingest([open_source(path) for path in paths], tmp_path / "c")
+    assert ingest([open_source(path, features=4) for path in paths], tmp_path / "c").shape == (4, 4)
+
+
+def test_files_without_a_row_or_a_pair_are_refused(lines, refused):
+    assert "no line with a label" in refused(lines("# nothing\n"), format="libsvm")
+    assert "no index:value pair in 2 lines; give the number of features" in refused(lines("1\n2\n"), format="libsvm")
+    with pytest.raises(ConfigError, match="features: expected 1 to 16,777,216, found 0"):
+        open_source(lines("1 1:1\n"), features=0)
+
+
+def test_memory_does_not_grow_with_the_file(lines):
+    few, many = (lines("1 1:0.25 50:0.5 100:0.75\n" * n, name=f"{n}.svm") for n in (5_000, 24_000))
+    (rows, least), (more_rows, most) = reading_peaks(few, many, read_bytes=2**15)
+    assert (rows, more_rows) == (10_000, 48_000)
+    assert most < 1.1 * least
+
+
+def test_a_wide_row_is_made_dense_a_few_rows_at_a_time(lines):
+    source = open_source(lines("1 1000000:1\n" * 9), sparse=False)
+    assert [len(x) for x, _ in source.blocks()] == [1] * 9
+    assert libsvm.recognises(b"1 1000000:1\n")
+
+
+def test_a_corpus_of_libsvm_text_says_what_it_is(lines, tmp_path):
+    corpus = ingest(open_source(lines("1 1:1\n2 2:1\n")), tmp_path / "c")
+    assert corpus.info.source.startswith("rows.svm sha256:")
+    assert corpus.info.name == "rows"

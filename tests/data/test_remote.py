@@ -1,0 +1,283 @@
+"""zarr stores of others, on disk and over HTTP: what is copied, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import aiohttp
+import fsspec
+import numpy as np
+import pytest
+import zarr
+
+from bigkernel.data.convert import ingest
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.readers import open_source, remote
+from bigkernel.data.split import Split
+from bigkernel.errors import ChunkMissing, ConfigError, DataError
+
+X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
+Y = np.arange(250) % 5
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Write x and y as a group, in chunks that do not fit one another."""
+
+    def write(path=None, *, x=X, y=Y, names=("x", "y"), chunks=(40, 4), shards=None, zarr_format=3, **store):
+        path = str(tmp_path / "store.zarr") if path is None else path
+        group = zarr.create_group(path, zarr_format=zarr_format, **store)
+        tail = x.shape[2:]
+        group.create_array(names[0], data=x, chunks=(*chunks, *tail), shards=shards)
+        if y is not None:
+            group.create_array(names[1], data=y, chunks=(70,))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A web server of the test's directory; its `hold` makes it answer nothing more."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            if self.server.hold is not None and self.server.hold in self.path:
+                self.server.leave.wait(20)
+                return
+            super().do_GET()
+
+        def log_message(self, *args):
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path)))
+    server.daemon_threads = True
+    server.hold, server.leave = None, threading.Event()
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.leave.set()
+    server.shutdown()
+    thread.join(5)
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"zarr_format": 2}, {"shards": (80, 8), "chunks": (20, 4)}, {"chunks": (250, 6)}]
+)
+def test_a_directory_is_copied_whatever_its_chunks(store, tmp_path, options, monkeypatch):
+    monkeypatch.setattr("bigkernel.data.readers.source.BLOCK_BYTES", 24 * 33)
+    source = open_source(store(**options))
+    assert (source.format, source.n_rows, source.n_features, source.dtype) == ("zarr", 250, 6, "float32")
+    assert max(len(x) for x, _ in source.blocks()) == 33
+    corpus = ingest(source, tmp_path / "c")
+    assert np.array_equal(corpus.array("x")[:], X)
+    assert np.array_equal(corpus.column("y"), Y)
+    assert (corpus.info.name, corpus.info.classes) == ("store", (0, 1, 2, 3, 4))
+    assert corpus.info.source.startswith("store.zarr (")
+
+
+def test_arrays_are_named_or_single(store, tmp_path):
+    path = store(names=("rows", "kinds"))
+    assert open_source(path, x="rows", y="kinds").labelled
+    assert not open_source(path, x="rows").labelled
+    assert np.array_equal(np.concatenate([x for x, _ in open_source(path + "/rows").blocks()]), X)
+    for options, expected in [
+        ({}, "no array x or X or data in this group; name the matrix by x=NAME"),
+        ({"x": "nope"}, "no array nope in this group"),
+        ({"x": "rows", "y": "nope"}, "no array nope in this group; name the labels"),
+        ({"x": "kinds"}, r"kinds: expected numbers of shape \(n, d\)"),
+    ]:
+        with pytest.raises(DataError, match=expected):
+            open_source(path, **options)
+
+
+def test_images_and_corpora_of_ours_keep_their_shape(store, tmp_path):
+    images = np.arange(250 * 6, dtype=np.uint8).reshape(250, 3, 2)
+    first = ingest(open_source(store(x=images, chunks=(50, 3))), tmp_path / "first")
+    assert (first.info.image_shape, first.info.scale) == ((3, 2), 255.0)
+    again = ingest(open_source(tmp_path / "first"), tmp_path / "again")
+    assert (again.info.image_shape, again.info.scale, again.shape) == ((3, 2), 255.0, (250, 6))
+    assert np.array_equal(again.array("x")[:], images.reshape(250, 6))
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """Write X and Y as a corpus of ours with more columns."""
+
+    def write(**columns):
+        path, kinds = tmp_path / "ours.corpus", {name: values.dtype for name, values in columns.items()}
+        info = CorpusInfo("ours", classes=(0, 1, 2, 3, 4))
+        with CorpusWriter(
+            path, n_features=6, dtype=X.dtype, columns={"y": Y.dtype, **kinds}, info=info, chunk_rows=70
+        ) as writer:
+            writer.append(x=X, y=Y, **columns)
+        return path
+
+    return write
+
+
+def test_groups_of_a_corpus_of_ours_are_kept_and_splits_keep_them_together(ours, tmp_path, monkeypatch):
+    monkeypatch.setattr("bigkernel.data.readers.source.BLOCK_BYTES", 24 * 33)
+    groups = np.random.default_rng(1).permutation(250) // 5  # copies of 50 originals, anywhere
+    path = ours(group=groups)
+    corpus = ingest(open_source(path), tmp_path / "c")
+    assert np.array_equal(corpus.column("group"), groups)
+    stays = ingest(open_source(path), tmp_path / "s", split=Split({"test": 0.3}, by="group"))
+    sides = [set(side.column("group").tolist()) for side in (stays, open_corpus(tmp_path / "s-test"))]
+    assert not sides[0] & sides[1]
+    assert sides[0] | sides[1] == set(range(50))
+    assert ingest(open_source(path, x="x"), tmp_path / "plain").columns == ("y",)
+
+
+@pytest.mark.parametrize("column", ["weight", "domain"])
+def test_columns_of_ours_that_would_be_lost_are_refused_unless_the_matrix_is_named(ours, tmp_path, column):
+    path = ours(**{column: np.ones(250, np.float64 if column == "weight" else np.int64)})
+    with pytest.raises(DataError, match=rf"ours.corpus: a corpus with the column {column}, which would be lost.*--x x"):
+        open_source(path)
+    assert ingest(open_source(path, x="x"), tmp_path / "c").columns == ("y",)
+
+
+def test_groups_that_do_not_fit_the_rows_are_refused(ours):
+    path = ours(group=Y)
+    zarr.open_group(path)["group"].resize((249,))
+    with pytest.raises(DataError, match=r"group: expected 250 int64 to go with .*x, found int64 of shape \(249,\)"):
+        open_source(path)
+
+
+def test_a_store_is_copied_over_http(store, served, tmp_path):
+    store()
+    corpus = ingest(open_source(served.url + "/store.zarr"), tmp_path / "c")
+    assert np.array_equal(corpus.array("x")[:], X)
+    assert np.array_equal(corpus.column("y"), Y)
+    assert corpus.info.source.startswith(f"{served.url}/store.zarr (metadata) sha256:")
+
+
+def test_a_store_is_copied_from_memory(store, tmp_path):
+    store("memory://bucket/store.zarr")
+    try:
+        assert np.array_equal(ingest(open_source("memory://bucket/store.zarr"), tmp_path / "c").array("x")[:], X)
+    finally:
+        fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+def test_a_missing_chunk_is_an_error_and_not_zeros(store, served, tmp_path, over_http):
+    path = store()
+    os.remove(f"{path}/x/c/3/1")
+    with pytest.raises(ChunkMissing, match=r"store.zarr/x: the chunk x/c/3/1 is missing"):
+        ingest(open_source(served.url + "/store.zarr" if over_http else path), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_damaged_chunk_is_named_with_its_rows(store, tmp_path):
+    path = store()
+    with open(f"{path}/x/c/3/1", "r+b") as handle:
+        handle.truncate(20)
+    with pytest.raises(DataError, match=r"store.zarr/x: cannot read rows 0:250"):
+        ingest(open_source(path), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_an_unreachable_server_is_named_within_a_bounded_wait():
+    with pytest.raises(
+        DataError, match=r"http://127.0.0.1:1/a.zarr: the server cannot be reached for its metadata; is it up"
+    ):
+        open_source("http://127.0.0.1:1/a.zarr")
+
+
+@pytest.mark.parametrize("hold", ["zarr.json", "x/c/"])
+def test_a_server_that_does_not_answer_is_left_after_a_bounded_wait(store, served, tmp_path, monkeypatch, hold):
+    store()
+    monkeypatch.setattr(remote, "READ_SECONDS", 0.2)
+    served.hold = hold
+    with pytest.raises(DataError, match=r"no answer in time for (its metadata|rows 0:250)"):
+        ingest(open_source(served.url + "/store.zarr"), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_nothing_at_a_url_or_in_a_directory_is_refused(served, tmp_path):
+    with pytest.raises(DataError, match="no zarr array or group there"):
+        open_source(served.url + "/nothing.zarr")
+    with pytest.raises(DataError, match="expected a folder for format 'zarr', found nothing"):
+        open_source(tmp_path / "nothing.zarr", format="zarr")
+
+
+def test_users_and_passwords_in_a_url_are_never_shown(store, served, tmp_path, monkeypatch):
+    store()
+    secret = served.url.replace("http://", "http://zoe:tell@") + "/store.zarr?token=hush"
+    assert remote.shown(secret) == served.url + "/store.zarr"
+    for url in (
+        secret,
+        secret.partition("?")[0],
+        secret.partition("?")[0].replace("store", "none"),
+        "http://zoe:tell@127.0.0.1:1/x",
+        "ftp://zoe:tell@h/x",
+    ):
+        with pytest.raises((DataError, ConfigError)) as caught:
+            ingest(open_source(url, y="nothing"), tmp_path / "c")
+        assert not any(word in str(caught.value) for word in ("zoe", "tell", "hush"))
+        assert caught.value.__cause__ is None
+
+
+LISTED = "those that are read are http, https, s3, memory"
+URLS = {
+    **dict.fromkeys(
+        ("file:///tmp/x", "ftp://host/x", "simplecache::http://h/x", "github://a:b@/x"), (ConfigError, LISTED)
+    ),
+    "http://a/b::http://user:secret@host/z": (ConfigError, "http://a/b: a chain of URLs"),
+    "http://host/rows.csv": (DataError, "format 'csv' is read from files; only zarr is read by its URL"),
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_only_zarr_by_the_protocols_of_the_list_is_opened_and_no_password_printed(url):
+    kind, message = URLS[url]
+    with pytest.raises(kind, match=message) as caught:
+        open_source(url, format="csv" if url.endswith("csv") else "auto")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, most, message",
+    [
+        ("MOST_CHUNK_BYTES", 40 * 24 - 1, "a chunk's rows take 6,000 bytes, at most 959 are read at once"),
+        ("_Strict.most_bytes", 10, r"store.zarr: .*zarr.json takes [0-9,]+ bytes, at most 10 are read"),
+    ],
+)
+def test_chunks_and_metadata_too_large_to_hold_are_refused(store, monkeypatch, name, most, message):
+    path = store()
+    monkeypatch.setattr(f"bigkernel.data.readers.remote.{name}", most)
+    with pytest.raises(DataError, match=message):
+        open_source(path)
+
+
+def test_labels_that_do_not_fit_the_rows_are_refused(store):
+    with pytest.raises(DataError, match=r"y: expected 250 labels to go with .*x, found int64 of shape \(249,\)"):
+        open_source(store(y=Y[:-1]))
+
+
+def test_http_waits_are_bounded_at_every_stage(monkeypatch):
+    made: list[aiohttp.ClientTimeout] = []
+    monkeypatch.setattr(
+        "bigkernel.data.readers.remote.FsspecStore.from_url",
+        lambda url, storage_options, read_only: made.append(storage_options["client_kwargs"]["timeout"]),
+    )
+    remote._store("https://host/x")
+    assert (made[0].total, made[0].sock_connect, made[0].sock_read) == (300, 10, 30)
+
+
+def test_a_packed_corpus_opens_as_before(store, tmp_path):
+    ingest(open_source(store()), tmp_path / "c")
+    assert list(open_corpus(tmp_path / "c").check())[-1][1] == 250
+
+
+def test_without_s3fs_the_package_to_install_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ConfigError, match="s3: s3fs is not installed: pip install s3fs"):
+        open_source("s3://bucket/x.zarr")

@@ -1,0 +1,422 @@
+"""Runs: a job that dies anywhere goes on to the same last bit; another job is refused; damage is done again."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_array_equal
+from probes import Sums, Touch
+
+import bigkernel
+from bigkernel.config import settings
+from bigkernel.data import run_directory, zarr_arrays
+from bigkernel.data.fingerprint import fingerprint
+from bigkernel.data.run_directory import ArrayRef, Receipt, Run, attach, detach, read_sealed, write_sealed
+from bigkernel.engine.rows import as_rows
+from bigkernel.engine.session import identity
+from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.tasks import Job, merge, run_segment
+from bigkernel.errors import DataError, ResumeMismatch
+from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.kernels.functions import Gaussian, Matern
+from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.streaming.merge_tree import merge_tree
+from bigkernel.streaming.row_maps import Scale, Standardize
+
+N, D = 110, 4
+rng = np.random.default_rng(9)
+X = rng.normal(size=(N, D)) * 10.0 ** rng.integers(-8, 8, (N, 1))  # the order of summation shows in the bits
+Y = rng.integers(0, 3, N)
+LANDMARKS = rng.normal(size=(5, D))
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+SMALL_STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 5, "bigkernel.block-rows": 16}
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def touch(tmp_path):
+    return Touch(str(tmp_path / "touched"))
+
+
+@pytest.fixture
+def clean():
+    """The total of a sweep without a run."""
+    return zarr_arrays.digest(sweep(as_rows(X), Sums(D), client="serial").total)
+
+
+def bits(swept):
+    return zarr_arrays.digest(swept.total)
+
+
+def leftovers(path):
+    return [file for file in Path(path).rglob("*") if file.name.endswith((".partial", ".old"))]
+
+
+class Steps:
+    """Counts every step of publishing a run, and crashes before one of them (after the one before it)."""
+
+    def __init__(self, monkeypatch, at=0):
+        self.done, self.at = 0, at
+        for owner, name in ((run_directory.zarr_arrays, "publish"), (run_directory, "write_json"), (Run, "discard")):
+            monkeypatch.setattr(owner, name, self.watched(getattr(owner, name)))
+
+    def watched(self, function):
+        def step(*args, **options):
+            self.done += 1
+            if self.done == self.at:
+                raise Crash
+            return function(*args, **options)
+
+        return step
+
+
+def test_a_job_that_dies_at_any_step_is_resumed_to_the_same_bits(tmp_path, monkeypatch, clean):
+    rows = as_rows(X)
+    with monkeypatch.context() as patch:
+        steps = Steps(patch)
+        assert bits(sweep(rows, Sums(D), client="serial", run=tmp_path / "whole")) == clean
+    assert steps.done >= 1 + 5 * 2 + 4 * 3  # manifest; 5 segments; 4 merges, each of which discards two
+    failed = []
+    for k in range(1, steps.done + 1):
+        run = tmp_path / f"run {k}"
+        with monkeypatch.context() as patch:
+            Steps(patch, at=k)
+            with pytest.raises(Crash):
+                sweep(rows, Sums(D), client="serial", run=run)
+        try:
+            resumed = sweep(rows, Sums(D), client="serial", run=run, resume=True)
+        except DataError as error:
+            failed.append((k, str(error)))
+            continue
+        assert (k, bits(resumed)) == (k, clean)
+        assert leftovers(run) == []
+    assert failed == []
+
+
+def test_a_finished_run_is_read_and_not_computed_again(tmp_path, touch, clean):
+    first = sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run")
+    computed = touch.starts()
+    assert len(computed) == 5
+    again = sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run", resume=True)
+    assert touch.starts() == computed
+    assert bits(first) == bits(again) == clean
+    assert not any(receipt.resumed for receipt in first.receipts)
+    assert all(receipt.resumed for receipt in again.receipts)
+    assert again.report()["resumed_segments"] == 5
+    # one partial result is left, and a receipt for every node
+    assert [path.name for path in (tmp_path / "run" / "partials").iterdir()] == ["3-0"]
+    nodes = {f"0-{i}" for i in range(5)} | {node for node, _, _ in merge_tree(5)}
+    assert {path.stem for path in (tmp_path / "run" / "receipts").iterdir()} == nodes
+    receipt = Run(str(tmp_path / "run")).receipt("3-0")
+    assert receipt is not None
+    assert (receipt.start, receipt.stop, receipt.rows) == (0, N, N)
+
+
+# ---------------------------------------------------------------- damage
+
+
+def flip(file, seed=0):
+    content = bytearray(file.read_bytes())
+    bit = int(np.random.default_rng(seed).integers(8 * len(content)))
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def chunk_of(node):
+    return next(file for file in sorted((node / "sum").rglob("*")) if file.is_file() and file.name != "zarr.json")
+
+
+def say(receipt, **changed):
+    """Change what a receipt says, and seal it again."""
+    write_sealed(receipt, {**read_sealed(receipt), **changed})
+
+
+DAMAGE = {  # of the partial result of a segment, and of its receipt
+    "bit of a chunk": lambda part, receipt: flip(chunk_of(part)),
+    "truncated chunk": lambda part, receipt: chunk_of(part).write_bytes(b"\0" * 7),
+    "zeroed chunk": lambda part, receipt: chunk_of(part).write_bytes(bytes(chunk_of(part).stat().st_size)),
+    "deleted chunk": lambda part, receipt: chunk_of(part).unlink(),
+    "chunk of another partial": lambda part, receipt: shutil.copy(chunk_of(part.with_name("0-3")), chunk_of(part)),
+    "truncated metadata": lambda part, receipt: (part / "sum" / "zarr.json").write_text("{"),
+    "deleted metadata": lambda part, receipt: (part / "zarr.json").unlink(),
+    "deleted receipt": lambda part, receipt: receipt.unlink(),
+    "empty receipt": lambda part, receipt: receipt.write_text(""),
+    "receipt of another kind": lambda part, receipt: receipt.write_text("[1, 2]"),
+    "receipt of another segment": lambda part, receipt: shutil.copy(receipt.with_name("0-3.json"), receipt),
+    "text for a number": lambda part, receipt: say(receipt, elapsed="long"),
+    "text for a time of a stage": lambda part, receipt: say(receipt, seconds={"read": "long"}),
+    "number that is none": lambda part, receipt: say(receipt, ended=float("nan")),
+    "name of another segment": lambda part, receipt: say(receipt, node="0-3"),
+    "directory for a receipt": lambda part, receipt: [receipt.unlink(), (receipt / "inside").mkdir(parents=True)],
+    "directory for a chunk": lambda part, receipt: [place := chunk_of(part), place.unlink(), place.mkdir()],
+    "file for a partial": lambda part, receipt: [shutil.rmtree(part), part.write_text("")],
+    "link to nowhere for a receipt": lambda part, receipt: [receipt.unlink(), receipt.symlink_to("nowhere")],
+}
+
+
+def segments_only(rows, statistic, path):
+    """A run whose segments are all published, and none merged."""
+    store = Run(str(path))
+    steps = plan_sweep(rows, statistic)
+    store.begin(identity(rows, statistic, steps, settings()), resume=False)
+    job = Job(statistic, settings().block_rows, store)
+    return job, [run_segment(job, rows, segment) for segment in steps.segments]
+
+
+@pytest.mark.parametrize("damage", list(DAMAGE))
+def test_a_damaged_segment_alone_is_computed_again(tmp_path, touch, clean, damage):
+    rows, statistic = as_rows(X), Sums(D, touch)
+    segments_only(rows, statistic, tmp_path / "run")
+    before = touch.starts()
+    DAMAGE[damage](tmp_path / "run" / "partials" / "0-2", tmp_path / "run" / "receipts" / "0-2.json")
+    resumed = sweep(rows, statistic, client="serial", run=tmp_path / "run", resume=True)
+    assert bits(resumed) == clean
+    assert sorted(touch.starts()) == sorted([*before, 44])
+    assert [receipt.resumed for receipt in resumed.receipts] == [True, True, False, True, True]
+    assert leftovers(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_flipped_bit_anywhere_in_a_run_gives_the_same_bits_or_a_named_error(tmp_path, clean, seed):
+    rows = as_rows(X)
+    segments_only(rows, Sums(D), tmp_path / "run")
+    files = sorted(file for file in (tmp_path / "run").rglob("*") if file.is_file())
+    flip(files[seed * 7 % len(files)], seed)
+    try:
+        resumed = bits(sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True))
+    except ResumeMismatch:
+        resumed = clean  # the manifest was hit
+    assert resumed == clean
+
+
+def test_a_damaged_total_is_computed_again(tmp_path, clean):
+    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+    flip(chunk_of(tmp_path / "run" / "partials" / "3-0"))
+    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)) == clean
+
+
+def test_a_damaged_merge_is_done_again_from_its_segments(tmp_path, touch, clean):
+    rows, statistic = as_rows(X), Sums(D, touch)
+    job, partials = segments_only(rows, statistic, tmp_path / "run")
+    merge(job, "1-1", partials[2], partials[3])
+    flip(chunk_of(tmp_path / "run" / "partials" / "1-1"))
+    before = touch.starts()
+    assert bits(sweep(rows, statistic, client="serial", run=tmp_path / "run", resume=True)) == clean
+    assert touch.starts() == sorted([*before, 44, 66])
+
+
+def test_half_written_directories_are_cleared_away(tmp_path, clean):
+    segments_only(as_rows(X), Sums(D), tmp_path / "run")
+    for folder in ("partials", "arrays"):
+        (tmp_path / "run" / folder / ".0-1.abc.partial").mkdir()
+        (tmp_path / "run" / folder / ".0-1.abc.partial" / "zarr.json").write_text("{")
+    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)) == clean
+    assert leftovers(tmp_path / "run") == []
+
+
+def test_reading_a_partial_back_checks_its_digest(tmp_path):
+    store = Run(str(tmp_path / "run"))
+    store.begin({"a": "1"}, resume=False)
+    values = {"sum": X[0].copy(), "empty": np.zeros((2, 0))}
+    receipt = store.publish(Receipt("0-0", 0, 1), values)
+    assert receipt.digest == zarr_arrays.digest(values)
+    back = store.partial("0-0", receipt.digest)
+    assert_array_equal(back["sum"], values["sum"])
+    assert back["empty"].shape == (2, 0)
+    with pytest.raises(DataError, match=r"partials/0-0: digest .* its receipt says 000"):
+        store.partial("0-0", "0" * 64)
+    assert store.finished("0-0") == dataclasses.replace(receipt, resumed=True)
+    assert store.finished("0-1") is None
+    store.discard("0-0", "never there")
+    assert store.finished("0-0") is None
+
+
+# ---------------------------------------------------------------- another job
+
+
+def moments(landmarks=LANDMARKS, kernel=None, dtype="f8", classes=(0, 1, 2), unlabelled="drop"):
+    features = LandmarkMap(kernel or Gaussian(1.0), landmarks, np.dtype(dtype))
+    return MomentStatistic(features, Targets(len(classes), np.array(classes)), unlabelled)
+
+
+def changed(values, at=0):
+    values = values.copy()
+    values[at] += 1
+    return values
+
+
+OTHER_JOBS = {
+    "rows": lambda: (as_rows(changed(X), Y), moments()),
+    "rows, another dtype": lambda: (as_rows(X.astype("f4"), Y), moments()),
+    "columns.y": lambda: (as_rows(X, (Y + 1) % 3), moments()),
+    "columns.weight": lambda: (as_rows(X, Y, weight=np.ones(N)), moments()),
+    "row_maps": lambda: (as_rows(X, Y).map(Scale(2.0)), moments()),
+    "row_maps, others": lambda: (as_rows(X, Y).map(Standardize(np.ones(D), np.ones(D))), moments()),
+    "statistic.features.kernel.sigma": lambda: (as_rows(X, Y), moments(kernel=Gaussian(1.0 + 1e-15))),
+    "statistic.features.kernel": lambda: (as_rows(X, Y), moments(kernel=Matern(1.0))),
+    "statistic.features.landmarks": lambda: (as_rows(X, Y), moments(changed(LANDMARKS))),
+    "statistic.features.dtype": lambda: (as_rows(X, Y), moments(dtype="f4")),
+    "statistic.targets.classes": lambda: (as_rows(X, Y), moments(classes=(0, 1, 2, 3))),
+    "statistic.unlabelled": lambda: (as_rows(X, Y), moments(unlabelled="keep")),
+}
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """The run of `moments()`, finished; nobody changes it."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    with dask.config.set(SMALL_STEPS):
+        sweep(as_rows(X, Y), moments(), client="serial", run=path)
+    return path
+
+
+@pytest.mark.parametrize("name", list(OTHER_JOBS))
+def test_another_job_is_refused_and_the_field_named(finished_run, name):
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+    rows, statistic = OTHER_JOBS[name]()
+    with pytest.raises(ResumeMismatch, match=r"another job: [\w.]+ was \w+.* now it is \w+") as caught:
+        sweep(rows, statistic, client="serial", run=finished_run, resume=True)
+    field = name.split(",")[0]
+    assert f"job: {field} was" in str(caught.value)
+    assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
+
+
+@pytest.mark.parametrize(("key", "value", "field"), [("block-rows", 17, "block_rows"), ("min-segments", 2, "plan")])
+def test_other_settings_that_change_the_bits_are_refused(finished_run, key, value, field):
+    with dask.config.set({f"bigkernel.{key}": value}), pytest.raises(ResumeMismatch, match=f"another job: {field} was"):
+        sweep(as_rows(X, Y), moments(), client="serial", run=finished_run, resume=True)
+
+
+def test_settings_that_change_no_bit_are_not_compared(tmp_path, clean):
+    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+    with dask.config.set({"bigkernel.stall-seconds": 77, "bigkernel.retries": 0}):
+        assert bits(sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)) == clean
+
+
+@pytest.mark.parametrize("package", [np, zarr, dask, bigkernel], ids=lambda package: package.__name__)
+def test_another_version_of_a_package_is_refused(tmp_path, monkeypatch, package):
+    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+    monkeypatch.setattr(package, "__version__", "99.9")
+    with pytest.raises(ResumeMismatch, match=rf"versions was .* now it is .*{package.__name__} 99.9"):
+        sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
+
+
+def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
+    noise = np.random.default_rng(0).integers(0, 256, (2, N, D), dtype=np.uint8)  # both of one size on disk
+    rows = as_rows(make_corpus(noise[0]))
+    sweep(rows, Sums(D), client="serial", run=tmp_path / "run")
+    make_corpus(noise[1], name="other")
+    (tmp_path / "corpus").rename(tmp_path / "before")
+    (tmp_path / "other").rename(tmp_path / "corpus")
+    rows = as_rows(bigkernel.open_corpus(tmp_path / "corpus"))
+    with pytest.raises(ResumeMismatch, match="rows was"):
+        sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"job": null}', b'{"job": 3}', b'{"job": []}', b"\xff\xfe"]
+)
+def test_a_manifest_that_cannot_be_read_is_refused(tmp_path, content):
+    sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run")
+    (tmp_path / "run" / "manifest.json").write_bytes(content)
+    with pytest.raises(ResumeMismatch, match="run"):
+        sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "run", resume=True)
+
+
+def test_resuming_must_be_asked_for(tmp_path, touch):
+    sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run")
+    with pytest.raises(DataError, match="holds a run already; resume it or choose another directory"):
+        sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run")
+    assert len(touch.starts()) == 5
+
+
+def test_resuming_what_was_never_begun_begins_it_at_a_path_with_letters_of_any_alphabet(tmp_path, clean):
+    run = tmp_path / "läuft über Nacht 数"
+    assert bits(sweep(as_rows(X), Sums(D), client="serial", run=run, resume=True)) == clean
+
+
+def test_a_directory_that_cannot_be_written_is_a_data_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="run directory cannot be written"):
+        sweep(as_rows(X), Sums(D), client="serial", run=tmp_path / "file" / "run")
+
+
+# ---------------------------------------------------------------- large arrays of a job
+
+
+def test_large_arrays_are_kept_by_digest_and_come_back(tmp_path):
+    store = Run(str(tmp_path / "run"))
+    store.begin({}, resume=False)
+    large, small = np.random.default_rng(0).normal(size=(3000, 4)), np.ones(3)
+    statistic = MomentStatistic(LandmarkMap(Gaussian(small[:1].repeat(4)), large), Targets(3, np.arange(3)))
+    detached = detach(statistic, store)
+    assert detached.features.landmarks == ArrayRef(zarr_arrays.digest({"values": large}))
+    assert_array_equal(detached.features.kernel.sigma, np.ones(4))
+    assert statistic.features.landmarks is large
+    assert [path.name for path in (tmp_path / "run" / "arrays").iterdir()] == [zarr_arrays.digest({"values": large})]
+    attached = attach(detached, store.path)
+    assert_array_equal(attached.features.landmarks, large)
+    assert fingerprint(attached) == fingerprint(statistic)
+    assert detach(statistic, store).features.landmarks == detached.features.landmarks
+
+
+def test_a_changed_array_of_a_job_is_refused(tmp_path):
+    store = Run(str(tmp_path / "run"))
+    store.begin({}, resume=False)
+    reference = store.keep(np.arange(10.0))
+    folder = tmp_path / "run" / "arrays" / reference.digest
+    zarr_arrays.publish(folder, "array", {"values": np.arange(10.0) + 1}, {}, overwrite=True)
+    with pytest.raises(DataError, match="does not have this digest"):
+        attach(reference, store.path)
+
+
+def test_landmarks_of_a_run_are_read_from_its_store(tmp_path):
+    landmarks = np.random.default_rng(0).normal(size=(2100, D))
+    rows, statistic = as_rows(X[:40], Y[:40]), moments(landmarks, dtype="f4")
+    with_run = sweep(rows, statistic, client="serial", run=tmp_path / "run")
+    assert len(list((tmp_path / "run" / "arrays").iterdir())) == 1
+    assert bits(with_run) == bits(sweep(rows, statistic, client="serial"))
+
+
+def test_a_fingerprint_depends_on_content_alone():
+    a = moments()
+    assert fingerprint(a) == fingerprint(moments(LANDMARKS.copy(), Gaussian(1.0)))
+    variants = [
+        a, moments(kernel=Matern(1.0)), moments(changed(LANDMARKS)), 1, 1.0, "1", None, True, [1, [2, 3]], [[1, 2], 3],
+        [1, 2, 3], {"a": 1}, {"b": 1}, {"a": "1"}, np.arange(3), np.arange(3.0), (), [()], Scale(2.0), Scale(3.0),
+    ]  # fmt: skip
+    assert len({fingerprint(value) for value in variants}) == len(variants)
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint((1, 2)) == fingerprint([1, 2])
+
+
+def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.json"
+    run_directory.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        run_directory.write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_json_file_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
+    run_directory.write_json(tmp_path / "a.json", {"a": 1})
+    assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]
+
+
+def test_an_array_that_several_sweeps_keep_is_in_memory_once(tmp_path):
+    values = np.random.default_rng(11).normal(size=(300, 100))
+    runs = [Run(str(tmp_path / name)) for name in "ab"]
+    for run in runs:
+        (Path(run.path) / "arrays").mkdir(parents=True)
+    first, other = (attach(detach(values, run), run.path) for run in runs)
+    assert first is other

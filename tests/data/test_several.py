@@ -1,0 +1,391 @@
+"""Several files in one corpus, label maps, groups and splits by hash."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigkernel.data import atomic_write
+from bigkernel.data.convert import ingest
+from bigkernel.data.corpus import open_corpus
+from bigkernel.data.labels import label_map, relabelled
+from bigkernel.data.readers import open_source
+from bigkernel.data.split import Split, split_path
+from bigkernel.errors import ConfigError, DataError, ResumeMismatch
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import HashFolds
+
+X = np.random.default_rng(0).normal(size=(1000, 4))
+Y = np.arange(1000) % 3
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Save rows and labels, and open them."""
+
+    def save(name, x=X, y=Y):
+        np.savez(tmp_path / f"{name}.npz", x=x, **({} if y is None else {"y": y}))
+        return open_source(tmp_path / f"{name}.npz")
+
+    return save
+
+
+# ---- several files
+
+
+def test_rows_follow_file_after_file_with_their_domain(archive, tmp_path):
+    corpus = ingest([archive("a"), archive("b", X[:10] + 1, Y[:10] + 5)], tmp_path / "c", chunk_rows=64)
+    assert np.array_equal(corpus.array("x")[:], np.concatenate([X, X[:10] + 1]))
+    assert np.array_equal(corpus.column("y"), np.concatenate([Y, Y[:10] + 5]))
+    assert np.array_equal(corpus.column("domain"), np.repeat([0, 1], [1000, 10]))
+    assert corpus.info.classes == (0, 1, 2, 5, 6, 7)
+    digests = [hashlib.sha256((tmp_path / f"{name}.npz").read_bytes()).hexdigest() for name in "ab"]
+    assert corpus.info.source == f"domain 0: a.npz sha256:{digests[0]}, domain 1: b.npz sha256:{digests[1]}"
+
+
+def test_one_file_has_no_domains_whether_alone_or_in_a_list(archive, tmp_path):
+    assert ingest([archive("a")], tmp_path / "c").columns == ("y",)
+    assert ingest(archive("a"), tmp_path / "d").info == open_corpus(tmp_path / "c").info
+
+
+def test_names_of_several_files_share_one_list_of_classes(archive, tmp_path):
+    sources = [archive("a", X[:3], np.array(["b", "d", "b"])), archive("b", X[:2], np.array(["c", "a"]))]
+    corpus = ingest(sources, tmp_path / "c")
+    assert (corpus.info.classes, corpus.column("y").tolist()) == (("a", "b", "c", "d"), [1, 3, 1, 2, 0])
+
+
+def test_an_unlabelled_file_among_classes_is_told_from_all_of_them(archive, tmp_path):
+    corpus = ingest([archive("a"), archive("b", X[:5], np.full(5, -1))], tmp_path / "c")
+    assert (corpus.info.classes, corpus.column("y")[-5:].tolist()) == ((0, 1, 2), [-1] * 5)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        (X[:, :3], Y, "features: 3, but .*a.npz has 4"),
+        (X.astype(np.float32), Y, "dtype: float32, but .*a.npz has float64.*say which dtype"),
+        (X.reshape(1000, 2, 2), Y, r"image shape: \(2, 2\), but .*a.npz has None"),
+        (X, None, "labels: no labels, but .*a.npz has labels"),
+    ],
+)
+def test_the_first_file_that_differs_is_named_with_both_values(archive, tmp_path, x, y, expected):
+    with pytest.raises(DataError, match=rf"b.npz: {expected}"):
+        ingest([archive("a"), archive("b", x, y), archive("c", X[:, :2])], tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_names_beside_numbers_are_refused(archive, tmp_path):
+    with pytest.raises(DataError, match=r"b.npz: its labels are names, but .*a.npz has numbers"):
+        ingest([archive("a"), archive("b", y=Y.astype(str))], tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
+    bad = X.copy()
+    bad[7, 1] = np.nan
+    with pytest.raises(DataError, match=r"b.npz: rows with NaN or infinite values, the first are \[7\]"):
+        ingest([archive("a"), archive("b", bad)], tmp_path / "c")
+    with pytest.raises(DataError, match=r"b.npz: row 3: the label is infinite"):
+        ingest([archive("a"), archive("b", X[:5], np.array([0, 1, 2, np.inf, 0]))], tmp_path / "c")
+    with pytest.raises(DataError, match=r"b.npz: 1000 rows, expected 999"):
+        ingest([archive("a"), replace(archive("b"), n_rows=999)], tmp_path / "c")
+    assert list(tmp_path.glob("*c*")) == []
+
+
+def test_nothing_at_all_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no source"):
+        ingest([], tmp_path / "c")
+
+
+# ---- label maps
+
+
+@pytest.mark.parametrize(
+    ("y", "text", "stored", "classes"),
+    [
+        (["a", "b", "c"], "a:0,b:0,c:1", [0, 0, 1], (0, 1)),
+        (["a", "b", "c"], "a:3,b:4,other:-1", [3, 4, -1], (3, 4)),
+        (["a", "b", "c"], "a:cat,b:dog,other:cat", [0, 1, 0], ("cat", "dog")),
+        ([1, 2, 10], "1:0,2.0:1,10:1", [0, 1, 1], (0, 1)),
+        ([1.0, 2.0, -1.0], "1:even,other:odd", [0, 1, 1], ("even", "odd")),
+        (["a", "b", "c"], "a:dog,b:cat,other:-1", [1, 0, -1], ("cat", "dog")),
+        ([4, 9, 7], "4:-1,7:cat,9:dog", [-1, 1, 0], ("cat", "dog")),
+    ],
+)
+def test_labels_are_replaced_by_the_map(archive, tmp_path, y, text, stored, classes):
+    source = relabelled(archive("a", X[:3], np.array(y)), label_map(text))
+    corpus = ingest(source, tmp_path / "c")
+    assert (corpus.column("y").tolist(), corpus.info.classes) == (stored, classes)
+
+
+@pytest.mark.parametrize("text", ["a:0,b:cat", "a:cat,b:1,other:-1", "old,new\na,0\nb,1\n", "old,new\na,-1\nb,1\n"])
+def test_new_labels_of_both_kinds_are_refused(archive, tmp_path, text):
+    if "\n" in text:
+        (tmp_path / "map.csv").write_text(text)
+        text = str(tmp_path / "map.csv")
+    with pytest.raises(ConfigError, match=r"found both: '[01]' and '(cat|new)'; .*without a header line"):
+        relabelled(archive("a", X[:2], np.array(["a", "b"])), label_map(text))
+
+
+def test_the_map_is_part_of_what_a_run_goes_on_with(archive, tmp_path):
+    y = np.repeat(np.arange(3), [990, 5, 5])  # the rows at the start, and the classes, are those of either map
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    one, other = (relabelled(archive("a", y=y), label_map(text)) for text in ("0:0,1:1,2:0", "0:0,1:0,2:1"))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(one, tmp_path / "c", run=tmp_path / "run", progress=interrupt)
+    with pytest.raises(ResumeMismatch, match="source"):
+        ingest(other, tmp_path / "c", run=tmp_path / "run", resume=True)
+    corpus = ingest(one, tmp_path / "c", run=tmp_path / "run", resume=True)
+    assert corpus.column("y").sum() == 5
+    assert ", label map sha256:" in corpus.info.source
+
+
+def test_a_map_is_read_from_a_table(archive, tmp_path):
+    (tmp_path / "map.csv").write_text('"a,b",0\nc:d, 1\n\n')
+    assert label_map(str(tmp_path / "map.csv")) == {"a,b": "0", "c:d": "1"}
+
+
+@pytest.mark.parametrize("y", [["a", "b", "x"], [1, 2, 7]])
+def test_a_label_that_the_map_lacks_is_refused_by_its_row(archive, tmp_path, y):
+    source = relabelled(archive("a", X[:3], np.array(y)), label_map("a:0,b:1,1:0,2:1"))
+    with pytest.raises(DataError, match=rf"a.npz: row 2: the label {y[2]} is not in the label map; .*other:-1"):
+        ingest(source, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", "'a' is no file, and no pairs"),
+        ("a:0,b", "pair 2: expected a label and its new one, found 'b'"),
+        ("a:0,a:1", "pair 2: the label 'a' is there twice"),
+        (":0", "pair 1: expected a label"),
+    ],
+)
+def test_a_map_that_is_none_is_refused(text, expected):
+    with pytest.raises(ConfigError, match=expected):
+        label_map(text)
+
+
+def test_a_map_that_does_not_fit_is_refused_with_its_line_or_labels(tmp_path, archive):
+    (tmp_path / "map.csv").write_text("a,0\nb,1,2\n")
+    with pytest.raises(ConfigError, match=r"map.csv: pair 2: .* found 'b,1,2'"):
+        label_map(str(tmp_path / "map.csv"))
+    (tmp_path / "map.csv").write_text("")
+    with pytest.raises(ConfigError, match=r"map.csv: no pairs"):
+        label_map(str(tmp_path / "map.csv"))
+    with pytest.raises(DataError, match="a label map, but the rows carry no labels"):
+        relabelled(archive("a", y=None), {"a": "0"})
+    with pytest.raises(ConfigError, match=r"of 3, 3\.0, 4 some are the same number"):
+        relabelled(archive("a", X[:2], np.array([3, 4])), label_map("3:0,3.0:1,4:2"))
+
+
+# ---- groups
+
+
+def test_groups_of_a_table_are_numbers_or_hashes_of_names(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,who,y\n1,7,0\n2,ann,1\n3,7,1\n4,bob,0\n")
+    source = open_source(path, target="y", group="who")
+    corpus = ingest(source, tmp_path / "c")
+    group = corpus.column("group")
+    assert (corpus.shape, group[0], group[2], len(set(group.tolist()))) == ((4, 1), 7, 7, 3)
+    path.write_text("x,who,y\n9,ann,1\n")
+    alone = ingest(open_source(path, target="y", group="who"), tmp_path / "d", classes=False)
+    assert alone.column("group")[0] == group[1]
+
+
+def test_groups_that_cannot_be_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,who,y\n1,7,0\n2,,1\n")
+    with pytest.raises(DataError, match=r"line 3, column 1 \('who'\): .* the cell is empty"):
+        ingest(open_source(path, group="who"), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(DataError, match="no column 'whose' for the groups; its columns are 'x', 'who', 'y'"):
+        open_source(path, group="whose")
+    with pytest.raises(DataError, match="is the target and the group"):
+        open_source(path, group="y")
+
+
+# ---- splits
+
+
+def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tmp_path):
+    split = Split({"test": 0.25}, seed=3)
+    rest = ingest(archive("a"), tmp_path / "train.corpus", split=split, chunk_rows=64)
+    test = open_corpus(tmp_path / "train-test.corpus")
+    place = HashFolds(10**6, 3).of(Chunk(X))
+    assert np.array_equal(test.array("x")[:], X[place < 250_000])
+    assert np.array_equal(rest.array("x")[:], X[place >= 250_000])
+    assert np.array_equal(test.column("y"), Y[place < 250_000])
+    assert abs(test.n_rows - 250) < 45  # 3.3 standard deviations
+    assert rest.info.source.endswith(", what stays of a split test=0.25 by row, seed 3")
+    assert (test.info.name, test.info.classes) == ("a test", (0, 1, 2))
+
+
+def test_the_chunks_of_a_split_are_whole_ones_whatever_its_luck(archive, tmp_path):
+    for seed in range(5):
+        split = Split({"test": 0.5}, seed=seed)
+        rest = ingest(archive("a"), tmp_path / f"{seed}", split=split)
+        test = open_corpus(tmp_path / f"{seed}-test")
+        assert [corpus.array("x").nchunks for corpus in (rest, test)] == [1, 1]
+
+
+def test_several_shares_are_disjoint_and_cover_all_rows(archive, tmp_path):
+    ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.2, "valid": 0.3}))
+    parts = [open_corpus(tmp_path / name).array("x")[:] for name in ("c", "c-test", "c-valid")]
+    assert sum(map(len, parts)) == 1000
+    assert np.array_equal(np.sort(np.concatenate(parts)[:, 0]), np.sort(X[:, 0]))
+
+
+def test_a_row_stays_on_its_side_whatever_follows_it(archive, tmp_path):
+    split = Split({"test": 0.3})
+    one = split.sides(0, 100)
+    assert np.array_equal(split.sides(0, 1000)[:100], one)
+    assert np.array_equal(np.concatenate([split.sides(0, 37), split.sides(37, 63)]), one)
+    assert not np.array_equal(split.sides(0, 100, file=1), one)
+    ingest([archive("a", X[:60], Y[:60]), archive("b")], tmp_path / "c", split=split)
+    ingest([archive("a"), archive("b")], tmp_path / "d", split=split)
+    for side in ("", "test"):
+        found = [open_corpus(split_path(tmp_path / name, side)) for name in "cd"]
+        second = [corpus.array("x")[:][corpus.column("domain") == 1] for corpus in found]
+        assert np.array_equal(*second)
+
+
+def test_groups_are_never_cut_by_a_split(tmp_path):
+    (tmp_path / "t.csv").write_text("".join(f"{row},g{row // 5}\n" for row in range(500)))
+    source = open_source(tmp_path / "t.csv", target="none", group=1)
+    rest = ingest(source, tmp_path / "c", split=Split({"test": 0.3}, by="group"))
+    test = open_corpus(tmp_path / "c-test")
+    groups = [set(corpus.column("group").tolist()) for corpus in (rest, test)]
+    assert groups[0].isdisjoint(groups[1])
+    assert [len(group) * 5 for group in groups] == [rest.n_rows, test.n_rows]
+    assert 90 < test.n_rows < 210
+
+
+def test_a_split_that_dies_is_gone_on_with_to_the_same_bytes(archive, tmp_path):
+    split = Split({"test": 0.3})
+    source = archive("a")
+    ingest(source, tmp_path / "whole", split=split, chunk_rows=50, name="n")
+
+    def cut():
+        yield from ((X[start : start + 100], Y[start : start + 100]) for start in range(0, 1000, 100))
+
+    slow = replace(source, blocks=cut)
+
+    def interrupt(done, total):
+        if done == 600:
+            raise KeyboardInterrupt
+
+    options = {"split": split, "chunk_rows": 50, "name": "n", "run": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        ingest(slow, tmp_path / "c", progress=interrupt, **options)
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(ResumeMismatch, match="split"):
+        ingest(slow, tmp_path / "c", resume=True, **{**options, "split": Split({"test": 0.3}, seed=1)})
+    ingest(slow, tmp_path / "c", resume=True, **options)
+    for side in ("", "test"):
+        made, whole = (split_path(tmp_path / name, side) for name in ("c", "whole"))
+        files = [file.relative_to(whole) for file in Path(whole).rglob("*") if file.is_file()]
+        assert sum(1 for file in Path(made).rglob("*") if file.is_file()) == len(files)
+        assert all((made / file).read_bytes() == (whole / file).read_bytes() for file in files)
+
+
+def test_a_split_that_dies_between_its_corpora_is_gone_on_with(archive, tmp_path, monkeypatch):
+    options = {"split": Split({"test": 0.3}), "run": tmp_path / "run", "chunk_rows": 50}
+    whole = ingest(archive("a"), tmp_path / "whole", **{**options, "run": None}).array("x")[:]
+    publish = atomic_write._replace
+
+    def dying(scratch, target):
+        if target.name == "c":
+            raise KeyboardInterrupt
+        publish(scratch, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_write, "_replace", dying)
+        with pytest.raises(KeyboardInterrupt):
+            ingest(archive("a"), tmp_path / "c", **options)
+    assert (tmp_path / "c-test").exists()
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(DataError, match="c-test: already exists"):
+        ingest(archive("a"), tmp_path / "c", **options)
+    assert np.array_equal(ingest(archive("a"), tmp_path / "c", resume=True, **options).array("x")[:], whole)
+    ingest(archive("a"), tmp_path / "d-test")
+    with pytest.raises(DataError, match="d-test: already exists"):
+        ingest(archive("a"), tmp_path / "d", resume=True, **{**options, "run": tmp_path / "other"})
+
+
+def test_a_job_that_was_finished_is_found_finished(archive, tmp_path, monkeypatch):
+    options = {"split": Split({"test": 0.3}), "run": tmp_path / "run", "chunk_rows": 50}
+    made = ingest(archive("a"), tmp_path / "c", **options)
+    sides = [tmp_path / "c", tmp_path / "c-test"]
+    before = [side.stat().st_ino for side in sides]
+    with monkeypatch.context() as patch:
+        patch.setattr("bigkernel.data.convert._fill", None)
+        assert ingest(archive("a"), tmp_path / "c", resume=True, **options) == made
+        assert ingest(archive("a"), tmp_path / "c", resume=True, overwrite=True, **options) == made
+    assert [side.stat().st_ino for side in sides] == before
+    with pytest.raises(ResumeMismatch, match="source"):
+        ingest(archive("a", X + 1), tmp_path / "c", resume=True, **options)
+    archive("a")
+    for side in sides:  # damaged, or lost: not what the job made
+        one, two = (side / "x" / "c" / f"{number}" / "0" for number in (0, 1))
+        first = one.read_bytes()
+        one.write_bytes(two.read_bytes())
+        with pytest.raises(DataError, match="c: already exists"):
+            ingest(archive("a"), tmp_path / "c", resume=True, **options)
+        one.write_bytes(first)
+    sides[1].rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="c: already exists"):
+        ingest(archive("a"), tmp_path / "c", resume=True, **options)
+    sides[0].rename(tmp_path / "elsewhere too")
+    again = ingest(archive("a"), tmp_path / "c", resume=True, **options)
+    assert np.array_equal(again.array("x")[:], open_corpus(tmp_path / "elsewhere too").array("x")[:])
+
+
+def test_another_corpus_in_the_place_of_a_finished_job_is_left_alone(archive, tmp_path):
+    ingest(archive("a"), tmp_path / "c", run=tmp_path / "run")
+    ingest(archive("b"), tmp_path / "c", overwrite=True)
+    with pytest.raises(DataError, match="c: already exists"):
+        ingest(archive("a"), tmp_path / "c", run=tmp_path / "run", resume=True)
+    assert open_corpus(tmp_path / "c").info.name == "b"
+
+
+def test_damage_leaves_neither_side_of_a_split(archive, tmp_path):
+    bad = X.copy()
+    bad[900] = np.inf
+    with pytest.raises(DataError, match=r"the first are \[900\]"):
+        ingest(archive("a", bad), tmp_path / "c", split=Split({"test": 0.3}), chunk_rows=50)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz"]
+
+
+def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_empty_are_refused(archive, tmp_path):
+    (tmp_path / "c-test").mkdir()
+    with pytest.raises(DataError, match="c-test: already exists"):
+        ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}))
+    with pytest.raises(DataError, match=r"d-test: none of 5 rows falls into it \(test=0.001 by row, seed 0\)"):
+        ingest(archive("a", X[:5], Y[:5]), tmp_path / "d", split=Split({"test": 0.001}))
+    with pytest.raises(DataError, match="a split by group, but the rows have no groups"):
+        ingest(archive("a"), tmp_path / "e", split=Split({"test": 0.3}, by="group"))
+    assert not [name for name in "cde" if (tmp_path / name).exists()]
+
+
+@pytest.mark.parametrize(
+    ("shares", "options", "expected"),
+    [
+        ({"test": 0.0}, {}, "test=0.0; expected a share"),
+        ({"test": 1.0}, {}, "test=1.0; expected a share"),
+        ({"a": 0.5, "b": 0.5}, {}, "whose sum is below 1"),
+        ({}, {}, "whose sum is below 1"),
+        ({"../up": 0.1}, {}, "the name '../up'"),
+        ({"test": 0.1}, {"by": "column"}, "by 'column'; expected row or group"),
+    ],
+)
+def test_impossible_splits_are_refused(shares, options, expected):
+    with pytest.raises(ConfigError, match=expected):
+        Split(shares, **options)

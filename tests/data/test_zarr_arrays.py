@@ -1,0 +1,378 @@
+"""What is stored: it comes back to the last bit, damage is seen and named, and nothing half-written looks whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_array_equal
+
+from bigkernel.data import atomic_write, seals, zarr_arrays
+from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
+
+rng = np.random.default_rng(1)
+VALUES = {
+    "floats": rng.normal(size=(40, 6)),
+    "singles": rng.normal(size=(2, 5, 3)).astype(np.float32),
+    "bytes": rng.integers(0, 256, (30, 8), dtype=np.uint8),
+    "zeros": np.zeros((50, 4)),
+    "labels": np.arange(20),
+}
+
+
+def chunk_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file() and file.name != "zarr.json")
+
+
+@pytest.fixture
+def group(tmp_path):
+    zarr_arrays.publish(tmp_path / "g", "test", VALUES, {"note": 7})
+    return tmp_path / "g"
+
+
+def test_arrays_and_attributes_come_back_as_they_were(group):
+    values, attributes = zarr_arrays.read_group(group, "test")
+    assert attributes == {"kind": "test", "note": 7}
+    assert list(values) == sorted(VALUES)
+    for name, expected in VALUES.items():
+        assert values[name].dtype == expected.dtype
+        assert_array_equal(values[name], expected)
+    assert zarr_arrays.digest(values) == zarr_arrays.digest(VALUES)
+
+
+@given(
+    value=hnp.arrays(
+        st.sampled_from([np.dtype(kind) for kind in ("f8", "f4", "i8", "u1", "i2", "?", ">f4")]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6),
+    )
+)
+@settings(max_examples=40)
+def test_any_shape_and_dtype_comes_back(value, tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / "g"
+    zarr_arrays.publish(path, "test", {"a": value}, {})
+    back = zarr_arrays.read_group(path, "test")[0]["a"]
+    assert back.shape == value.shape
+    assert back.dtype.newbyteorder("=") == value.dtype.newbyteorder("=")
+    assert back.tobytes() == value.astype(back.dtype).tobytes()
+
+
+def test_every_array_ends_in_crc32c_and_stores_its_zeros(group):
+    opened = zarr.open_group(group, mode="r")
+    for name in VALUES:
+        codecs = [codec["name"] for codec in opened[name].metadata.to_dict()["codecs"]]
+        assert codecs[-1] == "crc32c"
+        assert opened[name].shards is None
+        assert opened[name].nchunks_initialized == opened[name].nchunks
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_one_flipped_bit_in_any_chunk_is_seen(group, seed):
+    rng = np.random.default_rng(seed)
+    files = chunk_files(group)
+    file = files[seed % len(files)]
+    content = bytearray(file.read_bytes())
+    bit = int(rng.integers(8 * len(content)))
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+    with pytest.raises(ChunkCorrupt, match=rf"{file.relative_to(group).parts[0]}: rows 0:"):
+        zarr_arrays.read_group(group, "test")
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+@pytest.mark.parametrize("damage", ["halved", "one byte short", "one byte", "emptied", "zeroed", "lengthened", "noise"])
+def test_a_damaged_chunk_is_named(group, name, damage):
+    file = chunk_files(group / name)[0]
+    content = file.read_bytes()
+    file.write_bytes(
+        {
+            "halved": content[: len(content) // 2],
+            "one byte short": content[:-1],
+            "one byte": content[:1],
+            "emptied": b"",
+            "zeroed": bytes(len(content)),
+            "lengthened": content + b"\0",
+            "noise": np.random.default_rng(0).bytes(len(content)),
+        }[damage]
+    )
+    with pytest.raises(ChunkCorrupt, match=f"{name}: rows 0:"):
+        zarr_arrays.read_group(group, "test")
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_a_deleted_chunk_is_named_and_never_reads_as_zeros(group, name):
+    chunk_files(group / name)[0].unlink()
+    with pytest.raises(ChunkMissing, match=rf"{name}: 1 of \d chunks are missing, the first is c/0"):
+        zarr_arrays.read_group(group, "test")
+
+
+def test_missing_chunks_are_listed_in_order(tmp_path):
+    with atomic_write.publishing(tmp_path / "g", kind="test") as scratch:
+        made = zarr.create_group(scratch, zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: {"kind": "test"}})
+        array = zarr_arrays.create(made, "a", shape=(25, 4), chunks=(10, 3), dtype="f4")
+        array[...] = 1
+    array = zarr_arrays.open_array(zarr_arrays.open_group(tmp_path / "g", "test")[0], "a")
+    assert zarr_arrays.missing_chunks(array) == []
+    for key in ("c/1/1", "c/2/0"):
+        (tmp_path / "g" / "a" / key).unlink()
+    assert zarr_arrays.missing_chunks(array) == ["c/1/1", "c/2/0"]
+    assert_array_equal(zarr_arrays.read(array, 0, 10), np.ones((10, 4)))
+    with pytest.raises(ChunkMissing, match="2 of 6 chunks are missing, the first is c/1/1"):
+        zarr_arrays.require_chunks(array)
+
+
+def test_what_is_not_ours_is_refused_by_name(tmp_path, group):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("no group")
+    zarr.create_group(tmp_path / "foreign", zarr_format=3)
+    zarr.create_group(tmp_path / "old", zarr_format=2)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "zarr.json").write_text("{")
+    cases = {
+        "nowhere": "the path does not exist",
+        "empty": "it holds no zarr v3 group",
+        "foreign": "without our attributes",
+        "old": "it holds no zarr v3 group",
+        "broken": "cannot be read",
+        "file": "expected a test",
+    }
+    for name, message in cases.items():
+        with pytest.raises(DataError, match=f"{name}: expected a test.*{message}|{message}"):
+            zarr_arrays.open_group(tmp_path / name, "test")
+    with pytest.raises(DataError, match="expected a model, found test"):
+        zarr_arrays.open_group(group, "model")
+    with pytest.raises(DataError, match="'nothing' is missing"):
+        zarr_arrays.open_array(zarr_arrays.open_group(group, "test")[0], "nothing")
+
+
+def test_an_array_that_claims_too_much_is_refused_before_it_is_allocated(tmp_path):
+    made = zarr.create_group(tmp_path / "g", zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: {"kind": "test"}})
+    zarr_arrays.create(made, "huge", shape=(10**7, 10**7), chunks=(10**6, 10**6), dtype="f8")
+    seals.write(tmp_path / "g")
+    with pytest.raises(DataError, match="claim 800,000,000,000,000 bytes"):
+        zarr_arrays.read_group(tmp_path / "g", "test")
+    zarr_arrays.publish(tmp_path / "small", "test", {"a": np.zeros(100)}, {})
+    assert zarr_arrays.read_group(tmp_path / "small", "test", limit_bytes=800)[0]["a"].shape == (100,)
+    with pytest.raises(DataError, match="claim 800 bytes, more than the limit of 799"):
+        zarr_arrays.read_group(tmp_path / "small", "test", limit_bytes=799)
+
+
+# ---------------------------------------------------------------- publishing
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError, match="half"), atomic_write.publishing(tmp_path / "g", kind="test") as scratch:  # noqa: PT012
+        (scratch / "part").write_text("half")
+        raise RuntimeError("half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_overwriting_keeps_what_was_there(tmp_path, group):
+    before = {file: file.read_bytes() for file in chunk_files(group)}
+    with pytest.raises(KeyboardInterrupt), atomic_write.publishing(group, overwrite=True, kind="test") as scratch:  # noqa: PT012
+        (scratch / "part").write_text("half")
+        raise KeyboardInterrupt
+    assert {file: file.read_bytes() for file in chunk_files(group)} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_failing_rename_keeps_what_was_there(tmp_path, group, monkeypatch, failing):
+    rename, calls = os.replace, []
+
+    def fails(source, target):
+        if Path(target).parent == tmp_path:  # not those of zarr, inside the group
+            calls.append(target)
+            if len(calls) == failing:
+                raise OSError(5, "disk gone")
+        rename(source, target)
+
+    monkeypatch.setattr(atomic_write.os, "replace", fails)
+    with pytest.raises(OSError, match="disk gone"):
+        zarr_arrays.publish(group, "test", {"a": np.ones(3)}, {}, overwrite=True)
+    monkeypatch.undo()
+    assert zarr_arrays.digest(zarr_arrays.read_group(group, "test")[0]) == zarr_arrays.digest(VALUES)
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_overwriting_must_be_asked_for_and_replaces_all(tmp_path, group):
+    with pytest.raises(DataError, match="already exists"):
+        zarr_arrays.publish(group, "test", {"a": np.ones(3)}, {})
+    assert "floats" in zarr_arrays.read_group(group, "test")[0]
+    zarr_arrays.publish(group, "test", {"a": np.ones(3)}, {}, overwrite=True)
+    assert list(zarr_arrays.read_group(group, "test")[0]) == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_nothing_is_there_before_the_end_of_the_block(tmp_path):
+    with atomic_write.publishing(tmp_path / "deep" / "er" / "g", kind="test") as scratch:
+        (scratch / "a").write_text("1")
+        assert not (tmp_path / "deep" / "er" / "g").exists()
+        assert scratch.parent == tmp_path / "deep" / "er"
+    assert (tmp_path / "deep" / "er" / "g" / "a").read_text() == "1"
+
+
+def test_a_group_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
+    zarr_arrays.publish(tmp_path / "made", "thing", {"a": np.arange(6.0), "b": np.arange(3)}, {})
+    before = synchronised.before_renames[-1]  # zarr renames its chunks, too
+    assert {path.stat().st_ino for path in (tmp_path / "made").rglob("*")} <= before
+    assert synchronised.after == {tmp_path.stat().st_ino}  # the name itself
+
+
+def test_a_target_that_cannot_be_written_is_a_data_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for path in (tmp_path / "file" / "g", tmp_path / "file" / "deep" / "g"):
+        with pytest.raises(DataError, match="file"):
+            zarr_arrays.publish(path, "test", {"a": np.ones(3)}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_kept_directory_outlives_an_error_and_its_chunks_are_taken_up(tmp_path):
+    def write(chunks, *, resume):
+        with atomic_write.publishing(tmp_path / "g", kind="test", keep="token", resume=resume) as scratch:
+            found = sorted(path.name for path in chunk_files(scratch))
+            made = zarr.create_group(scratch, zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: {"kind": "test"}})
+            array = zarr_arrays.create(made, "a", shape=(30,), chunks=(10,), dtype="f8")
+            for index in chunks:
+                array[10 * index : 10 * index + 10] = index + 1.0
+            if len(chunk_files(scratch)) < 3:
+                raise RuntimeError(f"{found}")
+        return found
+
+    with pytest.raises(RuntimeError, match=r"\[\]"):
+        write([0, 1], resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == [".g.token.partial"]
+    (tmp_path / ".g.token.partial/a/c/2.0123.partial").write_bytes(b"torn")
+    with pytest.raises(RuntimeError, match=r"\['0', '1'\]"):
+        write([], resume=True)
+    assert write([2], resume=True) == ["0", "1"]
+    assert_array_equal(zarr_arrays.read_group(tmp_path / "g", "test")[0]["a"], np.repeat([1.0, 2.0, 3.0], 10))
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_kept_directory_is_emptied_by_who_does_not_resume(tmp_path):
+    for attempt in range(2):
+        with pytest.raises(RuntimeError), atomic_write.publishing(tmp_path / "g", kind="test", keep="token") as scratch:  # noqa: PT012
+            assert list(scratch.iterdir()) == []
+            (scratch / f"part{attempt}").write_text("half")
+            raise RuntimeError
+    assert [path.name for path in (tmp_path / ".g.token.partial").iterdir()] == ["part1"]
+
+
+def test_errors_of_other_files_are_not_taken_for_errors_of_writing(tmp_path):
+    (tmp_path / "source").mkdir()
+    for passing in (True, False):
+        with pytest.raises(IsADirectoryError), atomic_write.writing(tmp_path / "g", passing=passing):
+            (tmp_path / "source").read_bytes()
+    (tmp_path / "g").mkdir()
+    with (
+        pytest.raises(DataError, match="cannot be written: Is a directory"),
+        atomic_write.writing(tmp_path / "g", passing=False),
+    ):
+        (tmp_path / "g").write_bytes(b"")
+
+
+# ---------------------------------------------------------------- seals
+
+
+@pytest.fixture
+def root(group):
+    return Path(group)
+
+
+def test_zarr_lists_a_sealed_group_without_a_warning(root):
+    opened = zarr.open_group(root, mode="r")
+    assert sorted(opened.array_keys()) == sorted(VALUES)
+    assert list(opened.group_keys()) == ["seal"]
+
+
+def test_a_seal_names_every_metadata_file_and_the_chunks_of_every_array(root):
+    seal = seals.verify(root)
+    assert sorted(seal.arrays) == sorted(VALUES)
+    assert {name: array.files for name, array in seal.arrays.items()} == {
+        name: len(chunk_files(root / name)) for name in VALUES
+    }
+    assert list(seals.changed_arrays(root, seal)) == []
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json", "zeros/zarr.json", "seal/zarr.json"])
+def test_every_bit_of_the_metadata_and_of_the_seal_is_watched(root, name):
+    file = root / name
+    content = file.read_bytes()
+    seen = 0
+    for bit in range(0, 8 * len(content), 7):  # every bit of a byte in turn
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        with pytest.raises(DataError, match=str(file)):
+            zarr_arrays.open_group(root, "test")
+        seen += 1
+    assert seen > 8 * len(content) // 8
+    file.write_bytes(content)
+    assert zarr_arrays.open_group(root, "test")[1]["note"] == 7
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json"])
+def test_metadata_that_is_gone_or_a_link_is_named(root, tmp_path, name):
+    shutil.move(root / name, tmp_path / "moved")
+    with pytest.raises(DataError, match=f"{name}: cannot be read: No such file"):
+        seals.verify(root)
+    os.symlink(tmp_path / "moved", root / name)
+    with pytest.raises(DataError, match=f"{name}: a link"):
+        seals.verify(root)
+    (root / name).unlink()
+    os.mkfifo(root / name)  # would block for ever
+    with pytest.raises(DataError, match=f"{name}: expected a file"):
+        seals.verify(root)
+
+
+def test_a_group_without_a_seal_is_refused_with_advice(root):
+    shutil.rmtree(root / "seal")
+    with pytest.raises(DataError, match=r"a test without a seal .*start a new run"):
+        zarr_arrays.open_group(root, "test")
+
+
+def test_a_kind_is_told_without_trust_in_anything(root, tmp_path):
+    assert zarr_arrays.kind_of(root) == "test"
+    (root / "zarr.json").write_text("[" * 10**5)
+    zarr.create_group(tmp_path / "foreign")
+    assert [zarr_arrays.kind_of(path) for path in (root, tmp_path / "foreign", tmp_path / "nowhere")] == [None] * 3
+
+
+# ---------------------------------------------------------------- digests and fingerprints
+
+
+def test_a_digest_tells_names_dtypes_shapes_and_values_apart():
+    a = np.arange(6.0)
+    variants = [
+        {"a": a}, {"b": a}, {"a": a.astype("f4")}, {"a": a.reshape(2, 3)}, {"a": a.reshape(3, 2)}, {"a": -a},
+        {"a": a, "b": a}, {}, {"a": a[:0]}, {"a": a.astype("i8")}, {"a": a.astype(">f8")},
+    ]  # fmt: skip
+    assert len({zarr_arrays.digest(variant) for variant in variants}) == len(variants)
+    assert zarr_arrays.digest({"a": a, "b": -a}) == zarr_arrays.digest({"b": -a, "a": a.copy()})
+    strided = np.arange(12.0).reshape(6, 2)
+    assert zarr_arrays.digest({"a": strided[:, 0]}) == zarr_arrays.digest({"a": strided[:, 0].copy()})
+
+
+def test_a_fingerprint_tells_stored_arrays_apart_without_reading_them(tmp_path):
+    def stored(name, values, chunk_rows=10):
+        made = zarr.create_group(tmp_path / name, zarr_format=3)
+        array = zarr_arrays.create(made, "x", shape=values.shape, chunks=(chunk_rows, 8), dtype=values.dtype)
+        array[...] = values
+        return zarr_arrays.stored_fingerprint(array)
+
+    noise = rng.integers(0, 256, (30, 8), dtype=np.uint8)
+    first = stored("a", noise)
+    assert stored("b", noise) == first
+    assert stored("c", noise, 5) != first
+    assert stored("d", noise.astype(np.int16)) != first
+    # other values of the same size on disk: noise does not compress
+    assert stored("e", rng.integers(0, 256, (30, 8), dtype=np.uint8)) != first
+    shutil.rmtree(tmp_path / "b" / "x" / "c" / "1")
+    assert zarr_arrays.stored_fingerprint(zarr.open_group(tmp_path / "b")["x"]) != first

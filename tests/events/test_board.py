@@ -1,0 +1,297 @@
+"""The books of jobs: any order of messages, what is counted once, and the time left."""
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated import START, messages
+
+from bigkernel.events.board import ENDED_JOBS, Board
+from bigkernel.events.progress import Progress
+from bigkernel.streaming.merge_tree import leaf, merge_tree, spans
+
+PLAN = {"rows": 400, "flops": 4e6}
+
+
+def progress(**changes):
+    """A sweep of four segments of a hundred rows."""
+    return Progress("t", "moments", "dask", START, PLAN, [100, 200, 300, 400], **changes)
+
+
+def receipt(index, *, resumed=False, worker="w", elapsed=1.0, starts=1, stages=None):
+    found = {
+        "node": leaf(index),
+        "seconds": {"gram": elapsed} if stages is None else stages,
+        "elapsed": elapsed,
+        "worker": worker,
+        "peak_bytes": 100 + index,
+        "starts": starts,
+        "resumed": resumed,
+    }
+    return {"kind": "segment", "receipt": found}
+
+
+def running(index, worker="w"):
+    return {"kind": "running", "node": leaf(index), "rows": 0, "worker": worker, "peak_bytes": 7}
+
+
+def states(sweep):
+    return "".join(sweep.states)
+
+
+def test_a_segment_goes_from_waiting_over_running_and_published_to_merged():
+    sweep = progress()
+    seen = [states(sweep)]
+    for message in (
+        running(0),
+        {**running(0), "kind": "pulse", "rows": 40},
+        receipt(0),
+        running(1),
+        receipt(1),
+        {"kind": "merged", "node": "1-0"},
+    ):
+        sweep.apply(message, START + 1)
+        seen.append(states(sweep))
+    assert seen == ["wwww", "rwww", "rwww", "pwww", "prww", "ppww", "mmww"]
+    assert (sweep.rows_done, sweep.rows_under_way, sweep.done) == (200, 0, 2)
+
+
+def test_the_fraction_of_a_running_segment_is_told_and_its_worker():
+    sweep = progress()
+    sweep.apply({**running(2, "far"), "kind": "pulse", "rows": 25}, START)
+    found = sweep.snapshot(START + 1)
+    assert found["fractions"] == {"2": 0.25}
+    assert found["running_on"] == {"2": "far"}
+    assert found["workers"]["far"]["running"] == [2]
+    assert found["rows_under_way"] == 25
+
+
+def test_a_segment_whose_worker_died_is_begun_again_and_counted():
+    sweep = progress()
+    for message in (running(0), {"kind": "released", "node": leaf(0)}):
+        sweep.apply(message, START)
+    assert states(sweep) == "awww"
+    sweep.apply(running(0, "other"), START)
+    assert sweep.snapshot(START)["attempts"] == {"0": 2}
+    assert states(sweep) == "awww"
+    sweep.apply(receipt(0, worker="other"), START)
+    assert states(sweep) == "pwww"
+
+
+def test_a_task_that_had_not_begun_when_its_worker_died_was_not_tried():
+    sweep = progress()
+    sweep.apply({"kind": "released", "node": leaf(3)}, START)
+    assert states(sweep) == "wwww"
+
+
+def test_a_lost_merge_takes_its_segments_back_unless_a_run_has_them():
+    for run, expected in (("", "aaww"), ("kept", "mmww")):
+        sweep = progress(run=run)
+        for i in (0, 1):
+            sweep.apply(running(i), START)
+            sweep.apply(receipt(i), START)
+        sweep.apply({"kind": "merged", "node": "1-0"}, START)
+        sweep.apply({"kind": "released", "node": "1-0"}, START)
+        assert states(sweep) == expected
+        assert (sweep.rows_done, len(sweep.merged_nodes)) == ((200, 1) if run else (0, 0))
+
+
+def test_a_receipt_that_comes_twice_counts_once():
+    sweep = progress()
+    bare = receipt(1, worker="", stages={}, elapsed=0.0)
+    for message in (bare, receipt(1), receipt(1)):
+        sweep.apply(message, START + 1)
+    assert (sweep.rows_done, sweep.stage_seconds, sweep.workers["w"].segments) == (100, {"gram": 1.0}, 1)
+
+
+def test_resumed_segments_are_done_but_are_no_work_of_this_sweep():
+    sweep = progress()
+    for i in range(2):
+        sweep.apply(receipt(i, resumed=True), START)
+    assert (sweep.rows_done, sweep.stage_seconds, sweep.workers) == (200, {}, {})
+    assert sweep.flops_per_second(START + 10) == 0
+    sweep.apply(receipt(2), START + 10)
+    assert sweep.flops_per_second(START + 10) == pytest.approx(1e6 / 10)
+    assert sweep.snapshot(START + 10)["resumed"] == [0, 1]
+
+
+def test_a_failed_sweep_says_so_and_what_was_under_way_is_not():
+    sweep = progress()
+    sweep.apply(running(0), START)
+    sweep.apply({"kind": "failed", "node": leaf(1)}, START)
+    sweep.apply({"kind": "sweep_ended", "seconds": 3.0, "error": "DataError: row 7"}, START + 3)
+    found = sweep.snapshot(START + 60)
+    assert (found["state"], found["error"], found["states"][1]) == ("failed", "DataError: row 7", "f")
+    assert found["elapsed_seconds"] == 3
+    assert found["fractions"] == {}
+
+
+def test_the_time_left_comes_from_the_rate_and_its_ends_from_how_segments_differ():
+    alike, unlike = progress(), progress()
+    for i in range(3):
+        alike.apply(receipt(i), START + 1 + i)
+        unlike.apply(receipt(i, elapsed=(0.5, 1.0, 1.5)[i]), START + 1 + i)
+    assert alike.left(START + 3) == pytest.approx((1, 1, 1))
+    expected, low, high = unlike.left(START + 3)
+    # two standard deviations 0.5 of the mean of three and of the one to come
+    spread = 2 * 0.5 * np.sqrt(1 / 3 + 1)
+    assert (expected, low, high) == pytest.approx((1, max(0, 1 - spread), 1 + spread))
+
+
+def test_nothing_is_said_of_the_time_left_before_anything_is_known():
+    sweep = progress()
+    assert sweep.left(START + 5) is None
+    sweep.apply({**running(0), "kind": "pulse", "rows": 50}, START + 5)
+    assert sweep.left(START + 5) == pytest.approx((35, 17.5, 70))
+
+
+def test_the_rate_over_time_spans_the_whole_sweep_in_a_bounded_number_of_points():
+    count = 3000
+    sweep = Progress("t", "x", "dask", START, {"rows": count, "flops": 2.0 * count}, list(range(1, count + 1)))
+    for i in range(count):
+        sweep.apply(receipt(i), START + 2 * (i + 1))
+    assert 100 <= len(sweep.history) <= 240
+    times, rates = np.array(sweep.history).T
+    assert np.all(np.diff(times) > 0)
+    assert times[-1] > 2 * count * 0.97
+    np.testing.assert_allclose(rates, 1.0)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_messages_in_any_order_end_in_the_same_books(random, count):
+    found = []
+    told = [running(i) for i in range(count)] + [receipt(i) for i in range(count)]
+    told += [{"kind": "merged", "node": node} for node, _, _ in merge_tree(count)]
+    for _ in range(2):
+        random.shuffle(told)
+        sweep = Progress("t", "x", "dask", START, {"rows": count, "flops": 1.0}, list(range(1, count + 1)))
+        for message in told:
+            sweep.apply(message, START + 1)
+        found.append((states(sweep), sweep.rows_done, sweep.done, sweep.rows_under_way, len(sweep.merged_nodes)))
+    assert found[0] == found[1]
+    assert found[0][1:] == (count, count, 0, count - 1)
+
+
+@given(st.integers(1, 200))
+def test_spans_of_the_tree_are_those_of_its_merges(count):
+    found = spans(count)
+    assert len(found) == 2 * count - 1
+    for node, left, right in merge_tree(count):
+        assert (found[node], found[left][1]) == ((found[left][0], found[right][1]), found[right][0])
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def board_of(told):
+    board = Board()
+    for message, now in told:
+        board.apply(message, now)
+    return board
+
+
+def test_a_simulated_job_is_told_whole():
+    board = board_of(messages(60, 5, finished=True))
+    (job,) = board.snapshot(START + 1e4)["jobs"]
+    (sweep,) = job["sweeps"]
+    assert (job["state"], job["title"], sweep["state"]) == ("finished", "fit simulated", "finished")
+    assert sweep["states"] == "m" * 60
+    assert (sweep["rows_done"], sweep["merges_done"]) == (sweep["rows"], 59)
+    assert sweep["segments_resumed"] == 6
+    assert job["stage_seconds"] == {"solve": 1.5}
+    assert sweep["stage_seconds"]["merge"] == 12
+    assert sum(worker["segments"] for worker in sweep["workers"].values()) == 54
+    assert board.totals["rows"] == {"computed": 54 * 65_536}
+    assert board.totals["segments"] == {"computed": 54, "resumed": 6}
+    assert board.totals["jobs"] == {"finished": 1}
+
+
+def test_a_snapshot_is_json_without_nan():
+    found = board_of(messages(40, 4)).snapshot(START + 100)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_what_a_sweep_took_over_is_one_line_that_is_the_latest_when_it_changes():
+    board = board_of(islice(messages(40, 4), 4))  # a job, a sweep, two of its four resumed segments
+    (job,) = board.jobs.values()
+    assert [event["kind"] for event in job.events] == ["start", "resume"]
+    assert job.events[-1]["text"] == "moments: 2 of 40 segments found in the run"
+    job.note("note", "between", START + 1)
+    for message, _ in islice(messages(40, 4), 4, 7):
+        board.apply(message, START + 2)
+    assert [event["kind"] for event in job.events] == ["start", "note", "resume"]
+    assert job.events[-1] == {"time": START + 2, "kind": "resume", "text": "moments: 4 of 40 segments found in the run"}
+    for message, now in islice(messages(40, 4), 6, None):
+        board.apply(message, now)
+    assert [event["kind"] for event in job.events].count("resume") == 1
+
+
+def test_the_line_about_a_resume_comes_again_where_the_log_has_forgotten_it():
+    board = board_of(islice(messages(40, 4), 3))
+    (job,) = board.jobs.values()
+    for number in range(400):
+        job.note("note", str(number), START)
+    for message, now in islice(messages(40, 4), 3, 4):
+        board.apply(message, now)
+    assert job.events[-1]["text"] == "moments: 2 of 40 segments found in the run"
+
+
+def test_messages_of_unknown_jobs_sweeps_segments_and_kinds_change_nothing():
+    board = board_of(messages(8, 2))
+    sweep = board.snapshot(START)["jobs"][0]["sweeps"][0]["token"]
+    board.apply({"kind": "note", "sweep": sweep, "text": "a point of the rate over time"}, START + 99)
+    before = board.snapshot(START + 99)
+    for message in (
+        {"kind": "pulse", "sweep": "nobody's", "node": "0-1", "rows": 1, "worker": "w"},
+        {"kind": "pulse", "sweep": sweep, "node": "0-99", "rows": 1, "worker": "w"},
+        {"kind": "merged", "sweep": sweep, "node": "9-9"},
+        {"kind": "note", "job": "nobody's", "text": "?"},
+        {"kind": "a new one", "sweep": sweep},
+    ):
+        board.apply(message, START + 99)
+    after = board.snapshot(START + 99)
+    for snapshot in (before, after):
+        snapshot["jobs"][0]["sweeps"][0].pop("rate_history")  # a matter of time, not of messages
+    assert after == before
+
+
+def test_a_driver_whose_connection_ends_has_lost_its_jobs_and_no_others():
+    board = board_of([*messages(8, 2, job="a"), *messages(8, 2, job="b")])
+    board.jobs["a"].driver, board.jobs["b"].driver = "Client-a", "Client-b"
+    board.lose("Client-a", START + 50)
+    found = {job["id"]: job["state"] for job in board.snapshot(START + 51)["jobs"]}
+    assert found == {"a": "lost", "b": "running"}
+
+
+def test_running_jobs_stand_first_and_few_ended_ones_are_remembered():
+    board = Board()
+    for i in range(ENDED_JOBS + 5):
+        for message, now in messages(4, 2, job=f"old{i}", finished=True):
+            board.apply(message, now + 1000 * i)
+    for message, now in messages(4, 2, job="new"):
+        board.apply(message, now + 10**6)
+    names = [job["id"] for job in board.snapshot(START + 2e6)["jobs"]]
+    assert names == ["new", *(f"old{i}" for i in range(ENDED_JOBS + 4, 4, -1))]
+    assert board.totals["jobs"]["finished"] == ENDED_JOBS + 5
+
+
+def test_totals_never_fall_whatever_is_lost():
+    board, before = Board(), 0.0
+    for message, now in messages(30, 3, finished=True):
+        board.apply(message, now)
+        if message["kind"] == "merged":
+            board.apply({"kind": "released", "sweep": message["sweep"], "node": message["node"]}, now)
+        assert board.totals["rows"]["computed"] >= before
+        before = board.totals["rows"]["computed"]
+    assert before >= 27 * 65_536
+
+
+def test_what_the_driver_does_between_sweeps_is_a_step_until_it_is_done():
+    board = board_of(messages(4, 2))
+    for done in (1, 2):
+        board.apply({"kind": "step", "job": "simulated", "what": "solve", "done": done, "total": 2}, START)
+        step = board.snapshot(START)["jobs"][0]["step"]
+        assert step == ({"what": "solve", "done": 1, "total": 2} if done == 1 else None)
