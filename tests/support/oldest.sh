@@ -10,7 +10,7 @@ pins=$root/tests/support/oldest.txt
 cd "$root"
 # a new numcodecs warns under an old zarr; an old scikit-learn says another error of weights that are all zero
 PYTHONPATH=$root OPENBLAS_NUM_THREADS=1 "$place/bin/python" -m pytest -W "ignore:crc32c usage" \
-  tests/storage tests/streaming tests/engine tests/search tests/test_startup.py tests/estimators/test_kernel_ridge.py \
-  tests/estimators/test_persistence.py tests/estimators/test_iterative.py tests/cluster/test_connect.py \
+  tests/data/test_corpus.py tests/data/test_zarr_arrays.py tests/data/test_run_directory.py tests/streaming tests/engine tests/search tests/test_startup.py tests/estimators/test_kernel_ridge.py \
+  tests/models tests/estimators/test_iterative.py tests/cluster/test_connect.py \
   --deselect tests/search/test_refusals.py::test_weights \
-  tests/faults/test_changing_stores.py tests/faults/test_run_protocol.py tests/faults/test_model_fuzz.py
+  tests/faults/test_changing_stores.py tests/faults/test_run_protocol.py
