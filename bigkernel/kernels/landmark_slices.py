@@ -48,14 +48,6 @@ class LandmarkSlices:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "whole": None}
 
-    def of_sparse_rows(self, share: float) -> LandmarkSlices | LandmarkMap:
-        """See `LandmarkMap`."""
-        sparse = self.whole.of_sparse_rows(share) if self.whole is not None else None
-        if sparse is None or sparse is self.whole:
-            return self
-        found: LandmarkSlices | LandmarkMap = in_slices(sparse)
-        return found
-
     @property
     def dtype(self) -> np.dtype[Any]:
         """float32 or float64, of the blocks."""

@@ -20,14 +20,13 @@ from typing import Any
 
 import dask
 import numpy as np
-from scipy import sparse
 
 import pipelines.corpus.command
-from bigkernel import Gaussian, KernelRidge, cli, executing, open_corpus, save_model, write_corpus
+from bigkernel import Gaussian, KernelRidge, cli, save_model
 from bigkernel.cli import ingest, models, tune
 from bigkernel.data import atomic_write, run_directory, zarr_arrays
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
-from bigkernel.estimators import persistence
+from bigkernel.models import persistence
 from bigkernel.search import sweep_search
 from pipelines.__main__ import main as pipelines_main
 
@@ -75,21 +74,6 @@ def _corpus(place: Path) -> None:
         to.append(x=X, y=y)
 
 
-def _sparse() -> tuple[sparse.csr_array, np.ndarray]:
-    rng = np.random.default_rng(13)
-    return sparse.random_array((240, 300), density=0.03, rng=rng, format="csr"), rng.integers(0, 2, 240)
-
-
-def _sparse_corpus(place: Path) -> None:
-    write_corpus(place / "rows", *_sparse(), chunk_rows=30)
-
-
-def _fit_sparse(words: list[str]) -> None:
-    with executing("serial", run="run", resume="--resume" in words):
-        model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0).fit(open_corpus("rows"))
-    np.save("coef.npy", model.dual_coef_)
-
-
 def _corpus_and_model(place: Path) -> None:
     X, _ = _rows()
     _corpus(place)
@@ -123,7 +107,6 @@ JOBS = {
         lambda place: ((place / "found/results.csv").read_text(), _arrays(place / "found/best.model")),
         "holds the results of a search already",
     ),
-    "sparse-fit": Job((), _sparse_corpus, lambda place: (place / "coef.npy").read_bytes(), main=_fit_sparse),
     "score": Job(("score", "m.model", "train", "--run", "run", "--json"), _corpus_and_model, _told),
     "corpus": Job(
         ("corpus", "--rows", "2400", "--landmarks", "20", "--run", "run"),
