@@ -395,20 +395,6 @@ def test_what_is_said_of_the_protection_of_a_foreign_array_is_what_happens(tmp_p
     assert isinstance(found[0], ChunkMissing)
 
 
-def test_check_walks_groups_of_foreign_arrays_and_their_values(tmp_path):
-    group = zarr.create_group(tmp_path / "g")
-    group.create_array("a", data=np.arange(12), chunks=(5,))
-    deep = group.create_group("deep")
-    values = np.ones((9, 2))
-    values[4, 1] = np.nan
-    deep.create_array("b", data=values, chunks=(3, 2))
-    found = [(looked.array, looked.done, looked.damage is None) for looked in walk(tmp_path / "g", "zarr")]
-    assert found == [
-        *(("a", 5, True), ("a", 10, True), ("a", 12, True)),
-        *(("deep/b", 3, True), ("deep/b", 6, False), ("deep/b", 9, True)),
-    ]
-
-
 # ---------------------------------------------------------------- F17: a store that fails
 
 

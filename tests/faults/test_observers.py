@@ -6,21 +6,17 @@ That a job runs without bokeh, and where the dashboard's port is taken, is in `t
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 from distributed import Client
 from drivers import SEGMENTS, D, N, wait_until
-from probes import Hold, Sleep, Sums, local_cluster
+from probes import Sleep, Sums, local_cluster
 
 from bigkernel import connect, executing, sweep
 from bigkernel.data import zarr_arrays
-from bigkernel.engine.sweep import plan_sweep
-from bigkernel.events.kinds import Incident, Merged, Pulse, SegmentDone
+from bigkernel.events.kinds import Merged, Pulse, SegmentDone
 from bigkernel.events.messages import TOPIC
 from bigkernel.events.plugin import NAME, state_of
 from bigkernel.events.scope import observe
@@ -74,43 +70,6 @@ def test_running_segments_and_merges_are_told_to_the_driver_while_they_run(rows,
     assert any(0 < pulse.rows < N for pulse in pulses)
     assert {event.node for event in events if isinstance(event, Merged)} <= {node for node, *_ in merge_tree(SEGMENTS)}
     assert [event.done for event in events if isinstance(event, SegmentDone)] == list(range(1, SEGMENTS + 1))
-
-
-def of_workers(events):
-    """The incidents among events that tell of a lost worker."""
-    return [event for event in events if isinstance(event, Incident) and event.kind == "worker"]
-
-
-def test_two_sweeps_at_once_on_one_client_both_hear_of_a_lost_worker(rows, clean, tmp_path):
-    # neither ends before both have heard: their last segments wait for it
-    gate = tmp_path / "both have heard"
-    statistic = Sums(D, Hold(plan_sweep(rows, SLEEPY).segments[-1].start, str(gate)))
-    with local_cluster(2) as cluster, Client(cluster) as client:
-        heard, found = {0: [], 1: []}, {}
-        victims = list(client.run(os.getpid).values())
-
-        def drive(number):
-            with observe(heard[number].append):
-                found[number] = sweep(rows, statistic, client=client)
-
-        threads = [threading.Thread(target=drive, args=(number,), daemon=True) for number in heard]
-        for thread in threads:
-            thread.start()
-        try:
-            wait_until(
-                lambda: all(any(isinstance(event, SegmentDone) for event in events) for events in heard.values())
-            )
-            os.kill(victims[0], signal.SIGKILL)
-            wait_until(lambda: all(map(of_workers, heard.values())), what="both sweeps to hear of it")
-        finally:
-            gate.touch()
-            for thread in threads:
-                thread.join(60)
-        for number, events in heard.items():
-            assert zarr_arrays.digest(found[number].total) == clean
-            (lost,) = of_workers(events)
-            assert lost.worker
-            assert found[number].report()["lost_workers"] == 1
 
 
 def test_strange_messages_are_logged_once_and_the_job_goes_on(rows, clean, client):

@@ -24,10 +24,8 @@ from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, Tou
 
 from bigkernel import connect
 from bigkernel.data import zarr_arrays
-from bigkernel.data.run_directory import Run
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.data.run_status import survey
-from bigkernel.engine.context import executing
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge, RunLocked, Stalled, TaskAbandoned
@@ -281,26 +279,6 @@ def alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize(
-    "signal_, code, said",
-    [(signal.SIGTERM, 75, r", for up to 4 s\n"), (signal.SIGINT, 75, r"; Ctrl-C again to stop\n")],
-)
-def test_F7_what_an_interrupted_run_holds_and_how_to_go_on_is_told(fault_corpus, start, tmp_path, signal_, code, said):
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
-    driver = start(words, **HELD)
-    driver.until((tmp_path / "held").exists, "a segment under way")
-    driver.process.send_signal(signal_)
-    assert driver.wait() == code
-    assert re.search(rf"finishing \d segments?{said}", driver.errors())
-    listing = start(["runs", "run"], COLUMNS="80")
-    assert listing.wait() == 0, listing.errors()
-    text = listing.out.read_text()
-    assert re.search(rf"moments +interrupted +\d+ of {SEGMENTS} ", text)
-    assert "to go on: " in text
-    assert text.rstrip().endswith("--run run --resume")
-    assert max(map(len, text.splitlines()[:2])) <= 80
-
-
 DEAF = """
 import signal, time
 from bigkernel.engine import interrupts
@@ -436,15 +414,6 @@ def test_F36_a_clock_that_jumps_does_not_free_a_lock(tmp_path, monkeypatch):
         monkeypatch.setattr(time, "time", lambda: 4e9)
         with pytest.raises(RunLocked):
             Lock(tmp_path).acquire()
-
-
-def test_executing_holds_the_run_for_its_block(tmp_path):
-    with executing("threads", run=tmp_path / "run"):
-        with pytest.raises(RunLocked), executing("threads", run=tmp_path / "run"):
-            pass
-        assert Run(str(tmp_path / "run")).root.exists()
-    with executing("threads", run=tmp_path / "run"):
-        pass
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from run_protocol import Late, explore, mortal_workers, world
+from run_protocol import explore, mortal_workers, world
 
 slow = pytest.mark.slow
 
@@ -63,18 +63,3 @@ def test_workers_that_die_at_any_step_of_their_tasks_cost_nothing(place, count):
             machine.require_sound(bits, ())
             died[len(deaths)] += 1
     assert died[2] > count / 2
-
-
-@pytest.mark.parametrize("count", [25, pytest.param(250, marks=slow)])
-@pytest.mark.parametrize("dies", [True, False], ids=["its driver has died", "its driver lives"])
-def test_a_worker_that_comes_late_changes_nothing(place, dies, count):
-    froze = 0
-    with world(place, 2) as machine:
-        for freezes_at, wakes_at in pairs(range(1, 90), range(1, 110), count):
-            machine.disk.restore({})
-            machine.told = set()
-            bits, afterwards = Late(machine, freezes_at, wakes_at, dies=dies).run()
-            if bits:
-                froze += 1
-                assert (bits, afterwards) == (machine.clean, machine.clean), (freezes_at, wakes_at)
-    assert froze > count / 2

@@ -387,23 +387,3 @@ def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_agai
         for index in range(11):
             writer.write_chunk(index, x=X[index * CHUNK_ROWS : (index + 1) * CHUNK_ROWS])
     assert_array_equal(open_corpus(tmp_path / "c").array("x")[:], X)
-
-
-def test_predictions_on_a_disk_that_fills_up_are_gone_on_with_when_there_is_room(model, make_corpus, tmpfs, tmp_path):
-    """F13 on a real file system of 1 MB: float64 predictions of noise do not compress."""
-    place = tmpfs("1m")
-    rows = np.random.default_rng(0).normal(size=(30_000, D))
-    corpus = make_corpus(rows, name="large", chunk_rows=3000)
-    (place / "filler").write_bytes(bytes(700_000))
-    disk_usage = atomic_write.shutil.disk_usage
-    with pytest.MonkeyPatch.context() as patch:
-        usage = disk_usage(place)._replace(free=2**30)  # it was free when the job began
-        patch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(DataError, match="cannot be written: No space left on device"):
-            predict(model, corpus, place / "p", tmp_path / "run")
-    assert not (place / "p").exists()
-    assert len(left(place)) == 1
-    (place / "filler").unlink()
-    predict(model, corpus, place / "p", tmp_path / "run", resume=True)
-    predict(model, corpus, tmp_path / "undisturbed")
-    assert content(place / "p") == content(tmp_path / "undisturbed")
