@@ -201,11 +201,6 @@ def describe(corpus: Corpus) -> dict[str, Any]:
         "rows": corpus.n_rows,
         "features": corpus.n_features,
         "dtype": corpus.dtype,
-        **(
-            {"stored": f"sparse, {corpus.entries:,} values ({corpus.entries / max(1, corpus.n_rows):.4g} a row)"}
-            if corpus.sparse
-            else {}
-        ),
         "chunk_rows": corpus.chunk_rows,
         "columns": list(corpus.columns),
         "stored_bytes": stored_bytes(corpus.path),

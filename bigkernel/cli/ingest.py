@@ -25,7 +25,7 @@ Formats (auto: by the first bytes, then by the name; text may be gzip):
 Examples:
   bigkernel ingest train-images-idx3-ubyte.gz train.corpus
   bigkernel ingest usps.npz mnist.npz both.corpus        domain 0 and 1
-  bigkernel ingest rows.libsvm.gz rows.corpus            sparse, if they are
+  bigkernel ingest rows.libsvm.gz rows.corpus            stored dense
   bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
   bigkernel ingest https://host/store.zarr c.corpus --x data --y none
 """
@@ -45,7 +45,6 @@ Examples:
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
 @click.option("--zero-based", is_flag=True, help="libsvm: indices begin at 0.")
-@click.option("--sparse/--dense", default=None, help="libsvm: store rows sparse or dense [sparse where few are not 0].")
 @click.option("--grey", is_flag=True, help="png: convert colour to 8-bit grey.")
 @click.option("--dtype", help="Store rows as this dtype [as in the source].")
 @click.option(

@@ -119,7 +119,7 @@ def _corpus(corpus: Corpus) -> Markup:
         "path": corpus.path,
         "rows": corpus.n_rows,
         "features": corpus.n_features,
-        "dtype": f"{corpus.dtype}, sparse" if corpus.sparse else corpus.dtype,
+        "dtype": corpus.dtype,
         "columns": list(corpus.columns),
         "classes": f"{len(classes)}: {', '.join(classes[:12])}{', …' if len(classes) > 12 else ''}" if classes else "",
         "image_shape": list(info.image_shape or ()),

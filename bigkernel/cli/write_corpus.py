@@ -54,9 +54,8 @@ def write_corpus(
     path : where the corpus goes; must not exist, unless `overwrite` (then only a corpus is replaced)
     X : (n, d) of numbers, or (n, h, w), which are pictures
         A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows` or a corpus; a SciPy sparse matrix,
-        which is stored sparse where at most a quarter of the values of 64 features or more are not 0; or an iterator
-        of pieces (k, d), of pairs (X, y) of them, or of mappings {"x": …, "y": …, "weight": …}. It is stored in its own
-        dtype; bool as uint8.
+        which is made dense a piece at a time; or an iterator of pieces (k, d), of pairs (X, y) of them, or of mappings
+        {"x": …, "y": …, "weight": …}. It is stored in its own dtype; bool as uint8.
     y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, −1 and "-1" among them meaning
         unlabelled; all else is numbers, NaN where there is none.
     weight, domain, group : (n,), or None
@@ -155,14 +154,6 @@ class _Piece:
         if not self.rows.row_maps:
             return x
         return Chunk(x, row_maps=self.rows.row_maps).load(slice(None), self.rows.shape[1], np.float64).copy()
-
-    @property
-    def row_entries(self) -> float | None:
-        """Values of a row, about, where the rows are stored sparse."""
-        x = self.rows.x
-        if self.rows.row_maps or not getattr(x, "sparse", False):
-            return None
-        return float(getattr(x, "share", 1.0)) * self.rows.shape[1]
 
 
 class _Labelling(Protocol):
@@ -332,8 +323,7 @@ def _writer(
         n_features=width,
         dtype=dtype,
         columns=kinds,
-        info=info if first.row_entries is None else replace(info, sparse_features=width),
+        info=info,
         chunk_rows=chunk_rows,
-        row_entries=first.row_entries or 1,
         overwrite=overwrite,
     )

@@ -29,11 +29,9 @@ from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.labels import Labels, survey_all
 from bigkernel.data.readers.source import Source, origin_of
 from bigkernel.data.run_directory import Receipt, Run
-from bigkernel.data.sparse_rows import entry_bytes
 from bigkernel.data.split import Split, split_path
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import unsound
-from bigkernel.streaming.sparse_form import parts_of
 
 _ENDINGS = {
     *(".csv", ".tsv", ".txt", ".dat", ".data", ".mat", ".npy", ".npz", ".idx"),
@@ -124,7 +122,6 @@ def ingest(
         classes=labels.classes if labels else (),
         image_shape=sources[0].image_shape,
         scale=sources[0].scale,
-        sparse_features=None if sources[0].row_entries is None else sources[0].n_features,
     )
     parts = _parts(Path(target_path), info, sources, labels, split, n_rows, chunk_rows)
     with ExitStack() as stack:
@@ -184,7 +181,6 @@ class _Part:
             overwrite=overwrite,
             keep=keep,
             resume=resume,
-            row_entries=self.like.row_entries or 1,
         )
 
 
@@ -227,10 +223,7 @@ def _parts(
     parts = []
     for share in _shares(split):
         most = _most_rows(n_rows, 1.0 if split is None else split.share_of(share))
-        row: tuple[float, int] = (first.n_features, first.dtype.itemsize)
-        if first.row_entries is not None:
-            row = (max(1.0, first.row_entries), entry_bytes(first.dtype))
-        step = chunk_rows or chunk_rows_for(*row, most)
+        step = chunk_rows or chunk_rows_for(first.n_features, first.dtype.itemsize, most)
         parts.append(_Part(share, split_path(target, share), first, columns, _info_of(info, share, split), step))
     return parts
 
@@ -312,7 +305,6 @@ def _require_alike(sources: Sequence[Source]) -> None:
             "scale": source.scale,
             "labels": "labels" if source.labelled else "no labels",
             "groups": "groups" if source.groups else "no groups",
-            "rows": "dense" if source.row_entries is None else "sparse",
         }
         stated = stated or found
         for key, value in found.items():
@@ -320,7 +312,6 @@ def _require_alike(sources: Sequence[Source]) -> None:
                 advice = {
                     "dtype": "; say which dtype to store",
                     "labels": "; give its label file, or read none",
-                    "rows": "; say how to store them (--sparse or --dense)",
                 }
                 if "libsvm" in (source.format, first.format):
                     advice["features"] = "; say how many features all have (--features)"
@@ -372,7 +363,7 @@ def _identity(
         x, y = next(source.blocks(), (np.empty(0), None))
         groups += [] if source.groups is None else [fingerprint(next(source.groups(), np.empty(0)))[:16]]
         # the settings of the reader are not known here, such as which matrix of a file it reads: the first rows tell
-        starts.append(fingerprint((parts_of(x), "" if y is None else y.tolist()))[:16])
+        starts.append(fingerprint((x, "" if y is None else y.tolist()))[:16])
     return {
         "format": ", ".join(source.format for source in sources),
         **{name: str(value) for name, value in asdict(info).items() if name not in ("classes", "complete", "format")},

@@ -1,10 +1,9 @@
 """A corpus: rows on disk, chunk by chunk, with the columns that go with them.
 
-A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,);
-rows that are sparse lie in four arrays in the place of `x` (`sparse_rows`). Its attributes say what it is (name,
-source, classes, image shape, scale) and whether it is complete. All columns share `chunk_rows`, a chunk is written
-whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are classes (integers) and NaN where
-they are numbers.
+A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,).
+Its attributes say what it is (name, source, classes, image shape, scale) and whether it is complete. All columns share
+`chunk_rows`, a chunk is written whole, once, and read through its checksum. Unlabelled rows carry −1 where labels are
+classes (integers) and NaN where they are numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import zarr
 from numpy.typing import NDArray
 
 from bigkernel.config import settings
-from bigkernel.data import atomic_write, seals, sparse_rows, zarr_arrays
+from bigkernel.data import atomic_write, seals, zarr_arrays
 from bigkernel.data.chunk_check import Looked, finite, labels_of, look
 from bigkernel.data.corpus_arguments import checked_attributes, require_count
 from bigkernel.data.corpus_arrays import CorpusArrays, fitting, joined
@@ -43,8 +42,7 @@ class CorpusInfo:
 
     `classes` lists the labels in order, empty when `y` holds numbers or is absent; where they are strings, `y` holds
     positions in the list. `image_shape` is (height, width) of a row seen as a picture, or None. `scale` divides stored
-    values into the range that the source means (255 for 8-bit pixels). `sparse_features` is the number of features of
-    rows that are stored sparse; None: rows are dense.
+    values into the range that the source means (255 for 8-bit pixels).
     """
 
     name: str
@@ -54,7 +52,6 @@ class CorpusInfo:
     scale: float = 1.0
     complete: bool = False
     format: int = FORMAT
-    sparse_features: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Corpus(CorpusRows):
         """
         seal = seals.verify(Path(self.path))
         damaged = set()
-        for name in (*(sparse_rows.ARRAYS if self.sparse else ("x",)), *self.columns):
+        for name in ("x", *self.columns):
             for looked in look(self.array(name), name, labels_of(self.info.classes) if name == "y" else finite):
                 if looked.damage:
                     damaged.add(name)
@@ -172,12 +169,9 @@ def _open(path: str | os.PathLike[str]) -> Corpus:
     )
     if not info.complete:
         raise DataError(f"{path}: this corpus is not complete (its writing was interrupted); write it again")
-    x = zarr_arrays.open_array(group, "values" if info.sparse_features else "x")
+    x = zarr_arrays.open_array(group, "x")
     shape, chunk_rows = tuple(x.shape), x.chunks[0]
-    if info.sparse_features:
-        arrays = {name: zarr_arrays.open_array(group, name) for name in sparse_rows.ARRAYS}
-        shape, chunk_rows = sparse_rows.shape_of(path, arrays, info.sparse_features), arrays["lengths"].chunks[0]
-    elif len(shape) != 2:
+    if len(shape) != 2:
         raise DataError(f"{path}/x: expected a matrix, found shape {shape}")
     there = zarr_arrays.array_names(group)
     columns = tuple(name for name in COLUMNS if name in there)
@@ -188,7 +182,7 @@ def _open(path: str | os.PathLike[str]) -> Corpus:
     return Corpus(os.path.abspath(path), shape[0], shape[1], chunk_rows, str(x.dtype), columns, info, seal)
 
 
-def chunk_rows_for(n_features: float, itemsize: int, n_rows: int | None = None) -> int:
+def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
     """Rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, a number of chunks that divides evenly.
 
     An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
@@ -220,13 +214,12 @@ class CorpusWriter:
     n_features : int
     dtype : of the stored rows
     columns : mapping of column name to dtype
-    info : CorpusInfo (its `complete` is ours to set); with `sparse_features` rows are stored sparse, through `append`
+    info : CorpusInfo (its `complete` is ours to set)
     n_rows : int or None
         Total when known beforehand.
     chunk_rows : int or None
         None: `chunk_rows_for`.
     keep, resume : see `disk.publishing`
-    row_entries : values of a row, about, where rows are sparse
 
     Raises
     ------
@@ -251,7 +244,6 @@ class CorpusWriter:
         overwrite: bool = False,
         keep: str = "",
         resume: bool = False,
-        row_entries: float = 100,
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
@@ -259,11 +251,8 @@ class CorpusWriter:
         self.target = self.path = Path(target)
         attributes = checked_attributes(info.name, info.image_shape, info.scale)
         self.info = replace(info, complete=False, **attributes)
-        self._row_entries = None if info.sparse_features is None else max(1.0, row_entries)
-        row: tuple[float, int] = (n_features, np.dtype(dtype).itemsize)
-        if self._row_entries is not None:
-            row = (self._row_entries, sparse_rows.entry_bytes(dtype))
-        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(*row, n_rows)
+        itemsize = np.dtype(dtype).itemsize
+        self.chunk_rows = require_count("chunk_rows", chunk_rows) or chunk_rows_for(n_features, itemsize, n_rows)
         self.n_rows = n_rows or 0
         self._fixed = n_rows is not None
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {"x": ((n_features,), np.dtype(dtype))}
@@ -274,11 +263,6 @@ class CorpusWriter:
                     f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {found}; number what is "
                     "none, or convert with astype"
                 )
-        if self._row_entries is not None and (self._fixed or info.sparse_features != n_features):
-            raise DataError(
-                f"{self.target}: sparse rows of {n_features} features are written in order; leave n_rows out, and say "
-                f"as many in info.sparse_features (found {info.sparse_features})"
-            )
         self._overwrite, self._keep, self._resume = overwrite, keep, resume
         self._pending: list[dict[str, Any]] = []
         self._pending_rows = 0
@@ -298,7 +282,7 @@ class CorpusWriter:
             self.path = stack.enter_context(publishing)
             atomic_write.require_free(self.path, self.n_rows * row_bytes, "the corpus")
             self._group = zarr.create_group(self.path, zarr_format=3, attributes=self._attributes())
-            self._arrays = CorpusArrays(self._group, self._shapes, self.n_rows, self.chunk_rows, self._row_entries)
+            self._arrays = CorpusArrays(self._group, self._shapes, self.n_rows, self.chunk_rows)
             if self._resume and not self._fixed:
                 self.n_rows = self.kept_rows = self._arrays.recover()
             # entered last: what it writes has ended before anything is published or removed
@@ -320,22 +304,21 @@ class CorpusWriter:
             self._group.attrs.update(self._attributes())
 
     def append(self, **rows: Any) -> None:
-        """Add rows at the end: `x` (k, d), dense or sparse, and every column (k,).
+        """Add rows at the end: `x` (k, d) and every column (k,).
 
         They are copied, so that the caller may fill its arrays anew. Chunks are written as they fill, by a thread,
         while the caller reads on: an error of writing is raised by a later call, or at the end of the block.
         """
         if self._fixed:
             raise DataError(f"{self.target}: append is for a corpus whose n_rows is not given; use write_chunk")
-        count = rows["x"].shape[0]
+        count = np.shape(rows["x"])[0]
         for name, (tail, _) in self._shapes.items():
             found = np.shape(rows.get(name, ()))
             if found != (count, *tail):
                 raise DataError(f"{self.path}/{name}: expected shape {(count, *tail)}, found {found}")
         passed = min(count, max(0, self.kept_rows - self._seen_rows))
         self._seen_rows += count
-        stored = {name: self._arrays.stored_form(name, rows[name]) for name in self._shapes}
-        self._pending.append({name: values[passed:].copy() for name, values in stored.items()})
+        self._pending.append({name: np.array(rows[name])[passed:] for name in self._shapes})
         self._pending_rows += count - passed
         if self._pending_rows >= self.chunk_rows:
             self._flush(everything=False)

@@ -1,4 +1,4 @@
-"""The arrays of a corpus that is being written: rows, dense or sparse, and their columns, chunk by chunk.
+"""The arrays of a corpus that is being written: rows and their columns, chunk by chunk.
 
 All share `chunk_rows`. A chunk of rows is written in every array before the next one, so that an interruption leaves
 leading chunks that are whole.
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from scipy import sparse
 
 from bigkernel.data import zarr_arrays
-from bigkernel.data.sparse_rows import SparseRows, as_csr, join
 from bigkernel.errors import DataError
 
 Array = NDArray[Any]
@@ -31,29 +29,20 @@ class CorpusArrays:
     shapes : the shape of a row, and the dtype, of `x` and of each column
     n_rows : where the number is known beforehand
     chunk_rows : int
-    row_entries : values of a row, about, where rows are sparse; None: they are dense
     """
 
-    def __init__(
-        self, group: zarr.Group, shapes: Shapes, n_rows: int, chunk_rows: int, row_entries: float | None
-    ) -> None:
+    def __init__(self, group: zarr.Group, shapes: Shapes, n_rows: int, chunk_rows: int) -> None:
         self._shapes, self._step = shapes, chunk_rows
-        self._sparse: SparseRows | None = None
-        if row_entries is not None:
-            (width,), dtype = shapes["x"]
-            self._sparse = SparseRows(group, width, dtype, chunk_rows, row_entries)
         self._arrays = {
             name: zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
             for name, (tail, dtype) in shapes.items()
-            if name != "x" or self._sparse is None
         }
 
     def recover(self) -> int:
         """Rows of the leading chunks that are there in every array and read back; all later chunks are removed."""
         counts = [sum(1 for _ in zarr_arrays.directory_of(array).glob("c/*")) for array in self._arrays.values()]
-        least = min([*counts, *([self._sparse.files()] if self._sparse else [])])
-        self._resize_columns(max(counts, default=0) * self._step)
-        whole = least * self._step if self._sparse is None else self._sparse.recover(least * self._step)
+        whole = min(counts) * self._step
+        self.resize(max(counts) * self._step)
         sound = 0
         for stop in range(self._step, whole + 1, self._step):
             try:
@@ -68,43 +57,26 @@ class CorpusArrays:
 
     def resize(self, n_rows: int) -> None:
         """Keep the first rows, or make room for more."""
-        self._resize_columns(n_rows)
-        if self._sparse is not None:
-            self._sparse.resize(n_rows)
-
-    def _resize_columns(self, n_rows: int) -> None:
         for name, array in self._arrays.items():
             array.resize((n_rows, *self._shapes[name][0]))
 
-    def stored_form(self, name: str, values: Any) -> Any:
-        """Rows, or values of a column, dense or sparse as they are stored."""
-        if name == "x" and self._sparse is not None:
-            return as_csr(values)
-        return np.asarray(values.toarray() if sparse.issparse(values) else values)
-
     def write(self, first: int, rows: Mapping[str, Any]) -> None:
-        """Write rows and columns in their stored form from row `first` on, the first of a chunk."""
+        """Write rows and columns from row `first` on, the first of a chunk."""
         count = rows["x"].shape[0]
         for start in range(0, count, self._step):
             part = slice(start, min(count, start + self._step))
             for name, array in self._arrays.items():
                 zarr_arrays.write(array, first + start, fitting(rows[name][part], array.dtype, name))
-            if self._sparse is not None:
-                chunk = rows["x"][part]
-                chunk.data = fitting(chunk.data, self._sparse.dtype, "x")
-                self._sparse.write(first + start, chunk)
 
     def finish(self) -> None:
         """See that every chunk is there."""
-        if self._sparse is not None:
-            self._sparse.finish()
         for array in self._arrays.values():
             zarr_arrays.require_chunks(array)
 
 
 def joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Pieces of rows and columns in their stored form, one after the other."""
-    return {name: join([piece[name] for piece in pieces]) for name in pieces[0]}
+    """Pieces of rows and columns, one after the other."""
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def fitting(values: Array, dtype: Any, name: str) -> Array:

@@ -337,7 +337,7 @@ def publish(
                 shape=values.shape,
                 chunks=(rows, *values.shape[1:]) if values.ndim else (),
                 dtype=values.dtype,
-                # of landmarks that are sparse rows almost all is 0
+                # landmarks of sparse rows are zeros, almost all
                 compress=bool(values.dtype.kind in "iu" or 4 * np.count_nonzero(values) < values.size),
             )
             write(array, 0, values)

@@ -9,10 +9,8 @@ import numpy as np
 import zarr
 from scipy import sparse
 
-from bigkernel.data.sparse_rows import as_csr, join
 from bigkernel.engine.frames import is_dask_array, unwrapped
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, Windows, ZarrSource
-from bigkernel.engine.sparse_sources import SparseSource
+from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, Windows, ZarrSource
 from bigkernel.errors import DataError
 
 
@@ -23,7 +21,7 @@ def windows(source: Source, starts: Sequence[int], count: int) -> Source:
         parts = [source.read(*piece) for piece in pieces]
         return NumpySource(parts[0] if len(parts) == 1 else np.concatenate(parts))
     if isinstance(source, SparseSource):
-        return SparseSource(join([source.values[start:stop] for start, stop in pieces]), 0, source.whole)
+        return SparseSource(sparse.vstack([source.values[start:stop] for start, stop in pieces], format="csr"))
     if isinstance(source, DaskSource):
         arrays = [source.array[start:stop] for start, stop in pieces]
         return DaskSource(arrays[0] if len(arrays) == 1 else _concatenated(arrays))
@@ -49,7 +47,7 @@ def source_of(values: Any, name: str) -> Source:
     elif isinstance(values, zarr.Array):
         source = ZarrSource(foreign=values)
     elif sparse.issparse(values):
-        source = SparseSource(as_csr(values))
+        source = SparseSource(sparse.csr_array(values))
     else:
         masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
         if masked is not None and masked.any():

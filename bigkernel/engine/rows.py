@@ -7,6 +7,7 @@ chunk.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +23,16 @@ import bigkernel
 from bigkernel.config import Settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus
-from bigkernel.data.sparse_rows import join
 from bigkernel.engine.make_sources import source_of, windows
-from bigkernel.engine.sources import Changeable, DaskSource, NumpySource, Source, ZarrSource, row_bytes, state_of
-from bigkernel.engine.sparse_sources import CsrSource, SparseSource, dense, suited_maps
+from bigkernel.engine.sources import (
+    Changeable,
+    DaskSource,
+    NumpySource,
+    Source,
+    SparseSource,
+    ZarrSource,
+    state_of,
+)
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
@@ -83,14 +90,9 @@ class Rows:
         return isinstance(self.x, NumpySource | SparseSource)
 
     @property
-    def row_bytes(self) -> float:
-        """Bytes of a row as it is read, on average; of sparse rows those of what they store."""
-        return row_bytes(self.x)
-
-    @property
-    def suited(self) -> Rows:
-        """The same rows, whose maps see sparse rows as these are."""
-        return replace(self, row_maps=suited_maps(self.x, self.row_maps))
+    def row_bytes(self) -> int:
+        """Bytes of a row as it is read."""
+        return math.prod(self.x.shape[1:]) * self.x.dtype.itemsize
 
     def map(self, row_map: RowMap) -> Rows:
         """The same rows with one more row-wise transform, applied in the task."""
@@ -269,7 +271,7 @@ class Rows:
             return self.x.read(start, stop)[ids - start].astype(np.float64, copy=False)
 
         pieces = self._gather(index, read)
-        taken = dense(join(pieces)) if pieces else np.empty((0, self.stored_width))
+        taken = np.concatenate(pieces) if pieces else np.empty((0, self.stored_width))
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             if self.bad_rows == "refuse":
@@ -343,9 +345,7 @@ def as_rows(
     elif isinstance(X, Corpus):
         there = [name for name in COLUMNS if name in X.columns]
         columns: dict[str, Source] = {name: ZarrSource.of_corpus(X.path, name, X.seal) for name in there}
-        width = X.info.sparse_features
-        x = CsrSource.of_corpus(X.path, width, X.seal) if width else ZarrSource.of_corpus(X.path, "x", X.seal)
-        rows = Rows(x, columns, name=X.path, classes=X.info.classes)
+        rows = Rows(ZarrSource.of_corpus(X.path, "x", X.seal), columns, name=X.path, classes=X.info.classes)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

@@ -5,7 +5,6 @@ A source is plain picklable data; a task reads only the rows that it needs. Row 
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,9 +17,9 @@ from distributed import futures_of
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.chunk_marks import Marks
-from bigkernel.data.sparse_rows import join
 from bigkernel.streaming.row_maps import MapCost
 
 if TYPE_CHECKING:
@@ -99,6 +98,42 @@ class NumpySource(Changeable):
 
     def fingerprint(self) -> str:
         return zarr_arrays.digest({"values": self.values})
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSource(Source):
+    """Rows `offset` and up of a SciPy matrix in memory (CSR), made dense a piece at a time, where they are read."""
+
+    values: sparse.csr_array
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.values.dtype))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return ()
+
+    def read(self, start: int, stop: int) -> Array:
+        return np.asarray(self.values[start - self.offset : stop - self.offset].toarray())
+
+    def part(self, start: int, stop: int) -> Source:
+        return SparseSource(self.values[start - self.offset : stop - self.offset], start)
+
+    def fingerprint(self) -> str:
+        parts = {name: getattr(self.values, name) for name in ("data", "indices", "indptr")}
+        return zarr_arrays.digest({**parts, "shape": np.array(self.shape)})
+
+    def cost(self) -> MapCost:
+        """Bytes of a segment as it travels to a task."""
+        held = self.values.data.nbytes + self.values.indices.nbytes
+        rows = min(self.shape[0], settings().segment_rows)
+        return MapCost(fixed_bytes=held * rows // max(1, self.shape[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +296,7 @@ class Windows(Derived):
 
     def read(self, start: int, stop: int) -> Array:
         pieces = [self.source.read(first, last) for first, last in self._there(start, stop)]
-        found: Array = pieces[0] if len(pieces) == 1 else join(pieces)
+        found: Array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         return found
 
     def part(self, start: int, stop: int) -> Source:
@@ -281,26 +316,6 @@ class Windows(Derived):
         pieces = ", ".join(f"{first} to {first + self.count}" for first in self.starts)
         return f"rows {pieces} of {self.source.fingerprint()}"
 
-    @property
-    def sparse(self) -> bool:
-        """True where `read` gives a csr_array."""
-        return getattr(self.source, "sparse", False)
-
-    @property
-    def share(self) -> float:
-        """Of values that are stored."""
-        return float(getattr(self.source, "share", 1.0))
-
-    @property
-    def row_bytes(self) -> float:
-        """Of a row as it is read, on average."""
-        return row_bytes(self.source)
-
-    @property
-    def largest_row_bytes(self) -> float:
-        """Of a row in the fullest piece of the rows."""
-        return float(getattr(self.source, "largest_row_bytes", self.row_bytes))
-
 
 def state_of(source: Source) -> Any:
     """What changes when the values of a source do, as far as can be told, where reads do not tell it; None: nothing."""
@@ -318,8 +333,3 @@ def state_of(source: Source) -> Any:
     except OSError:
         return "it was removed"
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def row_bytes(source: Source) -> float:
-    """Bytes of a row as it is read, on average."""
-    return float(getattr(source, "row_bytes", math.prod(source.shape[1:]) * source.dtype.itemsize))

@@ -24,8 +24,7 @@ from bigkernel.engine.local_executor import serial, threads
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.session import Place, SweepSpec, open_session
-from bigkernel.engine.sources import ZarrSource
-from bigkernel.engine.sparse_sources import suited
+from bigkernel.engine.sources import NumpySource, ZarrSource
 from bigkernel.events.kinds import Incident
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.merge_tree import Accumulator
@@ -133,7 +132,6 @@ def sweep(
     PlanTooLarge, DataError, ResumeMismatch, RunLocked, Stalled, ConfigError
     """
     wanted, execution = settings(), in_force()
-    rows, statistic = rows.suited, suited(statistic, rows.x, rows.row_maps)
     steps = plan_sweep(rows, statistic, wanted)
     executor = _executor_of(choose(rows, execution.client if client is None else client))
     rows.require_chunks()
@@ -176,7 +174,6 @@ def _place(execution: Execution, run: str | os.PathLike[str] | None, resume: boo
 def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None) -> Plan:
     """The plan that `sweep` would follow for these rows and this statistic."""
     wanted = wanted or settings()
-    rows, statistic = rows.suited, suited(statistic, rows.x, rows.row_maps)
     bounds = rows.bounds(wanted)
     block_rows = min(wanted.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
     footprint = statistic.footprint(block_rows)
@@ -198,20 +195,11 @@ def plan_sweep(rows: Rows, statistic: Statistic, wanted: Settings | None = None)
         min_segments=wanted.min_segments,
     )
     copied = found.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # where bad rows are blanked
-    found = replace(
-        found,
-        work_bytes=found.work_bytes + copied,
-        in_memory=rows.in_memory,
-        stored_share=_stored_share(rows),
-    )
-    largest = getattr(rows.x, "largest_row_bytes", None)
-    if largest is None:
-        return found
-    # of sparse rows what they store
     return replace(
         found,
-        bytes_read=int(found.n_rows * rows.row_bytes),
-        chunk_bytes=int(found.chunk_rows * (largest + columns)),
+        work_bytes=found.work_bytes + copied,
+        in_memory=isinstance(rows.x, NumpySource),
+        stored_share=_stored_share(rows),
     )
 
 

@@ -27,8 +27,7 @@ from bigkernel.data.targets import claimed, require_target
 from bigkernel.engine import prediction_store
 from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sources import DaskSource
-from bigkernel.engine.sparse_sources import suited
+from bigkernel.engine.sources import DaskSource, SparseSource
 from bigkernel.engine.store_filler import fill, kept_for_run
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit_state import StatefulEstimator
@@ -79,9 +78,14 @@ class PredictingEstimator(StatefulEstimator):
         make = make or self._kept_predictor
         if is_sound(self, X):
             return make().values(Chunk(X))
-        rows = input_rows(self, X, reset=False).suited
-        predictor = suited(make(), rows.x, rows.row_maps)
-        return _part_values(predictor, rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, predictor)
+        rows = input_rows(self, X, reset=False)
+        if isinstance(rows.x, SparseSource):
+            predictor, n = make(), len(rows)
+            # the blocks of dense rows, where these are no larger than a chunk: the same bits
+            parts = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
+            bounds = [n * i // parts for i in range(parts + 1)]
+            return np.concatenate([_part_values(predictor, rows, *piece) for piece in pairwise(bounds)])
+        return _part_values(make(), rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, make())
 
     def _from_values(self, values: Any) -> Any:
         inputs = self._require("predict").inputs

@@ -20,7 +20,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from bigkernel.engine.frames import is_dask_array
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sparse_sources import dense
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean
@@ -31,14 +30,11 @@ from bigkernel.statistics.feature_sums import FeatureSums
 from bigkernel.streaming.row_maps import (
     RowMap,
     Scale,
-    SparseRowMap,
     Standardize,
     UnitNorm,
     float_of,
-    keep_zeros,
     mapped_rows,
 )
-from bigkernel.streaming.sparse_form import is_sparse
 
 Array = NDArray[Any]
 
@@ -62,7 +58,7 @@ class RowTransformer(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """The mapped rows: an array (NumPy, Dask; SciPy's of sparse rows), or Rows that are mapped when read."""
+        """The mapped rows: an array (NumPy, Dask; of sparse rows a dense one), or Rows that are mapped when read."""
         check_is_fitted(self)
         if is_sound(self, X):
             return mapped_rows(X, self._row_map(), float_of(X.dtype))
@@ -75,10 +71,7 @@ class RowTransformer(TransformerMixin, BaseEstimator):
             return whole.map_blocks(mapped_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):
             return rows.map(row_map)
-        values, dtype = rows.x.read(0, len(rows)), float_of(rows.dtype)
-        if is_sparse(values) and isinstance(row_map, SparseRowMap) and keep_zeros((row_map,)):
-            return row_map.apply_sparse(values.astype(np.float64)).astype(dtype)
-        return mapped_rows(dense(values), row_map, dtype)
+        return mapped_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -94,11 +94,6 @@ def deformation_of(
             f"{corpus.path}: its rows are no pictures (no image_shape) and cannot be deformed; ingest images, such as "
             "IDX files"
         )
-    if corpus.sparse:
-        raise DataError(
-            f"{corpus.path}: its rows are stored sparse and cannot be deformed; write them dense: "
-            "write_corpus(path, np.asarray(corpus), …)"
-        )
     height, width = corpus.info.image_shape
     if height * width != corpus.n_features:
         raise DataError(

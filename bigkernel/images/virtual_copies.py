@@ -31,7 +31,6 @@ from bigkernel.images.image_sources import (
 )
 from bigkernel.images.pose_and_strokes import square_side
 from bigkernel.images.restyle import Restyling, Style, Styling
-from bigkernel.streaming.sparse_form import is_sparse
 
 Array = NDArray[Any]
 _LARGEST_INTEGER, _LARGEST_FLOAT = 2**24, 1e30  # pixels that float32 holds, with room for sums of them
@@ -45,8 +44,6 @@ def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple
     DataError
         Sides whose product is not d; or no shape is known and d is no square.
     """
-    if is_sparse(X) or (isinstance(X, Corpus) and X.sparse):
-        raise DataError("rows that are sparse are no images here; give them dense: np.asarray(corpus), X.toarray()")
     if image_shape is None and isinstance(X, Corpus):
         image_shape = X.info.image_shape
     if image_shape is None:

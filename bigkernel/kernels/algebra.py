@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.blocks import PART_ROWS, Bound, JoinedBound
-from bigkernel.kernels.sparse_blocks import SPARSE_PRODUCTS, SparseBound, SparseJoinedBound, SparsePoints
 
 Array = NDArray[Any]
 
@@ -46,11 +45,6 @@ class Kernel:
     def leaves(self) -> int:
         """Products that a block takes: 1, or as many as it is made of."""
         return 1
-
-    @property
-    def takes_sparse(self) -> bool:
-        """True where `bind` takes sparse landmarks, for blocks of sparse rows that do not become dense."""
-        return True
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Bytes of what `bind` makes of m landmarks of d features, and of buffers that blocks take beside it.
@@ -108,9 +102,7 @@ class Kernel:
             raise DataError(f"{self.name} kernel: X has {X.shape[1]} features, Z has {other.shape[1]}")
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
         kernel = self.resolve(other)
-        wide = self.takes_sparse and X.size * len(other) > SPARSE_PRODUCTS
-        points = SparsePoints.where_cheaper(other) if wide else None
-        bound = kernel.bind(other if points is None else points, dtype)
+        bound = kernel.bind(other, dtype)
         if Z is None and (whole := bound.of_itself()) is not None:
             return whole
         out = np.empty((len(X), len(other)), dtype)
@@ -134,8 +126,8 @@ class Kernel:
         """True where the slope in ‖x−z‖² is infinite at 0, so that its rounding counts by its root."""
         return False
 
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        """Prepare landmarks Z (m, d) for blocks of `dtype`; sparse ones for rows that are sparse.
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+        """Prepare landmarks Z (m, d) for blocks of `dtype`.
 
         With `touching` the distances of rows that nearly touch a landmark keep their digits, which `kinked` kernels
         have anyway: for others that share a block with such a one.
@@ -146,21 +138,11 @@ class Kernel:
             float32 cannot resolve the distances between these landmarks at this bandwidth.
         """
         dtype = np.dtype(dtype)
-        if isinstance(Z, SparsePoints):
-            return self._bind_sparse(Z, dtype, touching=touching or self.kinked)
         Z = np.asarray(Z, np.float64)
         if not self._distance:
             return Bound(self.finish, np.ascontiguousarray(Z.T, dtype), None, None, None, Z.shape[1])
         bound, blur = Bound.of_distance(self.finish, Z, *self.widths(), dtype, touching=touching or self.kinked)
         refuse_blur(self.name, dtype, blur)
-        return bound
-
-    def _bind_sparse(self, Z: SparsePoints, dtype: np.dtype[Any], *, touching: bool) -> Bound:
-        if not self._distance:
-            return SparseBound.made(self.finish, Z, dtype)
-        gamma, lengths = self.widths()
-        bound = SparseBound.of_lengths(self.finish, Z, gamma, lengths, dtype, kinked=touching)
-        refuse_blur(self.name, dtype, bound.blur)
         return bound
 
     def widths(self) -> tuple[float, Array | None]:
@@ -200,10 +182,6 @@ class _Made(Kernel):
     def kinked(self) -> bool:
         return any(part.kinked for part in self.parts)
 
-    @property
-    def takes_sparse(self) -> bool:
-        return all(part.takes_sparse for part in self.parts)
-
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Those of the parts, of the columns of one as they come, and a hundred rows of it."""
         parts = sum(part.prepared_bytes(m, d, itemsize) for part in self.parts)
@@ -235,9 +213,9 @@ class _Pair(_Made):
         self._require_kernels(self.k1, self.k2)
         return replace(self, k1=self.k1.resolve(Z, weight), k2=self.k2.resolve(Z, weight))
 
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         parts = [(part.bind(Z, dtype, touching=touching), None) for part in self.parts]
-        return _joined(Z).of(parts, Z.shape[1], join=self._join)
+        return JoinedBound.of(parts, Z.shape[1], join=self._join)
 
     def diag(self, X: Array) -> Array:
         value: Array = self._join(*(part.diag(X) for part in self.parts))
@@ -314,9 +292,9 @@ class Scaled(_Made):
             raise ConfigError(f"scaled kernel: expected a finite factor above 0, found {self.factor!r}")
         return replace(self, kernel=self.kernel.resolve(Z, weight))
 
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         part = self.kernel.bind(Z, dtype, touching=touching)
-        return _joined(Z).of([(part, None)], Z.shape[1], factor=float(self.factor))
+        return JoinedBound.of([(part, None)], Z.shape[1], factor=float(self.factor))
 
     def diag(self, X: Array) -> Array:
         return self.factor * self.kernel.diag(X)
@@ -351,11 +329,10 @@ class OnColumns(_Made):
         self._require_kernels(self.kernel)
         return replace(self, kernel=self.kernel.resolve(np.asarray(Z)[:, self._chosen(np.shape(Z)[1])], weight))
 
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         chosen = self._chosen(Z.shape[1])
-        some = Z.columns(chosen) if isinstance(Z, SparsePoints) else np.asarray(Z)[:, chosen]
-        part = self.kernel.bind(some, dtype, touching=touching)
-        return _joined(Z).of([(part, chosen)], Z.shape[1])
+        part = self.kernel.bind(np.asarray(Z)[:, chosen], dtype, touching=touching)
+        return JoinedBound.of([(part, chosen)], Z.shape[1])
 
     def diag(self, X: Array) -> Array:
         return self.kernel.diag(np.asarray(X)[:, self._chosen(np.shape(X)[1])])
@@ -368,10 +345,6 @@ class OnColumns(_Made):
                 f"columns kernel: expected different columns from 0 to {n_features - 1}, found {self.columns!r}"
             )
         return chosen.astype(np.int64)
-
-
-def _joined(Z: Array | SparsePoints) -> type[JoinedBound]:
-    return SparseJoinedBound if isinstance(Z, SparsePoints) else JoinedBound
 
 
 def refuse_blur(kernel: str, dtype: np.dtype[Any], blur: float) -> None:

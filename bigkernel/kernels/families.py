@@ -8,7 +8,7 @@ kernel takes a scale and its own in-place pass. Shapes: b rows of a block, m lan
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, strips
-from bigkernel.kernels.feature_maps import held_bytes, loaded_bytes, products_per_row, sparse_landmarks
+from bigkernel.kernels.feature_maps import held_bytes, loaded_bytes
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 from bigkernel.streaming.chunk import Chunk
 
@@ -40,7 +40,7 @@ class LandmarkFamily:
     Attributes
     ----------
     kernels : resolved kernels, all of the same `argument`; or one kernel of any kind
-    landmarks : (m, d); `SparsePoints` for rows that are sparse, see `of_sparse_rows`
+    landmarks : (m, d)
     dtype : of the blocks
     shifts : (K, m) subtracted from the rows of each kernel's blocks, or None; see `features.centre_of`
     """
@@ -71,17 +71,8 @@ class LandmarkFamily:
         shared = argument(self.kernels[0]) == "euclidean"
         return [kernel.widths()[0] if shared else 1.0 for kernel in self.kernels]
 
-    @cached_property
-    def _sparse(self) -> LandmarkFamily:
-        points = sparse_landmarks(self.kernels, self.landmarks)
-        return self if points is None else replace(self, landmarks=points)
-
-    def of_sparse_rows(self, share: float) -> LandmarkFamily:
-        """See `LandmarkMap`."""
-        return self._sparse
-
     def __getstate__(self) -> dict[str, Any]:
-        made = ("bound", "scales", "_sparse")
+        made = ("bound", "scales")
         return {key: value for key, value in self.__dict__.items() if key not in made}
 
     @property
@@ -92,7 +83,7 @@ class LandmarkFamily:
     @property
     def flops_per_row(self) -> float:
         """See `FeatureMap`: the argument is computed once."""
-        return 2.0 * products_per_row(self.landmarks) * max(kernel.leaves for kernel in self.kernels)
+        return float(2 * self.landmarks.size * max(kernel.leaves for kernel in self.kernels))
 
     @property
     def row_bytes(self) -> int:

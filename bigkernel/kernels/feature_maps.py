@@ -8,7 +8,7 @@ an m×m matrix, with m² less work a row (MATH: sweep over B, not over φ).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import PART_ROWS, Bound, strips
-from bigkernel.kernels.sparse_blocks import SparsePoints
 from bigkernel.streaming.chunk import Chunk
 
 Array = NDArray[Any]
@@ -126,7 +125,7 @@ class LandmarkMap(SingleMap):
     Attributes
     ----------
     kernel : Kernel, every parameter a number
-    landmarks : (m, d); `SparsePoints` for rows that are sparse, see `of_sparse_rows`
+    landmarks : (m, d)
     dtype : of the block
     shift : (m,) subtracted from every row of the block, or None; see `centre_of`
     """
@@ -146,17 +145,8 @@ class LandmarkMap(SingleMap):
         """The landmarks prepared for blocks; made once a process."""
         return self.kernel.bind(self.landmarks, self.dtype)
 
-    @cached_property
-    def _sparse(self) -> LandmarkMap:
-        points = sparse_landmarks((self.kernel,), self.landmarks)
-        return self if points is None else replace(self, landmarks=points)
-
-    def of_sparse_rows(self, share: float) -> LandmarkMap:
-        """The map for blocks that sparse rows do not become dense for; itself where dense ones cost less."""
-        return self._sparse
-
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("bound", "_sparse")}
+        return {key: value for key, value in self.__dict__.items() if key != "bound"}
 
     @property
     def width(self) -> int:
@@ -166,7 +156,7 @@ class LandmarkMap(SingleMap):
     @property
     def flops_per_row(self) -> float:
         """See `FeatureMap`."""
-        return 2.0 * products_per_row(self.landmarks) * self.kernel.leaves
+        return float(2 * self.landmarks.size * self.kernel.leaves)
 
     @property
     def row_bytes(self) -> int:
@@ -182,7 +172,7 @@ class LandmarkMap(SingleMap):
         """k(x, x) of these rows of the chunk, (b,) float64."""
         chosen = np.arange(len(chunk))[block]
         found = [np.empty(0)]
-        for start in range(0, len(chosen), PART_ROWS):  # sparse rows become dense a few at a time
+        for start in range(0, len(chosen), PART_ROWS):  # a few at a time, for a small buffer
             rows = chunk.load(chosen[start : start + PART_ROWS], self.n_features, self.dtype)
             found.append(self.kernel.diag(rows))
         return np.concatenate(found)
@@ -203,29 +193,13 @@ class LandmarkMap(SingleMap):
         return out
 
 
-def sparse_landmarks(kernels: Sequence[Kernel], landmarks: Array | SparsePoints) -> SparsePoints | None:
-    """Landmarks as sparse points, where all kernels take them and blocks of sparse rows then cost less; else None."""
-    if isinstance(landmarks, SparsePoints) or not all(kernel.takes_sparse for kernel in kernels):
-        return None
-    return SparsePoints.where_cheaper(landmarks)
-
-
-def products_per_row(landmarks: Array | SparsePoints) -> float:
-    """Products of two numbers that the values of a row at landmarks take."""
-    return landmarks.products_per_row if isinstance(landmarks, SparsePoints) else float(landmarks.size)
-
-
-def loaded_bytes(landmarks: Array | SparsePoints, dtype: np.dtype[Any]) -> int:
-    """Bytes of a row on its way to its values at landmarks: dense, or as sparse as a landmark, four times."""
-    if isinstance(landmarks, SparsePoints):
-        return landmarks.row_bytes
+def loaded_bytes(landmarks: Array, dtype: np.dtype[Any]) -> int:
+    """Bytes of a row on its way to its values at landmarks."""
     return int((landmarks.shape[1] + 2) * dtype.itemsize)
 
 
-def held_bytes(kernels: Sequence[Kernel], landmarks: Array | SparsePoints, dtype: np.dtype[Any]) -> int:
+def held_bytes(kernels: Sequence[Kernel], landmarks: Array, dtype: np.dtype[Any]) -> int:
     """Bytes of landmarks (m, d) float64, and of what is prepared from them for blocks of kernels of one argument."""
-    if isinstance(landmarks, SparsePoints):
-        return landmarks.nbytes + max(kernel.leaves for kernel in kernels) * landmarks.prepared_bytes
     m, d = landmarks.shape
     return int(8 * m * d + max(kernel.prepared_bytes(m, d, dtype.itemsize) for kernel in kernels))
 

@@ -24,7 +24,6 @@ from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum, refuse_blur
 from bigkernel.kernels.blocks import Bound, rounding_of
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
-from bigkernel.kernels.sparse_blocks import SparseBound, SparsePoints
 
 Array = NDArray[Any]
 Scale = Literal["scale", "auto"]
@@ -134,9 +133,7 @@ class Laplacian(Kernel):
         d = np.shape(Z)[1]
         return replace(self, gamma=1 / (d * (_spread(self.gamma, Z, weight) / d) ** 0.5))
 
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        if isinstance(Z, SparsePoints):
-            return SparseBound.made(self.finish, Z, np.dtype(dtype), argument="manhattan")
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             gamma = float(self.resolve(Z).gamma)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.blocks import Bound, keep_values, strips
-from bigkernel.kernels.sparse_blocks import SparseBound, SparsePoints
 
 Array = NDArray[Any]
 SPARE_BYTES = 2**21  # of a strip of values and its rows in float64
@@ -54,11 +53,7 @@ class _Given(Kernel):
     _distance: ClassVar[bool] = False
     _points: ClassVar[bool] = True  # values are computed from the landmarks
 
-    @property
-    def takes_sparse(self) -> bool:
-        return False
-
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         points = np.asarray(Z, np.float64) if self._points else None
         none = np.empty((np.shape(Z)[1], 0), dtype)
         return GivenBound(keep_values, none, None, None, None, np.shape(Z)[1], kernel=self, points=points)
@@ -166,13 +161,7 @@ class Pairwise(_Given):
         if self.gamma is not None and not (self.metric == "chi2" and number):
             raise ConfigError(f"pairwise kernel: gamma is of chi2, a number above 0, found {self.gamma!r}")
 
-    @property
-    def takes_sparse(self) -> bool:
-        return self.metric == "cosine"
-
-    def bind(self, Z: Array | SparsePoints, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
-        if isinstance(Z, SparsePoints) and self.takes_sparse:
-            return SparseBound.made(keep_values, Z.at_length_one(), np.dtype(dtype), argument="cosine")
+    def bind(self, Z: Array, dtype: Any = np.float64, *, touching: bool = False) -> Bound:
         return super().bind(_of_length_one(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:

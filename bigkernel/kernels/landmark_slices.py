@@ -9,7 +9,7 @@ slice follows from the dtype alone: who computes, and in how much memory, change
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,25 +36,12 @@ class LandmarkSlices:
     bound : Z prepared for blocks
     width : m
     slice_width : s, of every slice but the last
-    whole : what it was made of, where it was made: it does not travel
     """
 
     kernel: Kernel
     bound: Bound
     width: int
     slice_width: int
-    whole: LandmarkMap | None = field(default=None, metadata={"identity": False}, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "whole": None}
-
-    def of_sparse_rows(self, share: float) -> LandmarkSlices | LandmarkMap:
-        """See `LandmarkMap`."""
-        sparse = self.whole.of_sparse_rows(share) if self.whole is not None else None
-        if sparse is None or sparse is self.whole:
-            return self
-        found: LandmarkSlices | LandmarkMap = in_slices(sparse)
-        return found
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -64,7 +51,7 @@ class LandmarkSlices:
     @property
     def flops_per_row(self) -> float:
         """Floating-point operations to make one row of all slices."""
-        return 2.0 * self.bound.products_per_row(self.width) * self.kernel.leaves
+        return 2.0 * self.width * self.bound.n_features * self.kernel.leaves
 
     @property
     def row_bytes(self) -> int:
@@ -111,4 +98,4 @@ def in_slices(features: Any) -> Any:
     if slices == 1 and features.landmarks.nbytes <= PREPARED_BYTES:
         return features
     width = -(-features.width // slices)
-    return LandmarkSlices(features.kernel, features.bound, features.width, width, features)
+    return LandmarkSlices(features.kernel, features.bound, features.width, width)

@@ -21,7 +21,7 @@ are worked on, once a process, and never stored. Shapes: d features of the rows,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -43,9 +43,6 @@ from bigkernel.streaming.row_maps import MapCost
 Array = NDArray[Any]
 _RADIAL = 5  # words of a frequency for the degrees of freedom of t, at most 5, before one for a length
 _WORDS = _RADIAL + 2  # with one for a phase, before those of its direction
-SPARSE_SHARE = (
-    1 / 32
-)  # of values that are not 0: sparse products take 0.6 to 0.7 of dense ones' time there, 1.3 at 1/16
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,6 @@ class FourierMap(SingleMap):
     orthogonal : bool
     dtype : of the block
     shift : (p,) subtracted from every row of the block, or None; see `features.centre_of`
-    sparse : rows are sparse, and their products with the frequencies too
     """
 
     kernel: Kernel
@@ -137,11 +133,6 @@ class FourierMap(SingleMap):
     orthogonal: bool = False
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     shift: Array | None = None
-    sparse: bool = False
-
-    def of_sparse_rows(self, share: float) -> FourierMap:
-        """See `LandmarkMap`; `share` of the values are not 0."""
-        return replace(self, sparse=True) if share <= SPARSE_SHARE else self
 
     def __post_init__(self) -> None:
         spectrum_of(self.kernel, self.seed, self.n_features, orthogonal=self.orthogonal)  # refuses what has none
@@ -164,7 +155,7 @@ class FourierMap(SingleMap):
     @property
     def row_bytes(self) -> int:
         """See `FeatureMap`."""
-        return (2 * self.width if self.sparse else self.width + self.n_features) * self.dtype.itemsize
+        return (self.width + self.n_features) * self.dtype.itemsize
 
     @property
     def fixed_bytes(self) -> int:
@@ -181,16 +172,12 @@ class FourierMap(SingleMap):
         """See `FeatureMap.blocks`."""
         pairs, count = self.width // 2, -(-self.width // 2)
         frequencies, phases = _frequencies(self.spectrum, count, self.dtype.name)
-        rows = chunk.load_sparse(block) if self.sparse else chunk.load(block, self.n_features, self.dtype)
+        rows = chunk.load(block, self.n_features, self.dtype)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         scale = self.dtype.type((2 / self.width) ** 0.5)
         with chunk.work.stage("block"), np.errstate(over="ignore", invalid="ignore"):
-            if self.sparse:
-                np.subtract(rows.astype(self.dtype) @ frequencies, self._of_origin(count), out=out[:, :count])
-                rows = out[:, :count]  # NaN where a row is
-            else:
-                np.subtract(rows, self.origin.astype(self.dtype), out=rows)
-                np.matmul(rows, frequencies, out=out[:, :count])
+            np.subtract(rows, self.origin.astype(self.dtype), out=rows)
+            np.matmul(rows, frequencies, out=out[:, :count])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0
             for strip in strips(out):
@@ -207,12 +194,6 @@ class FourierMap(SingleMap):
                 if self.shift is not None:
                     np.subtract(features, self.shift, out=features)
         return out
-
-    def _of_origin(self, count: int) -> Array:
-        """Ωᵀa, (count,)."""
-        frequencies, _ = _frequencies(self.spectrum, count, self.dtype.name)
-        found: Array = np.einsum("j,jk->k", self.origin, frequencies).astype(self.dtype)
-        return found
 
     def of(self, X: Array) -> Array:
         """φ of rows X (n, d) in memory, (n, p) of the dtype of the map."""

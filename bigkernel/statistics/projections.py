@@ -46,10 +46,6 @@ class Projection:
         row_bytes = predictor.features.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
         return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
 
-    def apply_sparse(self, x: Any) -> Array:
-        """See `SparseRowMap`."""
-        return self.predictor.values(Chunk(x))
-
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         # in blocks of its own: x may be a whole array

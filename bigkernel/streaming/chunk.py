@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
-from bigkernel.streaming.row_maps import RowMap, SparseRowMap, mapped_width
-from bigkernel.streaming.sparse_form import is_sparse
+from bigkernel.streaming.row_maps import RowMap, mapped_width
 
 Array = NDArray[Any]
 
@@ -70,7 +69,7 @@ class Chunk:
 
     Attributes
     ----------
-    x : (n, d), as stored; a csr_array where the rows are sparse
+    x : (n, d), as stored
     y, weight, domain, group, fold : (n,) (y also (n, c)), or None
     start : row id of the first row
     row_maps : applied in order to every block
@@ -78,7 +77,7 @@ class Chunk:
     work : buffers and stage times of the task
     """
 
-    x: Any
+    x: Array
     start: int = 0
     y: Array | None = None
     weight: Array | None = None
@@ -105,39 +104,21 @@ class Chunk:
     def load(self, block: slice | Array, columns: int, dtype: Any) -> Array:
         """Rows of a block, converted and mapped, in a (b, columns) buffer whose first columns they fill."""
         with self.work.stage("convert"):
-            x, row_maps = self._through_sparse_maps(self.x[block])
+            x = self.x[block]
             d = x.shape[1]
             rows = self.work.buffer("rows", (x.shape[0], columns), dtype)
-            if not row_maps and not is_sparse(x) and x.dtype == dtype:
+            if not self.row_maps and x.dtype == dtype:
                 rows[:, :d] = x
                 return rows
-            plain = mapped_width(row_maps, d) == d <= columns
+            plain = mapped_width(self.row_maps, d) == d <= columns
             mapped = rows[:, :d] if plain else self.work.buffer("unmapped rows", x.shape, dtype)
             with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite: as far as rows can be
-                _copy(x, mapped)
-            for row_map in row_maps:
+                np.copyto(mapped, x, casting="unsafe")
+            for row_map in self.row_maps:
                 mapped = row_map.apply(mapped)
             filled = rows[:, : mapped.shape[1]]
             if not np.may_share_memory(mapped, filled):
                 np.copyto(filled, mapped)
-        return rows
-
-    def _through_sparse_maps(self, x: Any) -> tuple[Any, tuple[RowMap, ...]]:
-        """Rows of a block after the first maps where these take sparse rows, and the maps that are left."""
-        left = self.row_maps
-        if is_sparse(x) and left:
-            x = x.astype(np.float64)
-            while left and is_sparse(x) and isinstance(left[0], SparseRowMap):
-                x, left = left[0].apply_sparse(x), left[1:]
-        return x, left
-
-    def load_sparse(self, block: slice | Array) -> Any:
-        """Rows of a block of sparse rows, mapped, as a csr_array (b, d) of float64 of their own."""
-        with self.work.stage("convert"):
-            rows = self.x[block].astype(np.float64)
-            for row_map in self.row_maps:
-                assert isinstance(row_map, SparseRowMap)  # `engine.sparse_sources.suited`
-                rows = row_map.apply_sparse(rows)
         return rows
 
     def require_finite(self, name: str) -> None:
@@ -170,11 +151,8 @@ class Chunk:
         They count nothing in any statistic, and every other row keeps its place. `fresh`: x is nobody else's, and is
         written rather than copied.
         """
-        x, y = self.x if fresh and not is_sparse(self.x) and self.x.flags.writeable else self.x.copy(), self.y
-        if is_sparse(x):
-            x.data[np.repeat(bad, np.diff(x.indptr))] = 0
-        else:
-            x[bad] = 0
+        x, y = self.x if fresh and self.x.flags.writeable else self.x.copy(), self.y
+        x[bad] = 0
         if y is not None and y.dtype.kind == "f":
             y = np.where(np.isinf(y), np.asarray(np.nan, y.dtype), y)
         weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)
@@ -187,15 +165,6 @@ class Chunk:
                 f"{name}: {len(first)} of rows {self.start} to {self.start + len(self) - 1} {what}, the first are "
                 f"{(self.start + first[:5]).tolist()}; {advice}, or skip such rows (Rows.skip_bad_rows)"
             )
-
-
-def _copy(x: Any, out: Array) -> None:
-    """out (b, d) ← rows, dense or sparse."""
-    if not is_sparse(x):
-        np.copyto(out, x, casting="unsafe")
-        return
-    out[...] = 0
-    out[np.repeat(np.arange(x.shape[0]), np.diff(x.indptr)), x.indices] = x.data
 
 
 def is_plain(X: Any, n_features: int) -> bool:
@@ -212,10 +181,6 @@ def unsound(values: Any, *, missing: bool = False) -> NDArray[np.bool_] | None:
     """Rows with a value that is not finite, (n,) bool, or None: there is none; `missing`: NaN may stand."""
     if values is None or values.dtype.kind not in "fc":
         return None
-    if is_sparse(values):
-        wrong = ~np.isfinite(values.data)
-        rows = np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[wrong]
-        return np.bincount(rows, minlength=values.shape[0]) > 0 if len(rows) else None
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values, dtype=np.float64)):
             return None

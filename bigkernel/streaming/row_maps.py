@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,19 +30,6 @@ class RowMap(Protocol):
 
     def apply(self, x: Array) -> Array:
         """The transformed rows, (b, width(d)), of x (b, d), float32 or float64, which it may change; of its dtype."""
-
-
-@runtime_checkable
-class SparseRowMap(RowMap, Protocol):
-    """A row map that takes sparse rows too."""
-
-    def apply_sparse(self, x: Any) -> Any:
-        """The transformed rows of a csr_array (b, d) of float64, which it may change: sparse, or dense (b, width)."""
-
-
-def keep_zeros(row_maps: Sequence[RowMap]) -> bool:
-    """Tell if rows that are sparse are so after these maps."""
-    return all(getattr(row_map, "keeps_zeros", False) for row_map in row_maps)
 
 
 @dataclass(frozen=True)
@@ -128,17 +115,11 @@ class Scale(SameWidth):
 
     factor: float
     name: ClassVar[str] = "scale"
-    keeps_zeros: ClassVar[bool] = True
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
         with np.errstate(over="ignore", invalid="ignore"):  # infinite: who reads the rows looks at them
             np.multiply(x, np.asarray(self.factor).astype(x.dtype), out=x)
-        return x
-
-    def apply_sparse(self, x: Any) -> Any:
-        """See `SparseRowMap`."""
-        self.apply(x.data)
         return x
 
 
@@ -147,7 +128,6 @@ class UnitNorm(SameWidth):
     """x/‖x‖₂; a row of zeros stays as it is."""
 
     name: ClassVar[str] = "unit-norm"
-    keeps_zeros: ClassVar[bool] = True
 
     def apply(self, x: Array) -> Array:
         """See `RowMap`."""
@@ -161,16 +141,6 @@ class UnitNorm(SameWidth):
             squares[extreme] = np.einsum("ij,ij->i", x[extreme], x[extreme])
             squares[squares == 0] = 1
         np.divide(x, np.sqrt(squares)[:, None], out=x)
-        return x
-
-    def apply_sparse(self, x: Any) -> Any:
-        """See `SparseRowMap`."""
-        places = np.repeat(np.arange(x.shape[0]), np.diff(x.indptr))
-        largest = np.zeros(x.shape[0])
-        np.maximum.at(largest, places, np.abs(x.data))  # brought to 1 first, so that no square leaves the range
-        x.data /= np.where(largest == 0, 1, largest)[places]
-        norms = np.sqrt(np.bincount(places, x.data**2, x.shape[0]))
-        x.data /= np.where(norms == 0, 1, norms)[places]
         return x
 
 

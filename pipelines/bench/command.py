@@ -367,31 +367,6 @@ def monitor(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, pai
         bench_monitor.show(result, f"fit of {rows:,} × {FEATURES}, m = {landmarks:,}, {result['workers']} workers")
 
 
-@bench.command(short_help="Sparse rows, on workers of little memory.")
-@out_option("bench", "Directory for the corpora.")
-@json_option
-@click.option("--rows", default=1_000_000, show_default=True)
-@click.option("--features", default=50_000, show_default=True)
-@click.option("--row-entries", default=50, show_default=True, help="Values of a row that are not 0.")
-@click.option("--landmarks", default=1_000, show_default=True)
-@click.option("--workers", default=2, show_default=True)
-@click.option("--memory-limit", default="2GiB", show_default=True, help="Of each worker.")
-def sparse(out: Path, as_json: bool, **sizes: Any) -> None:
-    """Fit rows like texts, stored sparse: bytes read, seconds, and memory against what the plan announced.
-
-    Rows are made once and kept in --out. The dense rows would be 200 GB by default; the fit takes a few minutes.
-    """
-    from pipelines.bench import sparse as bench_sparse
-
-    out.mkdir(parents=True, exist_ok=True)
-    with progress(enabled=not as_json):
-        result = bench_sparse.run(out, **sizes, quiet=as_json)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        bench_sparse.show(result)
-
-
 @bench.command(short_help="One row and a thousand against plain NumPy.")
 @bench_options
 @click.option("--rows", default=10_000, show_default=True, help="Of the fit.")

@@ -1,5 +1,7 @@
 """Sparse rows in memory: every estimator gives the bits of the same rows when they are dense, a piece at a time."""
 
+import tracemalloc
+
 import dask
 import dask.array as da
 import numpy as np
@@ -19,12 +21,16 @@ from bigkernel import (
     SSSLClassifier,
     SweepSearchCV,
     UnitNormalizer,
+    executing,
     sweep,
+    write_corpus,
 )
 from bigkernel.engine.rows import as_rows
+from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.streaming.plan import Sharing
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(240, 12)) * (RNG.random((240, 12)) < 0.6)
@@ -55,6 +61,14 @@ def test_fits_and_predictions_are_those_of_dense_rows(model, target, kind):
     assert_array_equal(found, dense)
 
 
+def test_many_rows_have_the_bits_of_dense_ones_too():
+    S = sparse.random_array((5000, 200), density=0.05, format="csr", rng=np.random.default_rng(0))
+    target = S[:, [0, 1]].toarray().sum(axis=1)
+    models = [KernelRidge(Gaussian(2.0), n_landmarks=30, random_state=0).fit(rows, target) for rows in (S, S.toarray())]
+    assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
+    assert_array_equal(models[0].predict(S), models[1].predict(S.toarray()))
+
+
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_a_piece_at_a_time_becomes_dense(executor, monkeypatch):
     rows, pieces = as_rows(sparse.csr_array(X), y), []
@@ -74,7 +88,38 @@ def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows():
     assert_array_equal(model.fit(blocks, y).predict(X), model.fit(da.from_array(X, chunks=(100, 12)), y).predict(X))
 
 
+def test_wide_rows_are_never_dense_all_at_once():
+    n, d = 4000, 5000  # 160 MB when dense
+    S = sparse.random_array((n, d), density=0.002, format="csr", rng=np.random.default_rng(0))
+    model = KernelRidge(Gaussian(2.0), n_landmarks=10, random_state=0)
+    with dask.config.set({"bigkernel.chunk-bytes": 2**22, "bigkernel.block-rows": 100}), executing("serial"):
+        tracemalloc.start()
+        try:
+            values = model.fit(S, S[:, [0]].toarray()[:, 0]).predict(S)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert values.shape == (n,)
+    assert peak < n * d * 8 / 4
+
+
+def test_plans_count_a_dense_chunk():
+    statistic = MomentStatistic(LandmarkMap(Gaussian(2.0), X[:20], np.dtype("f8")), Targets(1))
+    with dask.config.set({"bigkernel.chunk-bytes": 2**14}):
+        held = plan_sweep(as_rows(sparse.csr_array(X), y), statistic)
+    assert held.chunk_bytes >= held.chunk_rows * 12 * 8
+    assert held.rows_bytes(Sharing()) >= held.chunk_bytes
+
+
+def test_a_corpus_of_sparse_rows_holds_dense_ones(tmp_path):
+    with dask.config.set({"bigkernel.chunk-bytes": 2**12}):
+        corpus = write_corpus(tmp_path / "c", sparse.csc_matrix(X), labels)
+    assert corpus.n_rows > corpus.chunk_rows
+    assert_array_equal(np.asarray(corpus), X)
+
+
 def test_transforms_are_dense_and_columns_by_themselves_sparse_too():
+    assert_array_equal(UnitNormalizer().fit_transform(sparse.csr_array(X)), UnitNormalizer().fit_transform(X))
     features = Nystroem(Linear(), n_components=5, random_state=0).fit_transform(sparse.csr_array(X))
     assert isinstance(features, np.ndarray)
     model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
-from rounding import TABLES, M, distance, least_squares
-from scipy import linalg, sparse
+from rounding import TABLES, M, distance
+from scipy import linalg
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, executing, load_model, save_model, write_corpus
 from bigkernel.cli import main
@@ -18,8 +18,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import Inaccurate, RankDeficient
 from bigkernel.estimators import triangle_sweeps
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.kernels.sparse_blocks import SparsePoints
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.ridge import whiten
 from bigkernel.solvers.triangle_ridge import Stacked
 from bigkernel.statistics.moments import Targets
@@ -119,39 +118,6 @@ def test_fewer_landmarks_are_solved_for_from_the_triangle_of_all():
     assert fewer.fit_report()["sums"] == "qr"
     assert error < 1e-5
     assert told / 10 < error < 10 * told
-
-
-@pytest.mark.parametrize("offset", [0.0, 10.0])
-def test_sparse_rows_are_factored_as_right_as_dense_ones(offset, monkeypatch):
-    wide, places = np.zeros((ROWS, 4000)), [3, 50, 200, 3333]
-    wide[:, places] = X + offset
-    rows, seen, map_of = sparse.csr_array(wide), [], LandmarkMap.of_sparse_rows
-    monkeypatch.setattr(LandmarkMap, "of_sparse_rows", lambda self, share: seen.append(map_of(self, share)) or seen[-1])
-    fits = []
-    for executor in ("serial", "threads"):
-        with executing(executor), dask.config.set({"bigkernel.chunk-bytes": 2**22, "bigkernel.min-segments": 4}):
-            fits.append(KernelRidge(Gaussian(6.0), alpha=1e-6, n_landmarks=M, random_state=0).fit(rows, y))
-    model = fits[0]
-    assert isinstance(seen[-1].landmarks, SparsePoints)
-    assert model.fit_report()["sums"] == "qr"
-    assert_array_equal(model.dual_coef_, fits[1].dual_coef_)
-    wanted = in_80_bits(model.kernel_, model.landmarks_[:, places] - offset, y, 1e-6)
-    error, told = distance(model.predict(rows), wanted), model.certificates_["prediction_error"]
-    assert error < 1e-5
-    assert told / 10 < error < 10 * told
-
-
-def test_sparse_rows_far_from_zero_are_told_of():
-    wide = np.zeros((ROWS, 4000))
-    wide[:, [3, 50, 200, 3333]] = X + 1e5
-    model = KernelRidge(Gaussian(6.0), alpha=1e-3, n_landmarks=60, random_state=0)
-    with pytest.warns(Inaccurate, match="rounding of kernel values.*nearer to zero"):
-        model.fit(sparse.csr_array(wide), y)
-    wanted = least_squares(
-        model.kernel_, model.landmarks_ - 1e5 * (model.landmarks_ != 0), wide - 1e5 * (wide != 0), y, 1e-3
-    )
-    error, told = distance(model.predict(sparse.csr_array(wide)), wanted), model.certificates_["prediction_error"]
-    assert 1e-3 < error < 4 * told < 100 * error
 
 
 def test_advice_on_values_too_coarse_in_float64_names_no_finer_dtype():

@@ -113,15 +113,6 @@ def test_pairs_of_watched_and_unwatched_fits_are_compared(where):
     assert all(one["journal_bytes"] == 0 and one["answers"] == 0 for one in unwatched)
 
 
-@pytest.mark.slow
-def test_sparse_rows_are_fitted_in_less_memory_than_is_announced(tmp_path):
-    sizes = ["--rows", 20_000, "--features", 3000, "--landmarks", 100, "--memory-limit", "1GiB"]
-    result = json.loads(run("sparse", "--out", tmp_path, *sizes, "--json"))
-    assert result["stored_bytes"] < result["bytes_read"] == 20_000 * (50 * 8 + 4) < result["dense_bytes"] / 20
-    assert 0 < result["peak_bytes"] < result["announced_bytes"] < 2**30
-    assert result["accuracy"] > 0.9
-
-
 def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
     assert result["fits"] == 320

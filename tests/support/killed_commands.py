@@ -1,4 +1,4 @@
-"""Commands that are killed at publishes and gone on with: `python killed_commands.py DIRECTORY ingest=99 tune=6 …`.
+"""Commands that are killed at publishes and gone on with.
 
 Every attempt is a fork of this process, which has imported all that a command needs and done nothing: it takes a tenth
 of a start. A publish is a rename by which a store, a receipt or a JSON file appears; SIGKILL comes before it. Prints of
@@ -20,18 +20,15 @@ from typing import Any
 
 import dask
 import numpy as np
-from scipy import sparse
 
-import pipelines.corpus.command
-from bigkernel import Gaussian, KernelRidge, cli, executing, open_corpus, save_model, write_corpus
+from bigkernel import Gaussian, KernelRidge, cli, save_model
 from bigkernel.cli import ingest, models, tune
 from bigkernel.data import atomic_write, run_directory, zarr_arrays
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
-from bigkernel.estimators import persistence
+from bigkernel.models import persistence
 from bigkernel.search import sweep_search
-from pipelines.__main__ import main as pipelines_main
 
-IMPORTED = (ingest, models, tune, persistence, sweep_search, pipelines.corpus.command)
+IMPORTED = (ingest, models, tune, persistence, sweep_search)
 PUBLISHERS = {atomic_write.__name__, run_directory.__name__}
 SETTINGS = {"bigkernel.min-segments": 4, "bigkernel.chunk-bytes": 1024, "bigkernel.block-rows": 64}
 
@@ -51,7 +48,6 @@ class Job:
     make: Callable[[Path], None]
     result: Callable[[Path], Any]
     over: str = ""
-    main: Callable[..., Any] = cli.main
 
 
 def _rows() -> tuple[np.ndarray, np.ndarray]:
@@ -73,21 +69,6 @@ def _corpus(place: Path) -> None:
         place / "train", n_features=4, dtype=X.dtype, columns={"y": y.dtype}, info=info, chunk_rows=30
     ) as to:
         to.append(x=X, y=y)
-
-
-def _sparse() -> tuple[sparse.csr_array, np.ndarray]:
-    rng = np.random.default_rng(13)
-    return sparse.random_array((240, 300), density=0.03, rng=rng, format="csr"), rng.integers(0, 2, 240)
-
-
-def _sparse_corpus(place: Path) -> None:
-    write_corpus(place / "rows", *_sparse(), chunk_rows=30)
-
-
-def _fit_sparse(words: list[str]) -> None:
-    with executing("serial", run="run", resume="--resume" in words):
-        model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0).fit(open_corpus("rows"))
-    np.save("coef.npy", model.dual_coef_)
 
 
 def _corpus_and_model(place: Path) -> None:
@@ -123,14 +104,7 @@ JOBS = {
         lambda place: ((place / "found/results.csv").read_text(), _arrays(place / "found/best.model")),
         "holds the results of a search already",
     ),
-    "sparse-fit": Job((), _sparse_corpus, lambda place: (place / "coef.npy").read_bytes(), main=_fit_sparse),
     "score": Job(("score", "m.model", "train", "--run", "run", "--json"), _corpus_and_model, _told),
-    "corpus": Job(
-        ("corpus", "--rows", "2400", "--landmarks", "20", "--run", "run"),
-        lambda place: None,
-        lambda place: (_arrays(place / "run/model"), (place / "run/results/errors.csv").read_text()),
-        main=pipelines_main,
-    ),
 }
 
 
@@ -157,7 +131,7 @@ def attempt(job: Job, place: Path, *more: str, kill_at: int = 0) -> tuple[int, i
         code = 1
         try:
             with dask.config.set(SETTINGS):
-                job.main([*job.words, *more])
+                cli.main([*job.words, *more])
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
@@ -189,20 +163,19 @@ def gone_on_with(job: Job, place: Path, kill_at: int, wanted: Any) -> str:
     return "" if job.result(place) == wanted else "another result"
 
 
-def main(place: Path, name: str, most: int) -> dict[str, Any]:
-    """Kill a job at each of its publishes, or at so many of them that are spread evenly."""
-    job, clean = JOBS[name], place / "clean"
+def kill(place: Path, job: Job, most: int) -> tuple[int, dict[int, str]]:
+    """Kill a job at so many of its publishes, spread evenly: how many were tried, and what was wrong."""
+    clean = place / "clean"
     clean.mkdir(parents=True)
     job.make(clean)
     code, publishes = attempt(job, clean)
     if code:
-        return {"publishes": 0, "tried": 0, "wrong": {"0": (clean / "err").read_text()[-2000:]}}
+        return 0, {0: (clean / "err").read_text()[-2000:]}
     wanted = job.result(clean)
     moments = sorted({1 + round(i * (publishes - 1) / max(1, most - 1)) for i in range(min(most, publishes))})
-    wrong = {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
-    return {"publishes": publishes, "tried": len(moments), "wrong": wrong}
+    return len(moments), {k: told for k in moments if (told := gone_on_with(job, place / f"{k}", k, wanted))}
 
 
-if __name__ == "__main__":
-    asked = dict(word.split("=") for word in sys.argv[2:])
-    print(json.dumps({name: main(Path(sys.argv[1], name), name, int(most)) for name, most in asked.items()}))
+def main(place: str, asked: dict[str, int]) -> None:
+    """Print, as JSON, what `kill` says of each job."""
+    print(json.dumps({name: kill(Path(place, name), JOBS[name], most) for name, most in asked.items()}))

@@ -17,7 +17,6 @@ import numpy as np
 from bigkernel.data.readers import idx, libsvm, mat, npy, parquet, png, remote, text
 from bigkernel.data.readers.source import Block, Source, open_stream, require_file
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.streaming.sparse_form import is_sparse
 
 __all__ = ["FORMATS", "OPTIONS", "Source", "open_source"]
 
@@ -67,11 +66,11 @@ _READERS: dict[str, _Reader] = {
     ),
     "usps": _Reader('USPS "zip code" digits, text', text.read_usps, text.recognises_usps, (), ()),
     "libsvm": _Reader(
-        "text: label index:value …, sparse",
+        "text: label index:value …",
         libsvm.read,
         libsvm.recognises,
         (".libsvm", ".svm", ".svmlight"),
-        ("features", "zero_based", "sparse"),
+        ("features", "zero_based"),
     ),
     "csv": _Reader(
         "table in text: , ; tab or blank",
@@ -102,7 +101,6 @@ def open_source(
     group: str | int | None = None,
     features: int | None = None,
     zero_based: bool = False,
-    sparse: bool | None = None,
     grey: bool = False,
     dtype: Any = None,
 ) -> Source:
@@ -131,8 +129,6 @@ def open_source(
         libsvm: number of features; None: the largest index.
     zero_based : bool
         libsvm: indices begin at 0.
-    sparse : bool or None
-        libsvm: store rows sparse, or dense; None: sparse where few values are not 0, see `libsvm.read`.
     grey : bool
         png: convert what is not 8-bit grey.
     dtype : dtype or None
@@ -179,7 +175,6 @@ def open_source(
         "group": group,
         "features": features,
         "zero_based": zero_based or None,
-        "sparse": sparse,
         "grey": grey or None,
     }
     options = {key: value for key, value in given.items() if value is not None}
@@ -263,11 +258,9 @@ def _stored_as(source: Source, dtype: Any) -> Source:
         for x, y in source.blocks():
             with np.errstate(over="ignore", invalid="ignore"):
                 rows = x.astype(wanted)
-            found, given = (rows.data, x.data) if is_sparse(x) else (rows, x)
-            lost = found != given if wanted.kind in "iu" else np.isinf(found) & np.isfinite(given)
+            lost = rows != x if wanted.kind in "iu" else np.isinf(rows) & np.isfinite(x)
             if lost.any():
-                place = np.argwhere(lost)[0]
-                row, column = (part[place[0]] for part in rows.tocoo().coords) if is_sparse(x) else place
+                row, column = np.argwhere(lost)[0]
                 raise DataError(f"{source.path}: row {start + row}, column {column}: {x[row, column]} is no {wanted}")
             yield rows, y
             start += x.shape[0]

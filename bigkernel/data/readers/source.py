@@ -63,8 +63,6 @@ class Source:
         Each call starts a new stream of the rows' groups (k,), int64, cut in any way; None: the rows have none.
     origin : callable or None
         Says in one text what was read and its digest, where that is not one file or two: a folder, a store.
-    row_entries : float or None
-        Values of a row that are not 0, about, where `blocks` yields csr_arrays, to be stored as such; None: dense rows.
     """
 
     format: str
@@ -79,7 +77,6 @@ class Source:
     files: tuple[str, ...]
     groups: Callable[[], Iterator[NDArray[Any]]] | None = None
     origin: Callable[[], str] | None = None
-    row_entries: float | None = None
 
     @property
     def labelled(self) -> bool:
