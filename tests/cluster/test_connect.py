@@ -121,17 +121,6 @@ def test_a_client_that_exists_is_given_back_with_our_plugins(cluster):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("options", [{}, {"set_as_default": False}])
-def test_blocks_of_a_client_that_exists_may_be_nested_and_leave_it_open_for_its_own(cluster, options):
-    with distributed.Client(cluster, **options) as client:
-        with connect(client) as inner, connect(inner):
-            assert distributed.default_client() is client
-            assert client.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
-        assert client.status == "running"
-    assert client.status == "closed"
-
-
-@pytest.mark.cluster
 def test_an_asynchronous_client_is_refused(cluster):
     async def ask():
         async with distributed.Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
@@ -207,11 +196,9 @@ REFUSED = {
     "memory without an end": (LOCAL + "    memory-limit: inf\n", "memory limit"),
     "memory a truth value": (LOCAL + "    memory-limit: true\n", "memory-limit: expected int or str, found True"),
     "certificates a number": (LOCAL + "    tls: 3\n", "tls: expected str, found 3"),
-    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: no directory of certificates"),
-    "a host of another machine": (LOCAL + "    host: 192.0.2.1\n", "host: expected an address of this machine"),
-    "every host without certificates": (LOCAL + "    host: 0.0.0.0\n", r"host: 0\.0\.0\.0 can be reached"),
+    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: no certificates there"),
     "insecure and local": (LOCAL + "    insecure: true\n", "insecure: has a meaning with kind: address only"),
-    "host of an address": (ADDRESS + "    host: 127.0.0.1\n", "host: has a meaning with kind: local or slurm only"),
+    "host of an address": (ADDRESS + "    host: 127.0.0.1\n", "host.*: unknown; the keys are"),
     "insecure in text": (ADDRESS + '    insecure: "yes"\n', "insecure: expected bool, found yes"),
     "certificates and an open address": (ADDRESS + "    tls: keys\n", r"certificates are given \(.*keys\)"),
     "certificates missing": (ADDRESS.replace("tcp", "tls"), r"tls://127.0.0.1:1: needs certificates.*tls: DIR"),
@@ -244,17 +231,11 @@ NOT_STARTED = {
     "no hosts": (SSH.replace("[node1, node2]", "[]"), r"cluster\.hosts: expected from 1 to 1024 values, found 0"),
     "hosts in a text": (SSH.replace("[node1, node2]", "node1"), r"cluster\.hosts: expected a list, found node1"),
     "hosts missing": (SSH.replace("    hosts: [node1, node2]\n", ""), r"cluster\.hosts: missing"),
-    "a host that is a number": (SSH.replace("node2", "3"), r"cluster\.hosts\[1\]: expected str, found 3"),
     "a host with a command": (SSH.replace("node2", "'node2; reboot'"), "hosts: expected names or addresses of hosts"),
     "a host that is an option": (SSH.replace("node2", "-oProxyCommand=sh"), "hosts: expected names or addresses"),
-    "a host twice": (SSH.replace("node2", "node1"), "hosts: node1 stands there twice"),
-    "ports for some": (SSH + "    port: [22, 23, 24]\n", "port: expected one, or one for each of 2 hosts; found 3"),
-    "port 0": (SSH + "    port: 0\n", "port: expected ports from 1 to 65535, found 0"),
-    "a user with a command": (SSH + "    user: a;b\n", "user: expected the name of a user"),
+    "a host twice": (SSH.replace("node2", "node1"), "hosts: one stands there twice"),
     "a partition by SSH": (SSH + "    partition: work\n", "partition: has a meaning with kind: slurm only"),
     "memory of SSH in words": (SSH + "    memory-limit: lots\n", "memory limit.*lots"),
-    "a key that is not there": (SSH + "    known-hosts: /dev/null\n    key: nowhere\n", "known hosts|nowhere"),
-    "no known hosts": (SSH + "    known-hosts: nowhere\n", "nowhere: no file of known hosts"),
     "no walltime": (SLURM.replace('    walltime: "01:00:00"\n', ""), "walltime: missing"),
     "walltime without quotes": (SLURM.replace('"01', "10").replace('"', ""), 'walltime: expected "hours:.*found 36000'),
     "walltime in words": (
@@ -266,10 +247,7 @@ NOT_STARTED = {
         SLURM + "    partition: work; reboot\n",
         "partition: expected a word without blanks",
     ),
-    "a line in an option": (SLURM + '    qos: "a\\n#SBATCH --uid=0"\n', "qos: expected a word without blanks"),
     "a command in a path": (SLURM + "    python: /bin/$(reboot)\n", "python: expected a path without blanks or quotes"),
-    "an option of sbatch": (SLURM + "    job-extra: [--uid=0]\n", "job-extra.*: unknown; the keys are"),
-    "host and interface": (SLURM + "    host: 10.0.0.1\n    interface: ib0\n", "give one of the two"),
     "workers of SLURM beyond all": (SLURM + "    workers: 2000\n", r"cluster\.workers: expected from 1 to 1024"),
     "a key twice": (SLURM + "    workers: 2\n    workers: 3\n", "line 6: workers is given twice"),
 }
@@ -293,7 +271,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(wr
 def test_a_mapping_of_another_file_is_a_cluster_too(tmp_path):
     found = cluster_of({"kind": "address", "address": "tls://a:1", "tls": "keys"}, "job.yaml: cluster", tmp_path)
     assert (found.address, found.tls) == ("tls://a:1", tmp_path / "keys")
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: no directory of certificates"), connect(found):
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: no certificates there"), connect(found):
         pass
     with pytest.raises(ConfigError, match=r"^job\.yaml: cluster\.nodes: unknown"):
         cluster_of({"kind": "local", "nodes": 3}, "job.yaml: cluster", tmp_path)
@@ -318,8 +296,7 @@ def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
         ({"memory_limit": float("inf")}, "memory limit"),
         ({"dashboard": -1}, "dashboard: expected a port from 0 to 65535"),
         ({"dashboard": 65536}, "dashboard: expected a port from 0 to 65535"),
-        ({"host": "0.0.0.0"}, r"needs certificates|make certificates"),
-        ({"tls": "/nowhere"}, "/nowhere: no directory of certificates"),
+        ({"tls": "/nowhere"}, "/nowhere: no certificates there"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments, message):
@@ -340,9 +317,9 @@ def test_certificates_of_an_open_address_are_refused(tmp_path):
 def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     path = write(ADDRESS.replace("tcp", "tls") + "    tls: keys\n")
-    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: no directory of certificates"), connect(path):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: no certificates there"), connect(path):
         pass
-    with pytest.raises(ConfigError, match=r"^/elsewhere: no directory"), connect(path, tls="/elsewhere"):
+    with pytest.raises(ConfigError, match=r"^/elsewhere: no certificates"), connect(path, tls="/elsewhere"):
         pass
 
 
@@ -350,9 +327,8 @@ def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path
 def test_the_shipped_cluster_files_are_read(name):
     found = read_file(SHIPPED / name)
     shown = {line.lstrip("# ").split(":")[0] for line in (SHIPPED / name).read_text().splitlines()}
-    derived = {"ports": "port", "seconds": "walltime", "options": "qos"}
-    assert {derived.get(key, key.replace("_", "-")) for key, value in vars(found).items() if value} <= shown
-    assert not getattr(found, "insecure", False)
+    assert {key.replace("_", "-") for key, value in vars(found).items() if value} <= shown
+    assert not found.insecure
 
 
 def test_every_key_of_the_shipped_dask_configuration_is_one_of_dasks_own():

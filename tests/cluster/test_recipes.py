@@ -21,9 +21,8 @@ from distributed.cli.dask_worker import main as dask_worker
 import bigkernel
 from bigkernel import errors
 from bigkernel.cli import main
-from bigkernel.cluster.cluster_file import AddressFile, read_file
-from bigkernel.cluster.tls_authority import make_certificates
-from bigkernel.cluster.tls_files import check_credentials
+from bigkernel.cluster.certificates import FILES, make_certificates, security_of
+from bigkernel.cluster.cluster_file import read_file
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 
@@ -31,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
 OPERATOR = "dask-kubernetes==2026.3.0"  # whose wheel holds the schemas of DaskCluster and DaskJob
 WHEEL_SHA256 = "5cf138e03cb1851063b82b74e9fd4679251238e3867fcae1e3682aada6410728"
-ROLES = ("scheduler", "worker", "client")
 TLS = "DASK_DISTRIBUTED__COMM__TLS__"
 
 DOCUMENTS = {
@@ -222,10 +220,7 @@ def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounted = {mount["name"] for container in containers(pod) for mount in container["volumeMounts"]}
     assert mounted == set(volumes)
-    role = name if name in ROLES else "client"
-    assert [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume] == [
-        f"bigkernel-{role}-tls"
-    ]
+    assert [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume] == ["bigkernel-tls"]
     for container in containers(pod):
         for mount in container["volumeMounts"]:
             assert mount.get("readOnly", False) == (
@@ -240,12 +235,9 @@ def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     assert DOCUMENTS["base", "PersistentVolumeClaim", "bigkernel-data"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def test_the_page_makes_every_secret_that_is_mounted():
+def test_the_page_makes_the_secret_that_is_mounted():
     commands = (CLUSTER / "README.md").read_text(encoding="utf-8")
-    for role in ROLES:
-        assert f"secret generic bigkernel-{role}-tls" in commands
-        assert f"--from-file=certificates/{role}.pem" in commands
-    assert "--from-file=certificates/ca-key.pem" not in commands
+    assert "secret generic bigkernel-tls --from-file=certificates" in commands
 
 
 def policies_of(name: str) -> Iterator[dict[str, Any]]:
@@ -325,8 +317,7 @@ def test_a_worker_keeps_within_its_pod():
 def test_every_connection_is_encrypted_under_one_name(tmp_path):
     (tmp_path / "cluster.yaml").write_text(DOCUMENTS["base", "ConfigMap", "bigkernel-cluster"]["data"]["cluster.yaml"])
     found = read_file(tmp_path / "cluster.yaml")
-    assert isinstance(found, AddressFile)
-    assert (str(found.tls), found.insecure) == ("/run/certificates/client", False)
+    assert (found.kind, str(found.tls), found.insecure) == ("address", "/run/certificates/own", False)
     worker, scheduler = PODS["worker"]["containers"][0], PODS["scheduler"]["containers"][0]
     assert found.address in worker["args"]
     assert environment(worker)["DASK_SCHEDULER_ADDRESS"] == found.address  # else the operator says tcp://
@@ -337,7 +328,8 @@ def test_every_connection_is_encrypted_under_one_name(tmp_path):
                 "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
                 f"{TLS}CA_FILE": "/certificates/ca.pem",
                 f"{TLS}MIN_VERSION": "1.3",
-                f"{TLS}{role.upper()}__CERT": f"/certificates/{role}.pem",
+                f"{TLS}{role.upper()}__CERT": "/certificates/cert.pem",
+                f"{TLS}{role.upper()}__KEY": "/certificates/key.pem",
             }.items()
         )
     assert not [part for document in DOCUMENTS.values() for part in parts(document) if "tcp://" in str(part.values())]
@@ -348,17 +340,17 @@ def test_the_init_container_leaves_certificates_that_a_client_accepts(tmp_path):
     secret, run = tmp_path / "secret", tmp_path / "run"
     secret.mkdir()
     run.mkdir(mode=0o2777)
-    for name in ("ca.pem", "client.pem"):
+    for name in FILES:
         (secret / name).write_bytes((tmp_path / "made" / name).read_bytes())
         (secret / name).chmod(0o440)
-    with pytest.raises(ConfigError, match="can be read by other users"):
-        check_credentials(secret, ("client",))
+    with pytest.raises(ConfigError, match=r"key\.pem: open to other users"):
+        security_of(secret)
     (init,) = PODS["job"]["initContainers"]
     words = [
         word.replace("/secret", str(secret)).replace("/run/", f"{run}/") for word in init["command"] + init["args"]
     ]
     subprocess.run(words, check=True, timeout=10)
-    assert set(check_credentials(run / "certificates" / "client", ("client",))) == {"ca", "client"}
+    security_of(run / "certificates" / "own")
 
 
 def test_a_daskjob_has_the_cluster_and_the_driver_of_the_other_documents():

@@ -24,8 +24,8 @@ from probes import Both, Sleep, Sums, Touch
 
 from bigkernel import connect
 from bigkernel.cli import main
-from bigkernel.cluster.cluster_file import AddressFile
-from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.cluster.certificates import make_certificates
+from bigkernel.cluster.cluster_file import ClusterFile
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.engine.preflight import wait_for_workers
@@ -93,19 +93,31 @@ def network():
         subprocess.run(["ip", "link", "delete", made.name], capture_output=True, check=False)
 
 
+def by_tls(keys):
+    return ["--tls-ca-file", keys / "ca.pem", "--tls-cert", keys / "cert.pem", "--tls-key", keys / "key.pem"]
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A scheduler on the bridge, a worker on each host, and how to start one more."""
 
     network: Network
-    file: AddressFile
+    file: ClusterFile
     environment: dict[str, str]
     scratch: Path
 
     def worker(self, number, *before):
         words = [*self.network.inside(number), *before, sys.executable, "-m", "dask", "worker", self.file.address]
         words += ["--host", f"tls://{self.network.host(number)}", "--dashboard-address", "127.0.0.1:0"]
-        words += ["--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", self.scratch]
+        words += [
+            *by_tls(self.file.tls),
+            "--nthreads",
+            "1",
+            "--memory-limit",
+            "1GiB",
+            "--local-directory",
+            self.scratch,
+        ]
         return words
 
 
@@ -113,19 +125,28 @@ class Cluster:
 def hosts(network, tmp_path_factory, daemon):
     """As cluster/tls.yaml says."""
     place, here = tmp_path_factory.mktemp("tls"), f"{network.net}.1"
-    make_certificates(place / "keys", hosts=(here, network.host(1), network.host(2)))
-    shutil.copy(ROOT / "cluster" / "dask.yaml", place / "keys")
+    make_certificates(place / "keys")
     environment = {
         **os.environ,
-        "DASK_CONFIG": str(place / "keys"),
+        "DASK_CONFIG": str(ROOT / "cluster" / "dask.yaml"),
         "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{TTL_SECONDS}s",
-        "PYTHONPATH": str(Path(__file__).parents[2] / "support"),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "support"), os.environ.get("PYTHONPATH", "")]),
     }
     port = free_port()
-    words = [sys.executable, "-m", "dask", "scheduler", "--host", f"tls://{here}", "--port", port]
+    words = [
+        sys.executable,
+        "-m",
+        "dask",
+        "scheduler",
+        *by_tls(place / "keys"),
+        "--host",
+        f"tls://{here}",
+        "--port",
+        port,
+    ]
     scheduler = daemon(*words, "--dashboard-address", "127.0.0.1:0", env=environment)
     scheduler.ready(lambda: listens(here, port))
-    file = AddressFile(f"tls://{here}:{port}", tls=place / "keys")
+    file = ClusterFile(kind="address", address=f"tls://{here}:{port}", tls=place / "keys")
     cluster = Cluster(network, file, environment, place)
     for number in (1, 2):
         daemon(*cluster.worker(number), env=environment)
@@ -179,7 +200,7 @@ def test_a_scheduler_that_cannot_be_reached_is_named_in_bounded_time(hosts):
     with (
         dask.config.set({"bigkernel.stall-seconds": 2}),
         pytest.raises(Stalled, match=f"{nobody}: no scheduler answer"),
-        connect(AddressFile(nobody, tls=hosts.file.tls)),
+        connect(nobody, tls=hosts.file.tls),
     ):
         pass
     assert time.monotonic() - start < 25  # Dask's own wait takes 30
