@@ -8,7 +8,6 @@ import click
 
 from bigkernel.cli.options import json_option
 from bigkernel.cli.said import say
-from bigkernel.cluster.certificates import FILES, make_certificates
 from bigkernel.monitor.terminal.figures import show
 
 
@@ -32,6 +31,8 @@ def certs(directory: str, as_json: bool) -> None:
 
     There is no renewal: before the year ends, make a new directory and start the cluster with it.
     """
+    from bigkernel.cluster.certificates import FILES, make_certificates
+
     make_certificates(directory)
     if as_json:
         show({"directory": os.path.abspath(directory), "files": list(FILES)}, as_json=True)

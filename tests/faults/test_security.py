@@ -27,7 +27,6 @@ import dask
 import numpy as np
 import psutil
 import pytest
-from bigkernel.cluster.tls_authority import make_certificates
 from click.testing import CliRunner
 from distributed import Security, default_client, rpc
 from drivers import wait_until
@@ -35,6 +34,7 @@ from probes import Hold, Sums
 
 from bigkernel import Gaussian, KernelRidge, connect, executing, load_model, sweep
 from bigkernel.cli import main
+from bigkernel.cluster.certificates import FILES, make_certificates
 from bigkernel.engine.context import processors
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.rows import as_rows

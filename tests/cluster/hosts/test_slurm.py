@@ -177,7 +177,7 @@ def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_give
 
 @pytest.fixture
 def described(tls, tmp_path):
-    """A cluster of two jobs, with changes."""
+    """A cluster of two jobs, with changes; their logs are where the test is."""
 
     def make(**changes):
         found = {
@@ -188,7 +188,8 @@ def described(tls, tmp_path):
         merged = {**found, **changes}
         return cluster_of({key: value for key, value in merged.items() if value is not None}, "here", tmp_path)
 
-    return make
+    with dask.config.set({"jobqueue.slurm.log-directory": str(tmp_path)}):
+        yield make
 
 
 @pytest.mark.slow
