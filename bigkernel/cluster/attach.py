@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from distributed.comm import CommClosedError, parse_address, parse_host_port
 from tornado.ioloop import IOLoop
 
 from bigkernel.cluster.certificates import security_of
-from bigkernel.cluster.held import closing
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
 from bigkernel.engine.context import is_loopback
@@ -35,18 +34,8 @@ _log = log_of(__name__)
 def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
     """Hold a client of the scheduler at `address` for a block; the scheduler goes on.
 
-    Parameters
-    ----------
-    address : "tls://host:port"; "tcp://…" on loopback
-    tls : directory of certificates; needed for tls://, refused for others
-    insecure : let an open connection go to another machine, with a warning
-
-    Raises
-    ------
-    ConfigError
-        Not an address, not encrypted where it must be, or certificates that do not fit.
-    Stalled
-        No scheduler answers within 30 s, or `bigkernel.stall-seconds` if that is less.
+    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` lets an open connection
+    go to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
     """
     _require_encrypted(address, tls, insecure=insecure)
     security = Security() if tls is None else security_of(tls)

@@ -29,13 +29,7 @@ _log = log_of(__name__)
 
 
 def make_certificates(directory: str | os.PathLike[str]) -> None:
-    """Make certificates that hold for a year, in a directory that appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        The directory exists or cannot be made, or cryptography is missing.
-    """
+    """Make certificates that hold for a year, in a directory that appears whole or not at all."""
     target = Path(os.path.abspath(directory))
     if os.path.lexists(target):
         raise ConfigError(f"{target}: exists already; name a new directory")
@@ -59,12 +53,9 @@ def make_certificates(directory: str | os.PathLike[str]) -> None:
 
 
 def security_of(directory: str | os.PathLike[str]) -> Security:
-    """Return Dask's settings for a directory of certificates, after its check; TLS 1.3.
+    """Return Dask's settings for a directory of certificates, TLS 1.3, after a check of its files.
 
-    Raises
-    ------
-    ConfigError
-        Names the file that is missing, damaged, open to others, or of another authority, or whose time is not now.
+    A `ConfigError` names one that is missing, damaged, open to others or of another authority, or out of its time.
     """
     target = Path(os.path.abspath(directory))
     _require_private(target)

@@ -79,13 +79,7 @@ class ClusterFile:
 
 
 def read_file(path: Path) -> ClusterFile:
-    """Read the part of a cluster file that is ours.
-
-    Raises
-    ------
-    ConfigError
-        No file, no YAML, or a key that is unknown or not of its type, by its whole path.
-    """
+    """Read the part of a cluster file that is ours."""
     if not os.path.lexists(path):
         raise ConfigError(f"{path}: expected 'local', an address (tcp://…) or a YAML file, and there is none")
     content = read_mapping(path, "a cluster")
@@ -102,18 +96,10 @@ def read_file(path: Path) -> ClusterFile:
 
 
 def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
-    """Make a cluster from a mapping, every key known and of its type.
+    """Make a cluster from a mapping, every key known and of its type; a `ConfigError` names the whole path of one.
 
-    Parameters
-    ----------
-    found : as it was read; must be a mapping with `kind`
-    at : where it stands, for errors: "job.yaml: bigkernel.cluster"
-    directory : where the relative path of certificates starts
-
-    Raises
-    ------
-    ConfigError
-        Names the whole path of the key.
+    `at` is where it stands, for errors: "job.yaml: bigkernel.cluster"; a relative path of certificates starts at
+    `directory`.
     """
     given = check_mapping(found, _TYPES, at)
     kind = given.get("kind")
@@ -140,12 +126,7 @@ def cluster_of(found: Any, at: str, directory: Path) -> ClusterFile:
 
 
 def memory_bytes(value: str | int) -> int:
-    """Return the memory limit of a worker, in bytes, from a number or a text such as "2GiB".
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Return the memory limit of a worker, in bytes, from a number or a text such as "2GiB"."""
     try:
         count = int(parse_bytes(value))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -158,12 +139,7 @@ def memory_bytes(value: str | int) -> int:
 
 
 def require_sizes(file: ClusterFile, at: str = "") -> None:
-    """Refuse numbers of workers, ports and memory limits that no cluster can have.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse numbers of workers, ports and memory limits that no cluster can have."""
     if file.workers is not None and not 1 <= file.workers <= MOST_WORKERS:
         raise ConfigError(f"{at}workers: expected from 1 to {MOST_WORKERS}, found {file.workers}")
     if file.dashboard is not None and not 0 <= file.dashboard <= 65535:

@@ -1,22 +1,13 @@
-"""`connect`: a Dask client from one word, an address or a file.
+"""`connect`: a Dask client from one word, an address or a file (`cluster/*.yaml`).
 
-Loopback only unless asked, encrypted beyond it, memory limits explicit, processes with one BLAS thread each. Of a file
-only the part under `bigkernel:` is read: Dask's own configuration can load code, ours cannot.
-
-    bigkernel:
-      cluster:
-        kind: local             # or: address, ssh, slurm; cluster/*.yaml shows the keys of each
-        workers: 2              # processes, one task each; default: one a processor
-        memory-limit: 2GiB      # of each worker
-        directory: /scratch     # where workers spill; default: a temporary directory
-        dashboard: 8787         # port on 127.0.0.1; 0: any free one
+Loopback only unless asked, encrypted beyond it, memory limits explicit, processes with one BLAS thread each.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +25,7 @@ from bigkernel.cluster.dask_settings import (
     memory_limit,
     start_seconds,
 )
-from bigkernel.cluster.held import closing, held, with_plugins
+from bigkernel.cluster.held import held, with_plugins
 from bigkernel.cluster.launchers import launched
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
@@ -71,9 +62,8 @@ def connect(
     Raises
     ------
     ConfigError
-        The file has an unknown key or a value that does not fit; a certificate or key is missing, expired, or open to
-        others; an address beyond this machine without encryption; certificates that the scheduler does not accept; or
-        what `ssh` and `slurm` refuse; a client that is asynchronous or closed.
+        A key or value of the file, a certificate, an address beyond this machine without encryption, what hosts or
+        SLURM refuse, or a client that is asynchronous or closed.
     Stalled
         No scheduler answers at the address, or a host or SLURM does not.
 

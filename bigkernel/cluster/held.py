@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from distributed import Client
@@ -13,21 +12,11 @@ from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError
 
 
-@contextmanager
-def closing(client: Client) -> Iterator[Client]:
-    """Close a client at the end of the block.
-
-    Dask's own block marks the client in the context that it begins in, and may end in no other: cells of a notebook
-    are others.
-    """
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def held(opened: AbstractContextManager[Client]) -> Client:
-    """Enter a context, and leave it when its client is closed, or when the process ends."""
+    """Enter a context, and leave it when its client is closed, or when the process ends.
+
+    No context variable is set, as Dask's own block does: cells of a notebook run in contexts of their own.
+    """
     client = opened.__enter__()
 
     def close(*args: Any, **kwargs: Any) -> None:
@@ -42,13 +31,7 @@ def held(opened: AbstractContextManager[Client]) -> Client:
 
 
 def with_plugins(client: Client) -> Client:
-    """Give a client that exists the plugins that jobs want: one BLAS thread, Ctrl-C for the driver.
-
-    Raises
-    ------
-    ConfigError
-        It is asynchronous or closed.
-    """
+    """Give a client that exists the plugins that jobs want; a `ConfigError` where it is asynchronous or closed."""
     if client.asynchronous:
         raise ConfigError(
             "client: this distributed.Client is asynchronous, and a fit waits for its answers; make one without "

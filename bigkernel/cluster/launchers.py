@@ -38,16 +38,7 @@ _log = log_of(__name__)
 
 @contextmanager
 def launched(file: ClusterFile) -> Iterator[Client]:
-    """Start scheduler and workers for the length of a block; jobs of SLURM may wait in its queue meanwhile.
-
-    Raises
-    ------
-    ConfigError
-        A package or program is missing, certificates are, a host does not let us in or lacks this package, or SLURM
-        does not take the jobs.
-    Stalled
-        A host or SLURM does not answer in time.
-    """
+    """Start scheduler and workers for the length of a block; jobs of SLURM may wait in its queue meanwhile."""
     ssh = file.kind == "ssh"
     _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
     if file.tls is None and not (ssh and all(map(is_loopback, file.hosts))):
@@ -160,12 +151,8 @@ def _hosts(file: ClusterFile, port: int) -> Any:
     scheduler = {"port": 0, "protocol": "tcp" if file.tls is None else "tls"}
     return SSHCluster(
         [file.hosts[0], *file.hosts],
-        connect_options={
-            "connect_timeout": seconds,
-            "login_timeout": seconds,
-            "keepalive_interval": 15,  # a host that is lost is noticed
-            "preferred_auth": "publickey",
-        },
+        # keepalive: a host that is lost is noticed
+        connect_options={"connect_timeout": seconds, "login_timeout": seconds, "keepalive_interval": 15},
         worker_options={
             "n_workers": file.workers or 1,
             "nthreads": 1,

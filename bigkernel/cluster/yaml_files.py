@@ -58,13 +58,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_mapping(path: Path, what: str) -> Any:
-    """Read a small YAML file as plain data; `what` it describes is for errors: "a cluster", "a job".
-
-    Raises
-    ------
-    ConfigError
-        No file, more than 65,536 characters, too many levels, an alias, a key given twice, or no YAML.
-    """
+    """Read a small YAML file as plain data; `what` it describes is for errors: "a cluster", "a job"."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -80,17 +74,7 @@ def read_mapping(path: Path, what: str) -> Any:
 def check_mapping(found: Any, keys: Mapping[str, Kind], at: str) -> dict[str, Any]:
     """Return a mapping in which every key is known and of its type, in nested mappings too.
 
-    Parameters
-    ----------
-    found : what was read; must be a mapping
-    keys : what each key may hold: types, the table of a nested mapping, or `ListOf`. `int` takes no truth value, and
-        `float` (write `(int, float)` for numbers) none that is infinite or not a number
-    at : where `found` stands, for errors: "job.yaml: bigkernel.job"
-
-    Raises
-    ------
-    ConfigError
-        Names the whole path of the key: "job.yaml: bigkernel.job.landmarks: expected int, found many".
+    `at` is where it stands, for errors: "job.yaml: bigkernel.job.landmarks: expected int, found many".
     """
     if not isinstance(found, dict):
         raise ConfigError(f"{at}: expected a mapping, found {show(found)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import subprocess
 import sys
@@ -132,27 +131,6 @@ def test_other_pods_are_pods_by_the_same_schema(schemas, name):
     assert not list(jsonschema.Draft7Validator(spec).iter_errors(PODS[name]))
 
 
-@pytest.mark.parametrize(
-    "path, value",
-    [
-        (("spec", "worker", "spec", "containers", 0, "resource"), {}),
-        (("spec", "worker", "spec", "containers", 0, "env", 0, "valu"), "1"),
-        (("spec", "scheduler", "spec", "securityContext", "runAsNonRoot"), "yes"),
-        (("spec", "worker", "replicas"), "four"),
-        (("spec", "schedulers"), {}),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_a_slip_in_a_document_is_found(schemas, path, value):
-    document = copy.deepcopy(DOCUMENTS["cluster", "DaskCluster", "bigkernel"])
-    target = document
-    for key in path[:-1]:
-        target = target[key]
-    target[path[-1]] = value
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft7Validator(schemas["DaskCluster"]).validate(document)
-
-
 # -- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
@@ -180,40 +158,6 @@ def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
         assert container["image"].endswith(f"/bigkernel:{bigkernel.__version__}")
 
 
-# keys of what the schemas of the operator do not know; a policy may do without egress
-KNOWN = {
-    "PersistentVolumeClaim": {"accessModes", "storageClassName", "resources"},
-    "NetworkPolicy": {"podSelector", "policyTypes", "ingress", "egress"},
-    "PodDisruptionBudget": {"maxUnavailable", "selector"},
-    "Job": {"backoffLimit", "activeDeadlineSeconds", "podReplacementPolicy", "podFailurePolicy", "template"},
-}
-
-
-@pytest.mark.parametrize("name", [key for key in DOCUMENTS if key[1] in KNOWN], ids=str)
-def test_a_document_of_kubernetes_itself_has_no_other_key(name):
-    document = DOCUMENTS[name]
-    assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
-    assert set(document["spec"]) - {"egress"} == KNOWN[name[1]] - {"egress"}
-    for rule in [*document["spec"].get("ingress", ()), *document["spec"].get("egress", ())]:
-        assert set(rule) in ({"from", "ports"}, {"to", "ports"})
-        assert all(set(port) == {"protocol", "port"} for port in rule["ports"])
-
-
-def test_every_document_is_in_the_namespace_and_of_a_version_that_is_served():
-    served = {
-        **dict.fromkeys(("Namespace", "ServiceAccount", "PersistentVolumeClaim", "ConfigMap", "Pod"), "v1"),
-        **{"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"},
-        **dict.fromkeys(("DaskCluster", "DaskJob"), "kubernetes.dask.org/v1"),
-    }
-    for (_, kind, _), document in DOCUMENTS.items():
-        assert document["apiVersion"] == served[kind]
-        assert document["metadata"].get("namespace", "none") == ("none" if kind == "Namespace" else "bigkernel")
-
-
-def test_no_account_has_a_token():
-    assert DOCUMENTS["base", "ServiceAccount", "bigkernel"]["automountServiceAccountToken"] is False
-
-
 @pytest.mark.parametrize("name", PODS)
 def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     pod = PODS[name]
@@ -233,11 +177,6 @@ def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     (data,) = ([m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == "data"],)
     assert data == ([] if name == "scheduler" else ["/data"])
     assert DOCUMENTS["base", "PersistentVolumeClaim", "bigkernel-data"]["spec"]["accessModes"] == ["ReadWriteMany"]
-
-
-def test_the_page_makes_the_secret_that_is_mounted():
-    commands = (CLUSTER / "README.md").read_text(encoding="utf-8")
-    assert "secret generic bigkernel-tls --from-file=certificates" in commands
 
 
 def policies_of(name: str) -> Iterator[dict[str, Any]]:
@@ -277,23 +216,6 @@ def test_only_pods_of_the_cluster_reach_it_and_only_where_it_listens():
             assert allowed(outgoing, "to", other) == opened["scheduler"] | opened["worker"]
         (beyond,) = (rule for rule in outgoing if any(set(peer) != {"podSelector"} for peer in rule["to"]))
         assert {port["port"] for port in beyond["ports"]} == {53}
-
-
-def test_service_budget_and_probes_meet_the_pods_that_they_are_for():
-    service = DASK_CLUSTER["scheduler"]["service"]
-    assert service["type"] == "ClusterIP"
-    assert service["selector"] == LABELS["scheduler"]
-    named = ports(PODS["scheduler"])
-    assert {port["targetPort"]: port["port"] for port in service["ports"]} == named
-    budget = DOCUMENTS["base", "PodDisruptionBudget", "bigkernel-scheduler"]["spec"]
-    assert (budget["selector"]["matchLabels"], budget["maxUnavailable"]) == (LABELS["scheduler"], 0)
-    for name in ("scheduler", "worker"):
-        (container,) = PODS[name]["containers"]
-        for probe in ("readinessProbe", "livenessProbe"):
-            found = container[probe]["httpGet"]
-            assert (found["path"], found["port"] in ports(PODS[name])) == ("/health", True)
-    assert "distributed.http.health" in dask_defaults()["distributed"]["scheduler"]["http"]["routes"]
-    assert "distributed.http.health" in dask_defaults()["distributed"]["worker"]["http"]["routes"]
 
 
 def dask_defaults() -> Any:

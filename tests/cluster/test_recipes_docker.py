@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -66,14 +65,6 @@ def test_the_image_takes_what_the_checkout_has_and_no_more():
     assert any(fnmatch.fnmatch("bigkernel/x.pyc", rule.removeprefix("**/")) for rule in rules)
 
 
-def test_the_image_has_extras_that_exist_and_one_blas_thread():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (wanted,) = re.findall(r"pip install --no-cache-dir \"\.\[([a-z,]+)\]\"", RECIPE)
-    assert set(wanted.split(",")) <= set(extras)
-    given = dict(word.split("=", 1) for words in instructions("ENV") for word in words)
-    assert {given[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")} == {"1"}
-
-
 # -- compose ---------------------------------------------------------------------------------------------------------
 
 
@@ -104,17 +95,6 @@ def test_two_workers_keep_within_their_memory_and_the_driver_has_time_to_end():
     assert worker["deploy"]["replicas"] == 2
     assert int(driver["stop_grace_period"].removesuffix("s")) > settings().grace_seconds + 15
     assert driver["restart"].startswith("on-failure")
-
-
-def test_scheduler_and_workers_speak_tls_alone():
-    for name in ("scheduler", "worker"):
-        assert SERVICES[name]["environment"] == {
-            "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
-            "DASK_DISTRIBUTED__COMM__TLS__MIN_VERSION": "1.3",
-            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE": "/certificates/ca.pem",
-            f"DASK_DISTRIBUTED__COMM__TLS__{name.upper()}__CERT": "/certificates/cert.pem",
-            f"DASK_DISTRIBUTED__COMM__TLS__{name.upper()}__KEY": "/certificates/key.pem",
-        }
 
 
 # -- the commands, run -----------------------------------------------------------------------------------------------

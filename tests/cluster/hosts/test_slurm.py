@@ -13,7 +13,6 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from distributed.utils import get_ip
 from drivers import published, wait_until
 from machines import CUT, fit, free_port
 
@@ -201,7 +200,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     with connect(described()) as client:
         wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
-        assert {address.partition(":")[0] for address in workers} == {"tls"}
+        assert {address.rpartition(":")[0] for address in workers} == {"tls://127.0.0.1"}
         assert {worker["nthreads"] for worker in workers.values()} == {1}
         assert len(ask("squeue", "-h", "-o", "%i %j").splitlines()) == 2
         assert set(client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"]).values()) == {"1"}
@@ -231,35 +230,3 @@ def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, describe
     with dask.config.set({"bigkernel.stall-seconds": 3}), pytest.raises(Stalled, match=r"SLURM d.* not answer"):  # noqa: SIM117
         with connect(described()):
             pass
-
-
-STUBS = {
-    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
-    # scheduler, worker and driver of job.sbatch that only note what they were asked; all else is Python's
-    "python": """case "$1 $2 $3" in
-  "-m dask scheduler")
-    while [[ $1 != --scheduler-file ]]; do shift; done
-    echo '{"address": "tls://127.0.0.1:1"}' >"$2"; exec sleep 20 ;;
-  "-m dask worker") echo "$*" >worker.part; mv worker.part worker ;;
-  "-m bigkernel fit") for _ in {1..200}; do [[ ! -e worker ]] || exit 0; sleep 0.1; done; exit 1 ;;
-  *) exec "$REAL" "$@" ;;
-esac""",
-}
-
-
-@pytest.mark.parametrize("interface", ["", "lo"])
-def test_workers_of_an_allocation_listen_at_the_address_that_faces_the_scheduler(tls, tmp_path, monkeypatch, interface):
-    for name, text in STUBS.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name, value in {
-        **{"PYTHON": tmp_path / "python", "REAL": sys.executable, "CERTIFICATES": tls, "INTERFACE": interface},
-        **{"CONFIGURATION": ROOT / "cluster" / "dask.yaml", "SLURM_SUBMIT_DIR": tmp_path},
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    ask("bash", SCRIPT, "run", "fit", cwd=tmp_path)
-    words = (tmp_path / "worker").read_text().split()
-    assert words[:5] == ["-m", "dask", "worker", "--host", "127.0.0.1" if interface else get_ip()]
-    assert words[words.index("--tls-cert") + 1] == f"{tls}/cert.pem"
-    assert "--interface" not in words
