@@ -48,6 +48,8 @@ def launched(file: ClusterFile) -> Iterator[Client]:
         )
     port = dashboard_port(file.dashboard)
     wanted = configuration(port) | _encryption(file)
+    if ssh:
+        wanted["distributed.scheduler.preload"] = [*wanted["distributed.scheduler.preload"], __name__]
     own = {} if ssh else {"distributed.deploy.lost-worker-timeout": f"{LOST_SECONDS}s"}
     with dask.config.set(wanted | own):
         try:
@@ -59,8 +61,6 @@ def launched(file: ClusterFile) -> Iterator[Client]:
             raise (_refused_by_ssh if ssh else _refused_by_slurm)(error, file) from error
         try:
             with attach(cluster.scheduler_address, file.tls) as client:
-                if ssh:
-                    client.register_plugin(EndWithClients(start_seconds()))
                 yield client
         finally:
             with suppress(Exception):
@@ -68,17 +68,21 @@ def launched(file: ClusterFile) -> Iterator[Client]:
             runner.stop()
 
 
+def dask_setup(scheduler: Scheduler) -> None:
+    """End a scheduler on a host that has no client, however its driver ended; called by Dask for a preloaded module."""
+    plugin = EndWithClients()
+    scheduler.add_plugin(plugin)
+    plugin.remove_client(scheduler, "")
+
+
 class EndWithClients(SchedulerPlugin):
-    """Ends a scheduler, and its workers with it, some seconds after its last client has gone, however that ended."""
+    """Ends a scheduler, and its workers with it, where it has no client some time after the last has gone."""
 
     name = "bigkernel-end-with-clients"
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Look after a while whether a client has come back."""
-        scheduler.loop.call_later(self._seconds, self._end, scheduler)
+        """Look again after the time in which workers start and a client connects."""
+        scheduler.loop.call_later(start_seconds() + 30, self._end, scheduler)
 
     def _end(self, scheduler: Scheduler) -> None:
         if set(scheduler.clients) <= {"fire-and-forget"}:

@@ -1,15 +1,8 @@
 """YAML files that people write for us: bounded reading, then every key known and every value of its type.
 
 A file is data and nothing else: no tags that make objects, no aliases (a few of them make 10⁹ values), no key twice.
-What may stand in it is a table:
-
-    KEYS = {
-        "corpus": (str,),                                  # a text
-        "alpha": (int, float),                             # a finite number; true and false are none
-        "hosts": ListOf((str,)),                           # a list of texts
-        "landmarks": {"count": (int,), "seed": (int,)},    # a mapping, with a table of its own
-    }
-    job = check_mapping(read_mapping(path, "a job"), KEYS, f"{path}")
+What may stand in it is a table of keys: types of a value, `ListOf` types, or a table of a nested mapping. `int` takes
+no truth value, and `(int, float)` no number that is infinite or none.
 """
 
 from __future__ import annotations
