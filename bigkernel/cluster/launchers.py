@@ -111,7 +111,7 @@ def _begin(make: Callable[[], Any], jobs: int) -> tuple[LoopRunner, Any]:
         try:
             await asyncio.wait_for(cluster, start_seconds())
         except BaseException:
-            _drop_unstarted(cluster)
+            await _drop_unstarted(cluster)
             with suppress(Exception):
                 await asyncio.wait_for(cluster.close(), _END_SECONDS)
             raise
@@ -131,18 +131,20 @@ def _begin(make: Callable[[], Any], jobs: int) -> tuple[LoopRunner, Any]:
 async def _submit_again(cluster: Any) -> None:
     """Submit jobs in the place of those that ended or that SLURM did not take."""
     if cluster.status == Status.running:
-        _drop_unstarted(cluster)
+        await _drop_unstarted(cluster)
         try:
             await cluster
         except Exception as error:
             _log.warning("SLURM did not take a job; it is submitted again soon: %s", error)
 
 
-def _drop_unstarted(cluster: Any) -> None:
-    """Forget workers that could not be started: Dask counts them, and does not close a cluster that has some."""
-    for worker in list(cluster._created):
-        if worker.status == Status.created:
-            worker.status = Status.failed
+async def _drop_unstarted(cluster: Any) -> None:
+    """End and forget what did not start: Dask counts it, and does not close a cluster that has some."""
+    for process in (*cluster._created, cluster.scheduler):
+        if process is not None and process.status == Status.created:
+            with suppress(Exception):
+                await process.close()
+            process.status = Status.failed
     for name, worker in list(cluster.workers.items()):
         if worker.status == Status.failed:
             del cluster.workers[name]

@@ -19,6 +19,7 @@ from machines import CUT, fit, free_port
 from bigkernel import connect, load_model
 from bigkernel.cluster.certificates import make_certificates
 from bigkernel.cluster.cluster_file import cluster_of
+from bigkernel.cluster.launchers import _imported
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
@@ -187,6 +188,7 @@ def described(tls, tmp_path):
         merged = {**found, **changes}
         return cluster_of({key: value for key, value in merged.items() if value is not None}, "here", tmp_path)
 
+    _imported("dask_jobqueue", "slurm")  # its defaults are there before a setting of them
     with dask.config.set({"jobqueue.slurm.log-directory": str(tmp_path)}):
         yield make
 
