@@ -19,7 +19,7 @@ from distributed.core import Status
 
 import bigkernel
 from bigkernel.cli import COMMANDS, main, model_options
-from bigkernel.cluster.connect import _watched_from_its_start
+from bigkernel.cluster.dask_settings import configuration
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.landmark_choice import CHOICES
@@ -208,9 +208,8 @@ def test_a_scheduler_tells_how_many_workers_come_up_until_they_are_there_or_a_jo
     assert state_of(scheduler)["starting"] == 0
 
 
-def test_a_local_cluster_is_watched_from_its_start_unless_nothing_is_to_be_watched():
-    found = _watched_from_its_start(3)
-    assert [plugin.expected_workers for plugin in found["plugins"]] == [3]
-    assert found["preload"] == ["bigkernel.monitor.dashboard.server"]
+def test_a_scheduler_has_its_page_from_its_start_unless_nothing_is_to_be_watched():
+    page = "bigkernel.monitor.dashboard.server"
+    assert configuration(8787)["distributed.scheduler.preload"] == [page]
     with dask.config.set({"bigkernel.monitor": False}):
-        assert _watched_from_its_start(3) == {}
+        assert configuration(8787)["distributed.scheduler.preload"] == []

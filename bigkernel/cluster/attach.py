@@ -1,12 +1,12 @@
-"""A client of a scheduler that runs already: certificates checked, encrypted off this machine, every wait bounded."""
+"""A client of a scheduler that runs already: encrypted off this machine, every wait bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from distributed import Client, Security, rpc
 from distributed.comm import CommClosedError, parse_address, parse_host_port
 from tornado.ioloop import IOLoop
 
-from bigkernel.cluster.held import closing
-from bigkernel.cluster.tls_files import check_credentials
+from bigkernel.cluster.certificates import security_of
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
 from bigkernel.engine.context import is_loopback
@@ -32,24 +31,14 @@ _log = log_of(__name__)
 
 
 @contextmanager
-def attach(address: str, tls: Path | None, *, insecure: bool) -> Iterator[Client]:
-    """A client of the scheduler at `address`, closed at the end of the block; the scheduler goes on.
+def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
+    """Hold a client of the scheduler at `address` for a block; the scheduler goes on.
 
-    Parameters
-    ----------
-    address : "tls://host:port"; "tcp://…" on loopback
-    tls : directory of certificates; needed for tls://, refused for others
-    insecure : let an open connection go to another machine, with a warning
-
-    Raises
-    ------
-    ConfigError
-        Not an address, not encrypted where it must be, or certificates that do not fit.
-    Stalled
-        No scheduler answers within 30 s, or `bigkernel.stall-seconds` if that is less.
+    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` lets an open connection
+    go to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
     """
     _require_encrypted(address, tls, insecure=insecure)
-    security = Security() if tls is None else security_of(tls, ("client",))
+    security = Security() if tls is None else security_of(tls)
     seconds = min(30, settings().stall_seconds)
     with dask.config.set(PATIENT):
         if not address.startswith("inproc://"):
@@ -93,29 +82,17 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
 
 
 def _refusal(error: BaseException, tls: Path | None) -> str:
-    """Why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not tell."""
+    """Say why a scheduler and this client do not come to speak, and what to do; Dask's own messages do not."""
     if tls is None:
         return "the scheduler closed the connection before it answered; if it speaks TLS, write tls:// and tls: DIR"
-    reason = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return (
-            f"the scheduler's certificate is not one that {tls}/ca.pem signed for a scheduler "
-            f"({reason.verify_message}); take the directory that the scheduler was given"
-        )
-    if reason is not None and "ALERT" in str(reason.reason):
-        return f"the scheduler refuses {tls}/client.pem ({reason.reason}); take the directory that it was given"
-    return (
-        f"no encrypted connection comes about ({reason or error}): it is a tcp:// scheduler, or one that does not know "
-        f"the authority of {tls}/client.pem"
-    )
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
     found: BaseException | None = error
-    while found is not None:
-        yield found
-        # a StreamClosedError of Tornado keeps the error of the socket here
+    while found is not None and not isinstance(found, ssl.SSLError):
+        # a StreamClosedError of Tornado keeps the error of the socket in real_error
         found = found.__cause__ or getattr(found, "real_error", None) or found.__context__
+    return (
+        f"no encrypted connection comes about ({found or error}): it is a tcp:// scheduler, or one that was given "
+        f"other certificates than {tls}"
+    )
 
 
 def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
@@ -147,16 +124,3 @@ def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> Non
             "may say `insecure: true`"
         )
     _log.warning("%s is on another machine, and the connection is not encrypted (insecure: true)", address)
-
-
-def security_of(tls: Path, roles: Sequence[str]) -> Security:
-    """Return Dask's settings for a directory of certificates, after its check, for some of the roles; TLS 1.3.
-
-    Raises
-    ------
-    ConfigError
-    """
-    files = check_credentials(tls, roles)
-    # a file holds certificate and key; None, so that no key of Dask's configuration comes in
-    own = {f"tls_{role}_{part}": files[role] if part == "cert" else None for role in roles for part in ("cert", "key")}
-    return Security(require_encryption=True, tls_ca_file=files["ca"], tls_min_version=ssl.TLSVersion.TLSv1_3, **own)

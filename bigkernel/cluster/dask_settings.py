@@ -1,14 +1,9 @@
-"""Settings of Dask's processes: bounded waits, one BLAS thread, and no route that shows logs, code or other ports.
-
-`connect` does it for processes of this machine, `hosted` on others, `slurm` for those that SLURM starts.
-"""
+"""Settings of Dask's processes: bounded waits, one BLAS thread, and no route that shows logs, code or other ports."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -17,49 +12,47 @@ from typing import Any
 import dask
 
 from bigkernel.cluster.attach import PATIENT
+from bigkernel.cluster.cluster_file import ClusterFile, memory_bytes
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
 
-# Dask's own watching of itself, ten times less often than by default: with one task a core it takes the tasks' time
-_QUIET = {
-    "distributed.worker.profile.interval": "100ms",
-    "distributed.admin.tick.interval": "200ms",
-    "distributed.admin.system-monitor.interval": "2s",
-}
 # read by BLAS libraries when they load, that is before any code of ours runs in a worker
-_BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-START_SECONDS = 30  # a worker process may take so long to start, however small stall-seconds is
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+_PAGE = "bigkernel.monitor.dashboard.server"  # the page of jobs, from a scheduler's start on
 _log = log_of(__name__)
 
 
-def first_cause(error: BaseException) -> str:
-    """Describe the first cause of an error."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error) or type(error).__name__
+def start_seconds() -> int:
+    """Return the seconds that workers may take to start: 30 at least, however small stall-seconds is."""
+    return max(30, settings().stall_seconds)
 
 
-def configuration(port: int, *, pages: bool) -> dict[str, Any]:
-    """Dask's configuration of a scheduler and its workers.
+def memory_limit(file: ClusterFile) -> int:
+    """Return the bytes that each worker of a cluster may take."""
+    return settings().memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit)
 
-    Parameters
-    ----------
-    port : of the dashboard, on 127.0.0.1 of the scheduler's machine
-    pages : whether the dashboard has pages; see `pages_load`
-    """
+
+def configuration(port: int) -> dict[str, Any]:
+    """Return Dask's configuration of a scheduler, with its dashboard at this port of 127.0.0.1, and of its workers."""
     wanted = settings()
-    page = "bigkernel" if pages and wanted.monitor else "status"
-    metrics = find_spec("prometheus_client") is not None
     scheduler = ["distributed.http.health", "distributed.http.statics"]
     worker = ["distributed.http.health"]
-    if metrics:
+    if find_spec("prometheus_client") is not None:
         scheduler.append("distributed.http.scheduler.prometheus")
         worker.append("distributed.http.worker.prometheus")
-    if not pages:
-        scheduler.append("distributed.http.scheduler.missing_bokeh")
     return {
-        **_QUIET,
         **PATIENT,
+        # Dask's own watching of itself, ten times less often than by default: with one task a core it takes their time
+        "distributed.worker.profile.interval": "100ms",
+        "distributed.admin.tick.interval": "200ms",
+        "distributed.admin.system-monitor.interval": "2s",
+        "distributed.nanny.pre-spawn-environ": {
+            **dask.config.get("distributed.nanny.pre-spawn-environ"),
+            **_ONE_THREAD,
+        },
+        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), *[_PAGE] * wanted.monitor],
         "distributed.scheduler.worker-ttl": f"{wanted.worker_ttl_seconds}s",
         "distributed.scheduler.allowed-failures": wanted.allowed_failures,
         # its timer would close the nanny of a worker that happens to be starting again when it fires
@@ -71,52 +64,37 @@ def configuration(port: int, *, pages: bool) -> dict[str, Any]:
             f"localhost:{port}",
             f"127.0.0.1:{port}",
         ],
-        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{page}",
+        "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{'bigkernel' if wanted.monitor else 'status'}",
     }
 
 
-def worker_lines(wanted: Mapping[str, Any], *, encrypted: bool) -> list[str]:
-    """Lines of a batch script that give a worker one BLAS thread, our settings and this configuration of Dask."""
+def worker_lines(wanted: Mapping[str, Any]) -> list[str]:
+    """Return lines of a batch script that give a worker one BLAS thread, our settings and Dask's configuration."""
     found: dict[str, Any] = {}
-    tls = {"distributed.comm.require-encryption": True, "distributed.comm.tls.min-version": 1.3} if encrypted else {}
-    dask.config.set({**wanted, **tls, "bigkernel": dask.config.get("bigkernel")}, config=found)
+    dask.config.set({**wanted, "bigkernel": dask.config.get("bigkernel")}, config=found)
     return [
-        *(f"export {name}=1" for name in _BLAS),
+        *(f"export {name}={value}" for name, value in _ONE_THREAD.items()),
         f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(found)}",
     ]
 
 
 @contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Give worker processes one BLAS thread by their environment, and this process its own environment back."""
-    # nannies leave what they give their workers in the environment of this process
-    left = {*_BLAS, *dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED"}
-    before = {name: os.environ.get(name) for name in left}
-    os.environ.update(dict.fromkeys(_BLAS, "1"))
+def environment_kept() -> Iterator[None]:
+    """Give this process its environment back: nannies leave there what they give to their workers."""
+    left = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *_ONE_THREAD, "PYTHONHASHSEED"}
+    before = {name: os.environ.pop(name, None) for name in left}
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
 
 
-def pages_load() -> bool:
-    """Tell whether the dashboard's pages can be served, and warn where they cannot."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            importlib.import_module("distributed.dashboard.scheduler")
-    except Exception as error:  # whatever it is, the job is worth more than its dashboard
-        _log.warning("no dashboard: it cannot be loaded (%s: %s)", type(error).__name__, error)
-        return False
-    return True
-
-
-def dashboard_port(wanted: int) -> int:
-    """`wanted` if it is free on loopback, else another, with a warning; for 0 any."""
+def dashboard_port(wanted: int | None) -> int:
+    """Return the wanted port (None: 8787) if it is free on loopback, else another, with a warning; for 0 any."""
+    wanted = 8787 if wanted is None else wanted
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

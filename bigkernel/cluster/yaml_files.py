@@ -1,22 +1,15 @@
 """YAML files that people write for us: bounded reading, then every key known and every value of its type.
 
 A file is data and nothing else: no tags that make objects, no aliases (a few of them make 10⁹ values), no key twice.
-What may stand in it is a table:
-
-    KEYS = {
-        "corpus": (str,),                              # a text
-        "alpha": (int, float),                         # a finite number; true and false are none
-        "hosts": ListOf((str,)),                       # a list of texts
-        "landmarks": {"count": (int,), "seed": (int,)},    # a mapping, with a table of its own
-    }
-    job = check_mapping(read_mapping(path, "a job"), KEYS, f"{path}")
+What may stand in it is a table of keys: types of a value, `ListOf` types, or a table of a nested mapping. `int` takes
+no truth value, and `(int, float)` no number that is infinite or none.
 """
 
 from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,22 +18,14 @@ import yaml
 
 from bigkernel.errors import ConfigError
 
-_LARGEST_FILE, _DEEPEST = 2**16, 16  # characters and levels
+_LARGEST_FILE = 2**16  # characters
 
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list of values of these types, or of mappings with this table of keys.
+    """A list of one to `most` values of these types; with `or_one` a value without a list will do."""
 
-    Parameters
-    ----------
-    items : types of a value, or the table of a mapping
-    least, most : values that the list may have
-    or_one : whether one value without a list will do; it comes back as a list of one
-    """
-
-    items: tuple[type, ...] | Mapping[str, Any]
-    least: int = 1
+    items: tuple[type, ...]
     most: int = 1024
     or_one: bool = False
 
@@ -48,77 +33,52 @@ class ListOf:
 Kind = tuple[type, ...] | Mapping[str, Any] | ListOf
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain data alone: aliases and keys that are given twice are refused."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("an alias (*name)")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise ValueError(f"line {key.start_mark.line + 1}: {show(key.value)} is given twice")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep=deep)
+
+
 def read_mapping(path: Path, what: str) -> Any:
-    """The YAML of a small file, read as plain data.
-
-    Parameters
-    ----------
-    path : of the file
-    what : what the file describes, for errors: "a cluster", "a job"
-
-    Returns
-    -------
-    what the file holds: dicts, lists, texts, numbers, dates; see `check_mapping`
-
-    Raises
-    ------
-    ConfigError
-        No file, more than 65,536 characters or 16 levels, an alias, a key given twice, or no YAML.
-    """
+    """Read a small YAML file as plain data; `what` it describes is for errors: "a cluster", "a job"."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
         if len(text) > _LARGEST_FILE:
             raise ValueError(f"more than {_LARGEST_FILE} characters")
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"an alias (*name), or more than {_DEEPEST} levels")
-        _require_keys_once(yaml.compose(text, yaml.SafeLoader))
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a YAML file of {what}, and there is none") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML of {what}: {error}") from error
 
 
-def check_mapping(found: Any, keys: Mapping[str, Kind], at: str, *, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Every key known and of its type, in nested mappings too.
+def check_mapping(found: Any, keys: Mapping[str, Kind], at: str) -> dict[str, Any]:
+    """Return a mapping in which every key is known and of its type, in nested mappings too.
 
-    Parameters
-    ----------
-    found : what was read; must be a mapping
-    keys : what each key may hold: types, the table of a nested mapping, or `ListOf`. `int` takes no truth value, and
-        `float` (write `(int, float)` for numbers) none that is infinite or not a number
-    at : where `found` stands, for errors: "job.yaml: bigkernel.job"
-    needed : keys that must be there
-
-    Returns
-    -------
-    dict with the keys that were given
-
-    Raises
-    ------
-    ConfigError
-        Names the whole path of the key: "job.yaml: bigkernel.job.landmarks: expected int, found many".
+    `at` is where it stands, for errors: "job.yaml: bigkernel.job.landmarks: expected int, found many".
     """
     if not isinstance(found, dict):
         raise ConfigError(f"{at}: expected a mapping, found {show(found)}")
-    checked = {}
-    for key, value in found.items():
-        kind = keys.get(key) if isinstance(key, str) else None
-        if kind is None:
+    for key in found:
+        if not isinstance(key, str) or key not in keys:
             raise ConfigError(f"{at}.{show(key)}: unknown; the keys are {', '.join(sorted(keys))}")
-        checked[key] = _checked(value, kind, f"{at}.{key}")
-    for key in needed:
-        if key not in checked:
-            raise ConfigError(f"{at}.{key}: missing")
-    return checked
+    return {key: _checked(value, keys[key], f"{at}.{key}") for key, value in found.items()}
 
 
 def expanded(text: str, at: str) -> Path:
-    """A path that may begin with ~; a `ConfigError` where that is nobody's home."""
+    """Return a path that may begin with ~; a `ConfigError` where that is nobody's home."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
@@ -126,7 +86,7 @@ def expanded(text: str, at: str) -> Path:
 
 
 def show(value: object) -> str:
-    """A value for an error: short, and without quotes where it is a word."""
+    """Return a value for an error: short, and without quotes where it is a word."""
     return value if isinstance(value, str) and value.isidentifier() and len(value) < 40 else reprlib.repr(value)
 
 
@@ -134,31 +94,15 @@ def _checked(value: Any, kind: Kind, at: str) -> Any:
     if isinstance(kind, Mapping):
         return check_mapping(value, kind, at)
     if isinstance(kind, ListOf):
-        if not isinstance(value, list):
-            if not kind.or_one:
-                raise ConfigError(f"{at}: expected a list, found {show(value)}")
+        if kind.or_one and not isinstance(value, list):
             return [_checked(value, kind.items, at)]
-        if not kind.least <= len(value) <= kind.most:
-            raise ConfigError(f"{at}: expected from {kind.least} to {kind.most} values, found {len(value)}")
+        if not isinstance(value, list):
+            raise ConfigError(f"{at}: expected a list, found {show(value)}")
+        if not 1 <= len(value) <= kind.most:
+            raise ConfigError(f"{at}: expected from 1 to {kind.most} values, found {len(value)}")
         return [_checked(item, kind.items, f"{at}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
-        names = " or ".join(one.__name__ for one in kind)
-        raise ConfigError(f"{at}: expected {names}, found {show(value)}")
+        raise ConfigError(f"{at}: expected {' or '.join(one.__name__ for one in kind)}, found {show(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{at}: expected a finite number, found {value}")
     return value
-
-
-def _require_keys_once(node: Any) -> None:
-    """YAML's own readers take the last of two values of a key, in silence."""
-    if isinstance(node, yaml.MappingNode):
-        seen = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
-                    raise ValueError(f"line {key.start_mark.line + 1}: {show(key.value)} is given twice")
-                seen.add((key.tag, key.value))
-            _require_keys_once(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _require_keys_once(item)

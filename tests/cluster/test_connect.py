@@ -17,7 +17,6 @@ from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, connect
 from bigkernel.cluster.cluster_file import cluster_of, read_file
-from bigkernel.config import settings
 from bigkernel.engine.process_probes import blas_threads
 from bigkernel.engine.worker_plugins import OneBlasThread, Undisturbed
 from bigkernel.errors import ConfigError, Stalled
@@ -121,17 +120,6 @@ def test_a_client_that_exists_is_given_back_with_our_plugins(cluster):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("options", [{}, {"set_as_default": False}])
-def test_blocks_of_a_client_that_exists_may_be_nested_and_leave_it_open_for_its_own(cluster, options):
-    with distributed.Client(cluster, **options) as client:
-        with connect(client) as inner, connect(inner):
-            assert distributed.default_client() is client
-            assert client.submit(sum, [1, 2], pure=False).result(timeout=90) == 3
-        assert client.status == "running"
-    assert client.status == "closed"
-
-
-@pytest.mark.cluster
 def test_an_asynchronous_client_is_refused(cluster):
     async def ask():
         async with distributed.Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
@@ -185,44 +173,26 @@ def test_an_address_where_nobody_answers_is_stalled_in_the_time_that_is_set():
 
 REFUSED = {
     "empty": ("", "mapping under bigkernel"),
-    "a list": ("[]", "mapping under bigkernel"),
     "nothing of ours": ("distributed:\n  worker: {}\n", "mapping under bigkernel"),
-    "a number": ("bigkernel: 3", "mapping under bigkernel"),
     "unknown key": (LOCAL + "    nodes: 3\n", "nodes: unknown"),
     "unknown kind": (LOCAL.replace("local", "pbs"), "kind: expected local, address, ssh or slurm, found pbs"),
-    "no kind": ("bigkernel:\n  cluster:\n    workers: 1\n", "kind"),
     "workers in text": (LOCAL.replace("1", "two"), "workers.*two"),
-    "workers a truth value": (LOCAL.replace("1", "true"), "workers.*True"),
     "no workers": (LOCAL.replace("1", "0"), "workers"),
-    "workers below 0": (LOCAL.replace("1", "-2"), "workers"),
     "memory in words": (LOCAL + "    memory-limit: lots\n", "memory limit.*lots"),
     "memory of a few bytes": (LOCAL + "    memory-limit: 1kB\n", "100 MB"),
-    "memory a list": (LOCAL + "    memory-limit: [1]\n", "memory"),
-    "memory a mapping": (LOCAL + "    memory-limit: {a: 1}\n", "memory"),
     "a port beyond all": (LOCAL + "    dashboard: 99999\n", "dashboard"),
-    "a port below 0": (LOCAL + "    dashboard: -1\n", "dashboard"),
-    "a port in text": (LOCAL + "    dashboard: http\n", "dashboard"),
     "workers beyond all": (LOCAL.replace("1", "100000"), "workers: expected from 1 to 1024"),
     "memory beyond all": (LOCAL + "    memory-limit: 10000000 TiB\n", "memory limit.*1 PiB"),
-    "memory without an end": (LOCAL + "    memory-limit: inf\n", "memory limit"),
-    "memory a truth value": (LOCAL + "    memory-limit: true\n", "memory-limit: expected int or str, found True"),
-    "certificates a number": (LOCAL + "    tls: 3\n", "tls: expected str, found 3"),
-    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: no directory of certificates"),
-    "a host of another machine": (LOCAL + "    host: 192.0.2.1\n", "host: expected an address of this machine"),
-    "every host without certificates": (LOCAL + "    host: 0.0.0.0\n", r"host: 0\.0\.0\.0 can be reached"),
+    "certificates that are not there": (LOCAL + "    tls: nowhere\n", "nowhere: no certificates there"),
     "insecure and local": (LOCAL + "    insecure: true\n", "insecure: has a meaning with kind: address only"),
-    "host of an address": (ADDRESS + "    host: 127.0.0.1\n", "host: has a meaning with kind: local or slurm only"),
-    "insecure in text": (ADDRESS + '    insecure: "yes"\n', "insecure: expected bool, found yes"),
     "certificates and an open address": (ADDRESS + "    tls: keys\n", r"certificates are given \(.*keys\)"),
     "certificates missing": (ADDRESS.replace("tcp", "tls"), r"tls://127.0.0.1:1: needs certificates.*tls: DIR"),
     "another scheme": (ADDRESS.replace("tcp", "http"), "not an address of a scheduler.*tcp, tls"),
     "a word for an address": (ADDRESS.replace("tcp://127.0.0.1:1", "local"), "local: not an address of a scheduler"),
     "no port": (ADDRESS.replace(":1", ""), "not an address of a scheduler.*port"),
     "port 0": (ADDRESS.replace(":1\n", ":0\n"), "not an address of a scheduler.*0 is no port"),
-    "directory a number": (LOCAL + "    directory: 3\n", "directory"),
     "directory that cannot be": (LOCAL + "    directory: /proc/nothing\n", "directory|nothing"),
     "no address": ("bigkernel:\n  cluster:\n    kind: address\n", "address: missing"),
-    "address a number": ("bigkernel:\n  cluster:\n    kind: address\n    address: 3\n", "address"),
     "not an address": ("bigkernel:\n  cluster:\n    kind: address\n    address: here\n", "not an address"),
     "code": ("bigkernel: !!python/object/apply:os.mkdir [/tmp/bigkernel-was-here]\n", "cannot be read as YAML"),
     "not YAML": ("a: [", "cannot be read as YAML"),
@@ -242,35 +212,21 @@ SSH = "bigkernel:\n  cluster:\n    kind: ssh\n    hosts: [node1, node2]\n"
 SLURM = 'bigkernel:\n  cluster:\n    kind: slurm\n    walltime: "01:00:00"\n'
 NOT_STARTED = {
     "no hosts": (SSH.replace("[node1, node2]", "[]"), r"cluster\.hosts: expected from 1 to 1024 values, found 0"),
-    "hosts in a text": (SSH.replace("[node1, node2]", "node1"), r"cluster\.hosts: expected a list, found node1"),
     "hosts missing": (SSH.replace("    hosts: [node1, node2]\n", ""), r"cluster\.hosts: missing"),
-    "a host that is a number": (SSH.replace("node2", "3"), r"cluster\.hosts\[1\]: expected str, found 3"),
     "a host with a command": (SSH.replace("node2", "'node2; reboot'"), "hosts: expected names or addresses of hosts"),
     "a host that is an option": (SSH.replace("node2", "-oProxyCommand=sh"), "hosts: expected names or addresses"),
-    "a host twice": (SSH.replace("node2", "node1"), "hosts: node1 stands there twice"),
-    "ports for some": (SSH + "    port: [22, 23, 24]\n", "port: expected one, or one for each of 2 hosts; found 3"),
-    "port 0": (SSH + "    port: 0\n", "port: expected ports from 1 to 65535, found 0"),
-    "a user with a command": (SSH + "    user: a;b\n", "user: expected the name of a user"),
+    "hosts without certificates": (SSH, "kind: ssh: workers run on other machines.*make certificates"),
+    "jobs without certificates": (SLURM, "kind: slurm: workers run on other machines.*make certificates"),
+    "a host twice": (SSH.replace("node2", "node1"), "hosts: one stands there twice"),
     "a partition by SSH": (SSH + "    partition: work\n", "partition: has a meaning with kind: slurm only"),
-    "memory of SSH in words": (SSH + "    memory-limit: lots\n", "memory limit.*lots"),
-    "a key that is not there": (SSH + "    known-hosts: /dev/null\n    key: nowhere\n", "known hosts|nowhere"),
-    "no known hosts": (SSH + "    known-hosts: nowhere\n", "nowhere: no file of known hosts"),
     "no walltime": (SLURM.replace('    walltime: "01:00:00"\n', ""), "walltime: missing"),
     "walltime without quotes": (SLURM.replace('"01', "10").replace('"', ""), 'walltime: expected "hours:.*found 36000'),
-    "walltime in words": (
-        SLURM.replace("01:00:00", "one hour"),
-        'walltime: expected "hours:minutes:seconds" in quotes',
-    ),
     "walltime of a moment": (SLURM.replace("01:00:00", "00:00:30"), "walltime: expected at least a minute"),
     "a partition with a command": (
         SLURM + "    partition: work; reboot\n",
         "partition: expected a word without blanks",
     ),
-    "a line in an option": (SLURM + '    qos: "a\\n#SBATCH --uid=0"\n', "qos: expected a word without blanks"),
     "a command in a path": (SLURM + "    python: /bin/$(reboot)\n", "python: expected a path without blanks or quotes"),
-    "an option of sbatch": (SLURM + "    job-extra: [--uid=0]\n", "job-extra.*: unknown; the keys are"),
-    "host and interface": (SLURM + "    host: 10.0.0.1\n    interface: ib0\n", "give one of the two"),
-    "workers of SLURM beyond all": (SLURM + "    workers: 2000\n", r"cluster\.workers: expected from 1 to 1024"),
     "a key twice": (SLURM + "    workers: 2\n    workers: 3\n", "line 6: workers is given twice"),
 }
 
@@ -293,7 +249,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(wr
 def test_a_mapping_of_another_file_is_a_cluster_too(tmp_path):
     found = cluster_of({"kind": "address", "address": "tls://a:1", "tls": "keys"}, "job.yaml: cluster", tmp_path)
     assert (found.address, found.tls) == ("tls://a:1", tmp_path / "keys")
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: no directory of certificates"), connect(found):
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/keys: no certificates there"), connect(found):
         pass
     with pytest.raises(ConfigError, match=r"^job\.yaml: cluster\.nodes: unknown"):
         cluster_of({"kind": "local", "nodes": 3}, "job.yaml: cluster", tmp_path)
@@ -315,11 +271,8 @@ def test_what_is_neither_word_nor_address_nor_file_is_refused(tmp_path):
         ({"workers": 10**9}, "workers: expected from 1 to 1024"),
         ({"memory_limit": "lots"}, "memory"),
         ({"memory_limit": 5}, "100 MB"),
-        ({"memory_limit": float("inf")}, "memory limit"),
-        ({"dashboard": -1}, "dashboard: expected a port from 0 to 65535"),
         ({"dashboard": 65536}, "dashboard: expected a port from 0 to 65535"),
-        ({"host": "0.0.0.0"}, r"needs certificates|make certificates"),
-        ({"tls": "/nowhere"}, "/nowhere: no directory of certificates"),
+        ({"tls": "/nowhere"}, "/nowhere: no certificates there"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments, message):
@@ -329,20 +282,12 @@ def test_arguments_that_do_not_fit_are_refused_before_a_process_starts(arguments
     assert len(tree()) == before
 
 
-def test_certificates_of_an_open_address_are_refused(tmp_path):
-    with (
-        pytest.raises(ConfigError, match=r"certificates are given .*write tls://"),
-        connect("tcp://127.0.0.1:1", tls=tmp_path),
-    ):
-        pass
-
-
 def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     path = write(ADDRESS.replace("tcp", "tls") + "    tls: keys\n")
-    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: no directory of certificates"), connect(path):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/keys: no certificates there"), connect(path):
         pass
-    with pytest.raises(ConfigError, match=r"^/elsewhere: no directory"), connect(path, tls="/elsewhere"):
+    with pytest.raises(ConfigError, match=r"^/elsewhere: no certificates"), connect(path, tls="/elsewhere"):
         pass
 
 
@@ -350,9 +295,8 @@ def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path
 def test_the_shipped_cluster_files_are_read(name):
     found = read_file(SHIPPED / name)
     shown = {line.lstrip("# ").split(":")[0] for line in (SHIPPED / name).read_text().splitlines()}
-    derived = {"ports": "port", "seconds": "walltime", "options": "qos"}
-    assert {derived.get(key, key.replace("_", "-")) for key, value in vars(found).items() if value} <= shown
-    assert not getattr(found, "insecure", False)
+    assert {key.replace("_", "-") for key, value in vars(found).items() if value} <= shown
+    assert not found.insecure
 
 
 def test_every_key_of_the_shipped_dask_configuration_is_one_of_dasks_own():
@@ -370,11 +314,6 @@ def test_every_key_of_the_shipped_dask_configuration_is_one_of_dasks_own():
     # the only code that it names
     assert shipped["distributed"]["scheduler"].pop("preload") == ["bigkernel.monitor.dashboard.server"]
     assert "preload" not in str(shipped)
-
-
-def test_the_memory_of_a_worker_is_a_setting():
-    with dask.config.set({"bigkernel.memory-limit-bytes": 123_000_000}):
-        assert settings().memory_limit_bytes == 123_000_000
 
 
 @pytest.mark.cluster

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import subprocess
 import sys
@@ -21,9 +20,8 @@ from distributed.cli.dask_worker import main as dask_worker
 import bigkernel
 from bigkernel import errors
 from bigkernel.cli import main
-from bigkernel.cluster.cluster_file import AddressFile, read_file
-from bigkernel.cluster.tls_authority import make_certificates
-from bigkernel.cluster.tls_files import check_credentials
+from bigkernel.cluster.certificates import FILES, make_certificates, security_of
+from bigkernel.cluster.cluster_file import read_file
 from bigkernel.config import settings
 from bigkernel.errors import ConfigError
 
@@ -31,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
 OPERATOR = "dask-kubernetes==2026.3.0"  # whose wheel holds the schemas of DaskCluster and DaskJob
 WHEEL_SHA256 = "5cf138e03cb1851063b82b74e9fd4679251238e3867fcae1e3682aada6410728"
-ROLES = ("scheduler", "worker", "client")
 TLS = "DASK_DISTRIBUTED__COMM__TLS__"
 
 DOCUMENTS = {
@@ -134,27 +131,6 @@ def test_other_pods_are_pods_by_the_same_schema(schemas, name):
     assert not list(jsonschema.Draft7Validator(spec).iter_errors(PODS[name]))
 
 
-@pytest.mark.parametrize(
-    "path, value",
-    [
-        (("spec", "worker", "spec", "containers", 0, "resource"), {}),
-        (("spec", "worker", "spec", "containers", 0, "env", 0, "valu"), "1"),
-        (("spec", "scheduler", "spec", "securityContext", "runAsNonRoot"), "yes"),
-        (("spec", "worker", "replicas"), "four"),
-        (("spec", "schedulers"), {}),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_a_slip_in_a_document_is_found(schemas, path, value):
-    document = copy.deepcopy(DOCUMENTS["cluster", "DaskCluster", "bigkernel"])
-    target = document
-    for key in path[:-1]:
-        target = target[key]
-    target[path[-1]] = value
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft7Validator(schemas["DaskCluster"]).validate(document)
-
-
 # -- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
@@ -182,50 +158,13 @@ def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
         assert container["image"].endswith(f"/bigkernel:{bigkernel.__version__}")
 
 
-# keys of what the schemas of the operator do not know; a policy may do without egress
-KNOWN = {
-    "PersistentVolumeClaim": {"accessModes", "storageClassName", "resources"},
-    "NetworkPolicy": {"podSelector", "policyTypes", "ingress", "egress"},
-    "PodDisruptionBudget": {"maxUnavailable", "selector"},
-    "Job": {"backoffLimit", "activeDeadlineSeconds", "podReplacementPolicy", "podFailurePolicy", "template"},
-}
-
-
-@pytest.mark.parametrize("name", [key for key in DOCUMENTS if key[1] in KNOWN], ids=str)
-def test_a_document_of_kubernetes_itself_has_no_other_key(name):
-    document = DOCUMENTS[name]
-    assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
-    assert set(document["spec"]) - {"egress"} == KNOWN[name[1]] - {"egress"}
-    for rule in [*document["spec"].get("ingress", ()), *document["spec"].get("egress", ())]:
-        assert set(rule) in ({"from", "ports"}, {"to", "ports"})
-        assert all(set(port) == {"protocol", "port"} for port in rule["ports"])
-
-
-def test_every_document_is_in_the_namespace_and_of_a_version_that_is_served():
-    served = {
-        **dict.fromkeys(("Namespace", "ServiceAccount", "PersistentVolumeClaim", "ConfigMap", "Pod"), "v1"),
-        **{"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"},
-        **dict.fromkeys(("DaskCluster", "DaskJob"), "kubernetes.dask.org/v1"),
-    }
-    for (_, kind, _), document in DOCUMENTS.items():
-        assert document["apiVersion"] == served[kind]
-        assert document["metadata"].get("namespace", "none") == ("none" if kind == "Namespace" else "bigkernel")
-
-
-def test_no_account_has_a_token():
-    assert DOCUMENTS["base", "ServiceAccount", "bigkernel"]["automountServiceAccountToken"] is False
-
-
 @pytest.mark.parametrize("name", PODS)
 def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     pod = PODS[name]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounted = {mount["name"] for container in containers(pod) for mount in container["volumeMounts"]}
     assert mounted == set(volumes)
-    role = name if name in ROLES else "client"
-    assert [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume] == [
-        f"bigkernel-{role}-tls"
-    ]
+    assert [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume] == ["bigkernel-tls"]
     for container in containers(pod):
         for mount in container["volumeMounts"]:
             assert mount.get("readOnly", False) == (
@@ -238,14 +177,6 @@ def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     (data,) = ([m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == "data"],)
     assert data == ([] if name == "scheduler" else ["/data"])
     assert DOCUMENTS["base", "PersistentVolumeClaim", "bigkernel-data"]["spec"]["accessModes"] == ["ReadWriteMany"]
-
-
-def test_the_page_makes_every_secret_that_is_mounted():
-    commands = (CLUSTER / "README.md").read_text(encoding="utf-8")
-    for role in ROLES:
-        assert f"secret generic bigkernel-{role}-tls" in commands
-        assert f"--from-file=certificates/{role}.pem" in commands
-    assert "--from-file=certificates/ca-key.pem" not in commands
 
 
 def policies_of(name: str) -> Iterator[dict[str, Any]]:
@@ -287,23 +218,6 @@ def test_only_pods_of_the_cluster_reach_it_and_only_where_it_listens():
         assert {port["port"] for port in beyond["ports"]} == {53}
 
 
-def test_service_budget_and_probes_meet_the_pods_that_they_are_for():
-    service = DASK_CLUSTER["scheduler"]["service"]
-    assert service["type"] == "ClusterIP"
-    assert service["selector"] == LABELS["scheduler"]
-    named = ports(PODS["scheduler"])
-    assert {port["targetPort"]: port["port"] for port in service["ports"]} == named
-    budget = DOCUMENTS["base", "PodDisruptionBudget", "bigkernel-scheduler"]["spec"]
-    assert (budget["selector"]["matchLabels"], budget["maxUnavailable"]) == (LABELS["scheduler"], 0)
-    for name in ("scheduler", "worker"):
-        (container,) = PODS[name]["containers"]
-        for probe in ("readinessProbe", "livenessProbe"):
-            found = container[probe]["httpGet"]
-            assert (found["path"], found["port"] in ports(PODS[name])) == ("/health", True)
-    assert "distributed.http.health" in dask_defaults()["distributed"]["scheduler"]["http"]["routes"]
-    assert "distributed.http.health" in dask_defaults()["distributed"]["worker"]["http"]["routes"]
-
-
 def dask_defaults() -> Any:
     return yaml.safe_load((CLUSTER / "dask.yaml").read_text(encoding="utf-8"))
 
@@ -325,8 +239,7 @@ def test_a_worker_keeps_within_its_pod():
 def test_every_connection_is_encrypted_under_one_name(tmp_path):
     (tmp_path / "cluster.yaml").write_text(DOCUMENTS["base", "ConfigMap", "bigkernel-cluster"]["data"]["cluster.yaml"])
     found = read_file(tmp_path / "cluster.yaml")
-    assert isinstance(found, AddressFile)
-    assert (str(found.tls), found.insecure) == ("/run/certificates/client", False)
+    assert (found.kind, str(found.tls), found.insecure) == ("address", "/run/certificates/own", False)
     worker, scheduler = PODS["worker"]["containers"][0], PODS["scheduler"]["containers"][0]
     assert found.address in worker["args"]
     assert environment(worker)["DASK_SCHEDULER_ADDRESS"] == found.address  # else the operator says tcp://
@@ -337,7 +250,8 @@ def test_every_connection_is_encrypted_under_one_name(tmp_path):
                 "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
                 f"{TLS}CA_FILE": "/certificates/ca.pem",
                 f"{TLS}MIN_VERSION": "1.3",
-                f"{TLS}{role.upper()}__CERT": f"/certificates/{role}.pem",
+                f"{TLS}{role.upper()}__CERT": "/certificates/cert.pem",
+                f"{TLS}{role.upper()}__KEY": "/certificates/key.pem",
             }.items()
         )
     assert not [part for document in DOCUMENTS.values() for part in parts(document) if "tcp://" in str(part.values())]
@@ -348,17 +262,17 @@ def test_the_init_container_leaves_certificates_that_a_client_accepts(tmp_path):
     secret, run = tmp_path / "secret", tmp_path / "run"
     secret.mkdir()
     run.mkdir(mode=0o2777)
-    for name in ("ca.pem", "client.pem"):
+    for name in FILES:
         (secret / name).write_bytes((tmp_path / "made" / name).read_bytes())
         (secret / name).chmod(0o440)
-    with pytest.raises(ConfigError, match="can be read by other users"):
-        check_credentials(secret, ("client",))
+    with pytest.raises(ConfigError, match=r"key\.pem: open to other users"):
+        security_of(secret)
     (init,) = PODS["job"]["initContainers"]
     words = [
         word.replace("/secret", str(secret)).replace("/run/", f"{run}/") for word in init["command"] + init["args"]
     ]
     subprocess.run(words, check=True, timeout=10)
-    assert set(check_credentials(run / "certificates" / "client", ("client",))) == {"ca", "client"}
+    security_of(run / "certificates" / "own")
 
 
 def test_a_daskjob_has_the_cluster_and_the_driver_of_the_other_documents():

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from dask.utils import parse_bytes
 from drivers import wait_until
 
 import bigkernel
-from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.cluster.certificates import make_certificates
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 
@@ -30,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
 COMPOSE = yaml.safe_load((CLUSTER / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-ROLES = {"scheduler": "scheduler", "worker": "worker", "driver": "client"}
 RECIPE = (CLUSTER / "docker" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 
 
@@ -67,14 +65,6 @@ def test_the_image_takes_what_the_checkout_has_and_no_more():
     assert any(fnmatch.fnmatch("bigkernel/x.pyc", rule.removeprefix("**/")) for rule in rules)
 
 
-def test_the_image_has_extras_that_exist_and_one_blas_thread():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (wanted,) = re.findall(r"pip install --no-cache-dir \"\.\[([a-z,]+)\]\"", RECIPE)
-    assert set(wanted.split(",")) <= set(extras)
-    given = dict(word.split("=", 1) for words in instructions("ENV") for word in words)
-    assert {given[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")} == {"1"}
-
-
 # -- compose ---------------------------------------------------------------------------------------------------------
 
 
@@ -85,14 +75,9 @@ def test_a_service_may_write_its_data_and_nothing_else(name):
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
-    sources = [volume for volume in service["volumes"] if volume.count(":")]
-    keys = [volume for volume in sources if "CERTIFICATES" in volume]
-    assert [volume.split("}/")[1] for volume in keys] == [
-        f"{item}.pem:/certificates/{item}.pem:ro" for item in ("ca", ROLES[name])
-    ]
-    assert [volume.rpartition(":")[2] for volume in sources if volume not in keys] == (
-        [] if name == "scheduler" else ["/data"]
-    )
+    keys, *data = [volume.rpartition("}")[2] for volume in service["volumes"] if ":" in volume]
+    assert keys == ":/certificates:ro"
+    assert data == ([] if name == "scheduler" else [":/data"])
 
 
 def test_only_the_page_leaves_the_network_and_only_to_this_machine():
@@ -110,16 +95,6 @@ def test_two_workers_keep_within_their_memory_and_the_driver_has_time_to_end():
     assert worker["deploy"]["replicas"] == 2
     assert int(driver["stop_grace_period"].removesuffix("s")) > settings().grace_seconds + 15
     assert driver["restart"].startswith("on-failure")
-
-
-def test_scheduler_and_workers_speak_tls_alone():
-    for name in ("scheduler", "worker"):
-        assert SERVICES[name]["environment"] == {
-            "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
-            "DASK_DISTRIBUTED__COMM__TLS__MIN_VERSION": "1.3",
-            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE": "/certificates/ca.pem",
-            f"DASK_DISTRIBUTED__COMM__TLS__{name.upper()}__CERT": f"/certificates/{name}.pem",
-        }
 
 
 # -- the commands, run -----------------------------------------------------------------------------------------------
@@ -186,7 +161,7 @@ def test_the_commands_of_the_compose_file_fit_a_model_at_the_first_start_and_at_
     for name in ("data", "scratch", "etc"):
         (tmp_path / name).mkdir()
     (tmp_path / "etc" / "dask.yaml").write_bytes((CLUSTER / "dask.yaml").read_bytes())
-    make_certificates(tmp_path / "certificates", hosts=["scheduler"])
+    make_certificates(tmp_path / "certificates")
     make_corpus(rng.standard_normal((1200, 4)), name="data/train.corpus", chunk_rows=100, y=rng.integers(0, 2, 1200))
     here = Here(tmp_path)
     model = tmp_path / "data" / "digits.model"

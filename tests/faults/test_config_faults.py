@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bigkernel import Gaussian, KernelRidge, connect
-from bigkernel.cluster.cluster_file import LocalFile, read_file
+from bigkernel.cluster.cluster_file import ClusterFile, read_file
 from bigkernel.config import Settings, settings
 from bigkernel.errors import ConfigError
 
@@ -104,7 +104,7 @@ IN_FILES = {
     **poisoned(
         {name: NO_NUMBER[name] for name in ("not a number", "negative", "1e30", "10^30", "a tag")}, "memory-limit"
     ),
-    **poisoned({name: NO_NUMBER[name] for name in ("not a number", "a list", "nothing", "a tag")}, "directory", "host"),
+    **poisoned({name: NO_NUMBER[name] for name in ("not a number", "a list", "nothing", "a tag")}, "directory"),
     **poisoned({name: NO_NUMBER[name] for name in ("1e30", "a truth value", "a mapping", "a tag")}, "tls", "address"),
     **poisoned({"module": "os", "source": "import os", "address": "http://127.0.0.1:1/code.py"}, "preload"),
     **poisoned({"as text": '"false"', "a number": "1", "a tag": TOUCH}, "insecure"),
@@ -204,6 +204,6 @@ def test_mutated_files_are_read_or_refused_and_nothing_else(tmp_path):
         except ConfigError:
             refused += 1
         else:
-            assert isinstance(found, LocalFile)
+            assert isinstance(found, ClusterFile)
             assert type(found.workers) in (int, type(None))
     assert 100 < refused < 400

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import dask
 import numpy as np
-import psutil
 import pytest
-from distributed.utils import get_ip
 from drivers import published, wait_until
 from machines import CUT, fit, free_port
 
 from bigkernel import connect, load_model
+from bigkernel.cluster.certificates import make_certificates
 from bigkernel.cluster.cluster_file import cluster_of
-from bigkernel.cluster.tls_authority import make_certificates
+from bigkernel.cluster.launchers import _imported
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, Stalled
@@ -178,30 +177,32 @@ def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_give
 
 @pytest.fixture
 def described(tls, tmp_path):
-    """A cluster of two jobs, with changes."""
+    """A cluster of two jobs, with changes; their logs are where the test is."""
 
     def make(**changes):
         found = {
             **{"kind": "slurm", "partition": "work", "walltime": "00:10:00", "workers": 2, "memory-limit": "400MB"},
-            **{"interface": "lo", "python": sys.executable, "directory": str(tmp_path), "logs": str(tmp_path)},
+            **{"interface": "lo", "python": sys.executable, "directory": str(tmp_path)},
             **{"tls": str(tls), "dashboard": 0},
         }
         merged = {**found, **changes}
         return cluster_of({key: value for key, value in merged.items() if value is not None}, "here", tmp_path)
 
-    return make
+    _imported("dask_jobqueue", "slurm")  # its defaults are there before a setting of them
+    with dask.config.set({"jobqueue.slurm.log-directory": str(tmp_path)}):
+        yield make
 
 
 @pytest.mark.slow
 def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
     slurm, described, rows, wanted, monkeypatch
 ):
-    monkeypatch.setattr("bigkernel.cluster.slurm.LOST_SECONDS", 1)
-    monkeypatch.setattr("bigkernel.cluster.slurm.REPLACE_SECONDS", 1)
+    monkeypatch.setattr("bigkernel.cluster.launchers.LOST_SECONDS", 1)
+    monkeypatch.setattr("bigkernel.cluster.launchers.REPLACE_SECONDS", 1)
     with connect(described()) as client:
         wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
-        assert {address.partition(":")[0] for address in workers} == {"tls"}
+        assert {address.rpartition(":")[0] for address in workers} == {"tls://127.0.0.1"}
         assert {worker["nthreads"] for worker in workers.values()} == {1}
         assert len(ask("squeue", "-h", "-o", "%i %j").splitlines()) == 2
         assert set(client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"]).values()) == {"1"}
@@ -215,7 +216,7 @@ def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
 
 @pytest.mark.slow
 def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, described):
-    with pytest.raises(ConfigError, match="SLURM does not take the jobs: invalid partition specified: nowhere"):  # noqa: SIM117
+    with pytest.raises(ConfigError, match=r"SLURM does not take the jobs.*: invalid partition specified: nowhere"):  # noqa: SIM117
         with connect(described(partition="nowhere")):
             pass
     assert ask("squeue", "-h", "-o", "%i") == ""
@@ -231,73 +232,3 @@ def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, describe
     with dask.config.set({"bigkernel.stall-seconds": 3}), pytest.raises(Stalled, match=r"SLURM d.* not answer"):  # noqa: SIM117
         with connect(described()):
             pass
-
-
-def test_without_certificates_jobs_do_not_start(described, monkeypatch):
-    monkeypatch.setattr("bigkernel.cluster.slurm.shutil.which", lambda name: name)
-    file = described()
-    with pytest.raises(ConfigError, match=r"kind: slurm: jobs run on other machines.*make certificates"):  # noqa: SIM117
-        with connect(type(file)(**{**vars(file), "tls": None})):
-            pass
-
-
-def listening():
-    """(descriptor, address) of each socket at which this process listens."""
-    found = psutil.Process().net_connections("tcp")
-    return {(one.fd, one.laddr.ip) for one in found if one.status == psutil.CONN_LISTEN}
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted_ip"),
-    [({}, "127.0.0.1"), ({"interface": None, "host": "127.0.0.1"}, "127.0.0.1"), ({"interface": None}, None)],
-    ids=["interface", "host", "neither"],
-)
-def test_scheduler_and_workers_of_jobs_listen_at_one_address_each(described, monkeypatch, changes, wanted_ip):
-    wanted_ip, found, before = wanted_ip or get_ip(), {}, listening()
-
-    def refuse(script):
-        found.update(script=script, addresses={ip for _, ip in listening() - before})
-        raise ConfigError("enough seen")
-
-    monkeypatch.setattr("bigkernel.cluster.slurm._require_taken", refuse)
-    monkeypatch.setattr("bigkernel.cluster.slurm.shutil.which", lambda name: name)
-    with pytest.raises(ConfigError, match="enough seen"), connect(described(**changes)):
-        pass
-    assert found["addresses"] == {wanted_ip, "127.0.0.1"}  # the pages are at loopback
-    if "--interface lo" in found["script"]:
-        return
-    assert " --host $worker_host " in found["script"]
-    line = next(line for line in found["script"].splitlines() if line.startswith("worker_host="))
-    assert ask("bash", "-c", f'{line}\necho "$worker_host"') == wanted_ip
-
-
-STUBS = {
-    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
-    # scheduler, worker and driver of job.sbatch that only note what they were asked; all else is Python's
-    "python": """case "$1 $2 $3" in
-  "-m dask scheduler")
-    while [[ $1 != --scheduler-file ]]; do shift; done
-    echo '{"address": "tls://127.0.0.1:1"}' >"$2"; exec sleep 20 ;;
-  "-m dask worker") echo "$*" >worker.part; mv worker.part worker ;;
-  "-m bigkernel fit") for _ in {1..200}; do [[ ! -e worker ]] || exit 0; sleep 0.1; done; exit 1 ;;
-  *) exec "$REAL" "$@" ;;
-esac""",
-}
-
-
-@pytest.mark.parametrize("interface", ["", "lo"])
-def test_workers_of_an_allocation_listen_at_the_address_that_faces_the_scheduler(tls, tmp_path, monkeypatch, interface):
-    for name, text in STUBS.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name, value in {
-        **{"PYTHON": tmp_path / "python", "REAL": sys.executable, "CERTIFICATES": tls, "INTERFACE": interface},
-        **{"CONFIGURATION": ROOT / "cluster" / "dask.yaml", "SLURM_SUBMIT_DIR": tmp_path},
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    ask("bash", SCRIPT, "run", "fit", cwd=tmp_path)
-    words = (tmp_path / "worker").read_text().split()
-    assert words[:5] == ["-m", "dask", "worker", "--host", "127.0.0.1" if interface else get_ip()]
-    assert words[words.index("--tls-cert") + 1] == f"{tls}/worker.pem"
-    assert "--interface" not in words

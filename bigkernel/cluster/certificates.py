@@ -1,0 +1,117 @@
+"""Certificates of a cluster: a directory with `ca.pem`, `cert.pem` and `key.pem`, and Dask's `Security` from it.
+
+Dask's encryption is mutual: whoever shows a certificate of the authority is let in, and runs any code. Host names are
+not compared. So a directory serves one cluster, and its key is a password. Those that are made here are Dask's own
+temporary certificates, stored: one that is its own authority, for a year. Certificates of another authority serve as
+well, under these names.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import ssl
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from distributed import Security
+
+from bigkernel.data.visible import log_of
+from bigkernel.errors import ConfigError
+
+FILES = ("ca.pem", "cert.pem", "key.pem")
+SOON_DAYS = 7  # certificates that end within these are used, with a warning
+_log = log_of(__name__)
+
+
+def make_certificates(directory: str | os.PathLike[str]) -> None:
+    """Make certificates that hold for a year, in a directory that appears whole or not at all."""
+    target = Path(os.path.abspath(directory))
+    if os.path.lexists(target):
+        raise ConfigError(f"{target}: exists already; name a new directory")
+    try:
+        made = Security.temporary()
+    except ImportError as error:
+        raise ConfigError(f'making certificates needs cryptography ({error}): pip install "bigkernel[tls]"') from error
+    texts = (made.tls_ca_file, made.tls_client_cert, made.tls_client_key)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))  # mode 0700
+        try:
+            for name, text in zip(FILES, texts, strict=True):
+                (scratch / name).touch(0o600)
+                (scratch / name).write_text(text, encoding="ascii")
+            scratch.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be made: {error.strerror}") from error
+
+
+def security_of(directory: str | os.PathLike[str]) -> Security:
+    """Return Dask's settings for a directory of certificates, TLS 1.3, after a check of its files.
+
+    A `ConfigError` names one that is missing, damaged, open to others or of another authority, or out of its time.
+    """
+    target = Path(os.path.abspath(directory))
+    _require_private(target)
+    ca, cert, key = (str(target / name) for name in FILES)
+    # OpenSSL would ask for the passphrase on the terminal
+    if b"ENCRYPTED" in (target / "key.pem").read_bytes():
+        raise ConfigError(f"{key}: the private key is encrypted; store it without a passphrase, mode 0600")
+    roles = ("client", "scheduler", "worker")
+    own = dict.fromkeys((f"tls_{role}_cert" for role in roles), cert)
+    own |= dict.fromkeys((f"tls_{role}_key" for role in roles), key)
+    made = Security(require_encryption=True, tls_ca_file=ca, tls_min_version=ssl.TLSVersion.TLSv1_3, **own)
+    try:
+        ends = _shake_hands(made)
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"{cert}: {error.verify_message}, by {ca} and the clock of this machine; make a new directory for the "
+            "whole cluster: bigkernel certs DIR"
+        ) from error
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{target}: expected certificates and the key of cert.pem, as PEM: {error}; bigkernel certs DIR makes them"
+        ) from error
+    if ends - time.time() < SOON_DAYS * 86400:
+        when = datetime.datetime.fromtimestamp(ends, datetime.UTC)
+        _log.warning("%s: expires on %s UTC; make a new directory: bigkernel certs DIR", cert, f"{when:%Y-%m-%d %H:%M}")
+    return made
+
+
+def _require_private(target: Path) -> None:
+    """Refuse files that are not there, of other users, or open to them."""
+    files = [target / name for name in FILES]
+    for path, forbidden in zip((target, *files), (0o022, 0o022, 0o022, 0o077), strict=True):
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: no certificates there ({error.strerror}); make a directory of them: bigkernel certs DIR"
+            ) from error
+        if not (stat.S_ISDIR if path == target else stat.S_ISREG)(found.st_mode):
+            what = "a directory of certificates" if path == target else "a file"
+            raise ConfigError(f"{path}: expected {what}; bigkernel certs DIR makes one")
+        if found.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(f"{path}: belongs to user {found.st_uid}, expected {os.geteuid()} or root; chown it")
+        if found.st_mode & forbidden:
+            mode = stat.S_IMODE(found.st_mode)
+            raise ConfigError(f"{path}: open to other users (mode {mode:04o}); chmod {mode & ~forbidden:o} {path}")
+
+
+def _shake_hands(security: Security) -> float:
+    """Let a scheduler and a client of this directory meet in memory; return the time at which the certificate ends."""
+    listening = security.get_listen_args("scheduler")["ssl_context"]
+    connecting = security.get_connection_args("client")["ssl_context"]
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = connecting.wrap_bio(back, there)
+    server = listening.wrap_bio(there, back, server_side=True)
+    for side in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return float(ssl.cert_time_to_seconds(client.getpeercert()["notAfter"]))

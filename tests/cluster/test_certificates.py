@@ -1,0 +1,189 @@
+"""Certificates: whole directories or none, keys that nobody else can open, and every flaw named by its file."""
+
+import datetime
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from distributed import Security
+
+from bigkernel.cli import main
+from bigkernel.cluster import certificates
+from bigkernel.cluster.certificates import FILES, make_certificates, security_of
+from bigkernel.errors import ConfigError
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Certificates of one making."""
+    make_certificates(tmp_path / "tls")
+    return tmp_path / "tls"
+
+
+def pem_of(days):
+    """The PEM texts of a certificate, its own authority, that begins and ends so many days from now, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    start, end = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=day) for day in days)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(start).not_valid_after(end)
+    text = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return text, private(key, serialization.NoEncryption())
+
+
+def private(key, encryption):
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+
+
+def store(directory, days):
+    """Put other certificates into a directory."""
+    cert, key = pem_of(days)
+    for name, content in zip(FILES, (cert, cert, key), strict=True):
+        (directory / name).write_bytes(content)
+
+
+def test_a_directory_gives_a_security_that_wants_encryption_for_every_role(made):
+    assert {path.name for path in made.iterdir()} == set(FILES)
+    found = security_of(made)
+    assert isinstance(found, Security)
+    assert found.require_encryption
+    for role in ("client", "scheduler", "worker"):
+        config = found.get_tls_config_for_role(role)
+        assert [config[name] for name in ("ca_file", "cert", "key")] == [str(made / name) for name in FILES]
+    found = x509.load_pem_x509_certificate((made / "cert.pem").read_bytes())
+    assert 364 < (found.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400 <= 365
+
+
+def test_nobody_else_can_open_a_file_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        make_certificates(tmp_path / "tls")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tls").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_a_directory_is_whole_or_not_there_wherever_it_was_stopped(step, tmp_path, monkeypatch):
+    write, calls = certificates.Path.write_text, []
+
+    def stopping(path, *args, **options):
+        calls.append(path)
+        if len(calls) == step + 1:
+            raise KeyboardInterrupt
+        return write(path, *args, **options)
+
+    monkeypatch.setattr(certificates.Path, "write_text", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        make_certificates(tmp_path / "tls")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link to nothing"])
+def test_what_is_there_already_is_left_alone(kind, tmp_path):
+    target = tmp_path / "tls"
+    {"directory": target.mkdir, "file": target.touch, "link to nothing": lambda: target.symlink_to("nowhere")}[kind]()
+    with pytest.raises(ConfigError, match=f"{target}: exists already"):
+        make_certificates(target)
+    assert not target.is_dir() or not list(target.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/tls: cannot be made: "):
+        make_certificates(tmp_path / "file" / "tls")
+
+
+def chmod(mode):
+    return lambda path: path.chmod(mode)
+
+
+def replace(text):
+    return lambda path: path.write_text(text)
+
+
+def encrypt(path):
+    key = ec.generate_private_key(ec.SECP256R1())
+    path.write_bytes(private(key, serialization.BestAvailableEncryption(b"secret")))
+
+
+FLAWS = {
+    "missing": ("cert.pem", lambda path: path.unlink(), "cert.pem: no certificates there"),
+    "no authority": ("ca.pem", lambda path: path.unlink(), "ca.pem: no certificates there"),
+    "readable by the group": ("key.pem", chmod(0o640), r"key.pem: open to other users \(mode 0640\); chmod 600"),
+    "readable by all": ("key.pem", chmod(0o604), "key.pem: open to other users"),
+    "an authority that others can replace": ("ca.pem", chmod(0o666), "ca.pem: open to other users .* chmod 644"),
+    "a directory that others can change": ("", chmod(0o770), r"open to other users \(mode 0770\); chmod 750"),
+    "empty": ("cert.pem", replace(""), "expected certificates and the key of cert.pem"),
+    "an empty authority": ("ca.pem", replace(""), "expected certificates"),
+    "text": ("key.pem", replace("here"), "expected certificates"),
+    "an encrypted key": ("key.pem", encrypt, "key.pem: the private key is encrypted"),
+    "another key": ("key.pem", lambda path: path.write_bytes(pem_of((-1, 9))[1]), "expected certificates and the key"),
+    "another authority": ("ca.pem", lambda path: path.write_bytes(pem_of((-1, 9))[0]), "cert.pem: .* make a new"),
+    "expired": ("", lambda path: store(path, (-9, -1)), "cert.pem: certificate has expired, by .*ca.pem and the clock"),
+    "not valid yet": ("", lambda path: store(path, (1, 9)), "cert.pem: certificate is not yet valid"),
+    "a pipe": ("cert.pem", lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "cert.pem: expected a file"),
+    "a directory": ("cert.pem", lambda path: (path.unlink(), path.mkdir(0o700)), "cert.pem: expected a file"),
+    "a file for a directory": ("", lambda path: (shutil.rmtree(path), path.touch()), "expected a directory of cert"),
+}
+
+
+@pytest.mark.parametrize("file, spoil, message", FLAWS.values(), ids=FLAWS)
+def test_a_flaw_is_refused_by_its_file(file, spoil, message, made):
+    spoil(made / file)
+    with pytest.raises(ConfigError, match=rf"(?s)^{made}.*{message}"):
+        security_of(made)
+
+
+def test_one_that_ends_within_a_week_is_used_with_a_warning(made, caplog):
+    store(made, (-1, 9))
+    security_of(made)
+    assert not caplog.records
+    store(made, (-1, 6))
+    security_of(made)
+    assert [record.getMessage().split(": ")[0] for record in caplog.records] == [f"{made}/cert.pem"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_key_of_another_user_is_refused(made):
+    os.chown(made / "key.pem", 12345, -1)
+    with pytest.raises(ConfigError, match=r"key.pem: belongs to user 12345, expected \d+ or root"):
+        security_of(made)
+
+
+def test_the_command_makes_them_and_says_what_to_do_next(tmp_path):
+    target, runner = str(tmp_path / "tls"), CliRunner()
+    shown = runner.invoke(main, ["certs", target])
+    assert shown.exit_code == 0, shown.output
+    assert f"tls: {target}" in shown.stdout
+    again = runner.invoke(main, ["certs", target])
+    assert again.exit_code == ConfigError.exit_code
+    assert again.stderr.startswith("ConfigError: ")
+    figures = json.loads(runner.invoke(main, ["certs", f"{target}2", "--json"]).stdout)
+    assert figures == {"directory": f"{target}2", "files": list(FILES)}
+
+
+def test_without_cryptography_the_extra_that_has_it_is_named(tmp_path):
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from bigkernel.cluster.certificates import make_certificates\n"
+        f"make_certificates({str(tmp_path / 'tls')!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert 'pip install "bigkernel[tls]"' in done.stderr
+
+
+def test_a_package_without_tls_in_use_does_not_load_cryptography_in_workers():
+    code = "import sys, bigkernel, bigkernel.engine.tasks; print('cryptography' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
