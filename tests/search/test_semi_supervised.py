@@ -28,15 +28,12 @@ CODES = np.where(LABELLED, LABELS, -1)
 FORMS = {
     "all": {"landmarks": Z, "eigenfunctions": "all"},
     "landmarks": {"landmarks": Z, "eigenfunctions": "landmarks"},
-    "exact": {},
 }
 every_form = pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
 
 
 def coefficients(form, there, target, s, alpha, sigma):
     """Of the dense form in which the rows `there` are labelled, and the rows that they belong to."""
-    if form == "exact":
-        return X, reference.sssl_exact(reference.gaussian(X, X, sigma), there, target, s, alpha)
     B, core = reference.gaussian(X, Z, sigma), reference.gaussian(Z, Z, sigma)
     if form == "all":
         return Z, reference.sssl_all(B, core, there, target, s, alpha)
@@ -163,15 +160,13 @@ def test_an_unlabelled_domain_shapes_every_fold_and_is_never_left_out():
 
 def test_weights_of_semi_supervised_rows():
     weight = rng.uniform(0.2, 2, N)
-    model, cv = SSSL(Gaussian(1.2), landmarks=Z, n_components=6), KFold(3)
-    for settings in (FORMS["all"], FORMS["exact"]):
-        model = SSSL(Gaussian(1.2), n_components=6, alpha=0.1, **settings)
-        search = SweepSearchCV(model, {}, cv=cv, scoring="neg_mean_squared_error")
-        search.fit(X, PARTLY[:, 0], sample_weight=weight)
-        for j, (_, test) in enumerate(cv.split(IDS)):
-            ids = IDS[test]
-            hidden = PARTLY[:, 0].copy()
-            hidden[ids] = np.nan
-            fitted = clone(model).fit(X, hidden, sample_weight=weight)
-            wanted = -np.average((Y[ids, 0] - fitted.predict(X[ids])) ** 2, weights=weight[ids])
-            assert_allclose(search.cv_results_[f"split{j}_test_score"][0], wanted, atol=1e-8)
+    model, cv = SSSL(Gaussian(1.2), landmarks=Z, n_components=6, alpha=0.1), KFold(3)
+    search = SweepSearchCV(model, {}, cv=cv, scoring="neg_mean_squared_error")
+    search.fit(X, PARTLY[:, 0], sample_weight=weight)
+    for j, (_, test) in enumerate(cv.split(IDS)):
+        ids = IDS[test]
+        hidden = PARTLY[:, 0].copy()
+        hidden[ids] = np.nan
+        fitted = clone(model).fit(X, hidden, sample_weight=weight)
+        wanted = -np.average((Y[ids, 0] - fitted.predict(X[ids])) ** 2, weights=weight[ids])
+        assert_allclose(search.cv_results_[f"split{j}_test_score"][0], wanted, atol=1e-8)
