@@ -198,7 +198,6 @@ def test_what_cannot_be_calibrated_is_refused_by_name():
         "with_landmarks": lambda: model.with_landmarks(5),
         "fitted with probability=False": lambda: late.predict_proba(X),
         "solver='direct'": lambda: KernelRidgeClassifier(probability=True, solver="cg", **GIVEN).fit(X, Y),
-        "exact form": lambda: SweepSearchCV(KernelRidgeClassifier(probability=True), {"alpha": [1.0]}).fit(X, Y),
     }
     for words, call in refused.items():
         with pytest.raises(ConfigError, match=words):
