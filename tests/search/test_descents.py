@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from functools import partial
 
@@ -10,7 +9,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from drivers import SEGMENTS, Driver
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import digest, split_scores
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
@@ -24,7 +22,6 @@ from bigkernel import (
     SweepSearchCV,
     UnitNormalizer,
     executing,
-    open_corpus,
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import BestAtEdge, ConfigError, DataError, Inaccurate
@@ -309,39 +306,3 @@ def test_a_search_that_ends_inside_a_step_is_gone_on_with_to_the_same_bits(tmp_p
         resumed = search()
     assert digest(resumed) == digest(undisturbed)
     assert_array_equal(resumed.best_estimator_.dual_coef_, undisturbed.best_estimator_.dual_coef_)
-
-
-SEARCH = """
-import sys
-import numpy as np
-from bigkernel import Gaussian, KernelRidge, SweepSearchCV, connect, executing, open_corpus
-
-if __name__ == "__main__":
-    corpus, run, resume = sys.argv[1:]
-    with connect("local", workers=2, dashboard=0) as client, executing(client, run=run, resume=resume == "resume"):
-        model = KernelRidge(Gaussian(1.2), n_landmarks=40, random_state=0, solver="cg", tol=1e-4)
-        search = SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=3).fit(open_corpus(corpus))
-        np.save(run + ".npy", search.best_estimator_.dual_coef_)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_driver_and_workers_killed_inside_a_step_are_gone_on_with_to_the_same_bits(make_corpus, tmp_path):
-    corpus, script, run = make_corpus(X, y=Y[:, 0], chunk_rows=50), tmp_path / "tune.py", tmp_path / "run"
-    script.write_text(SEARCH)
-
-    def drive(resume):
-        arguments = json.dumps([str(corpus.path), str(run), resume])
-        code = f"import runpy, sys\nsys.argv[1:] = {arguments}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
-        return Driver(code, tmp_path)
-
-    killed, inside = drive(""), run / "tune-cg-2" / "receipts"
-    killed.until(lambda: len(list(inside.glob("0-*.json"))) >= 2, "two segments of the second step")
-    killed.end()
-    again = drive("resume")
-    model = KernelRidge(Gaussian(1.2), n_landmarks=40, random_state=0, solver="cg", tol=1e-4)
-    with dask.config.set({"bigkernel.min-segments": SEGMENTS}), executing("threads"):
-        undisturbed = SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=3).fit(open_corpus(corpus.path))
-    assert again.wait() == 0, again.errors()
-    assert_array_equal(np.load(tmp_path / "run.npy"), undisturbed.best_estimator_.dual_coef_)
