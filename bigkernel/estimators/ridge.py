@@ -60,7 +60,7 @@ class BaseKernelRidge(ChoosesSolver):
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
         "fit_intercept": ["boolean"],
-        "solver": [StrOptions({"auto", "direct", "cg", "cholesky"})],
+        "solver": [StrOptions({"auto", "direct", "cg"})],
         "tol": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
     }

@@ -94,7 +94,7 @@ class ChoosesSolver(LandmarkEstimator):
     ) -> tuple[PreconditionerChoice | None, str]:
         """See `descent`; and why, where "auto" chooses."""
         m, auto, refusal = self._width_for(rows), self.solver == "auto", self._not_iterative()
-        if self.solver in ("direct", "cholesky"):
+        if self.solver == "direct":
             return None, ""
         if auto and m < AUTO_LEAST:
             return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"

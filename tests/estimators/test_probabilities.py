@@ -47,7 +47,6 @@ MODELS = {
     "krr of two": (KernelRidgeClassifier(**GIVEN), Y > 0),
     "krr exact": (KernelRidgeClassifier(Gaussian(1.5)), Y),
     "sssl": (SSSLClassifier(n_components=10, **GIVEN), PARTLY),
-    "sssl aligned": (SSSLClassifier(n_components=10, eigenfunctions="aligned", **GIVEN), PARTLY),
     "sssl with a graph": (SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
     "sssl exact": (SSSLClassifier(Gaussian(1.5), n_components=10), PARTLY),
     "xnv": (XNVClassifier(**GIVEN), PARTLY),
