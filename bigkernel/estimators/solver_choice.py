@@ -67,7 +67,7 @@ class ChoosesSolver(LandmarkEstimator):
         """Why conjugate gradients cannot fit this, or nothing."""
         if self.exact:
             return "the exact form is solved directly; set n_landmarks"
-        if np.ndim(self.alpha) or getattr(self, "alpha_per_target", False):
+        if np.ndim(self.alpha):
             return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
         if self.alpha == "gcv":
             wanted = self._factors * 8 * self._width**2
