@@ -188,8 +188,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     alpha : float ≥ 0, array (c,) or "gcv", default 1
         Ridge penalty, one for each target where it is an array (not with "cg"); the loss is a sum over rows, as in
         scikit-learn. "gcv": chosen by generalised cross-validation
-        from the statistics of the fit (`alpha_`); with "cg" among 13 penalties, half a decade apart from 1e-8 to 1e-2
-        times Σw·k(x, x) of the labelled rows, which are solved for side by side in the sweeps of one fit.
+        from the statistics of the fit (`alpha_`), not with "cg".
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. Where rows are fewer, all of
         them become landmarks, with a warning; `partial_fit` refuses so few first rows, for later ones become none.

@@ -18,7 +18,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, PlanTooLarge
+from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.arithmetic import whitened, witnessed
 from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.fit_state import RowBasis
@@ -276,14 +276,11 @@ def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, part
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
         last = candidate.last
-        if not isinstance(last, ChoosesSolver):
+        if not isinstance(last, ChoosesSolver) or isinstance(last.alpha, str):
             continue
-        if not isinstance(last.alpha, str):
-            given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-            key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
-            groups.setdefault(key, []).append(candidate)
-        elif last.solver == "cg":
-            raise ConfigError("param_grid: alpha='gcv' with solver='cg' chooses in one fit; give a search numbers")
+        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
+        key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
+        groups.setdefault(key, []).append(candidate)
     for group in groups.values():
         for candidate in group:
             candidate.choice = candidate.last.descent(rows, targets, models=splits * len(group), trained=trained)

@@ -216,7 +216,7 @@ def test_auto_descends_where_that_costs_less(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"grid": {"alpha": [0.1, "gcv"]}}, "alpha='gcv' with solver='cg'"),
+        ({"grid": {"alpha": [0.1, "gcv"]}}, "alpha='gcv' chooses from m×m sums"),
         ({"scoring": "neg_gcv"}, "neg_gcv is read from moments"),
         ({"grid": {"alpha": [0.1, 0.0]}}, "expected a number above 0 for alpha"),
     ],
