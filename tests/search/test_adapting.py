@@ -162,15 +162,6 @@ def test_float32_rows_of_a_wide_kernel_are_swept_again_where_candidates_would_be
     assert (search.cv_results_["prediction_error"] < 1e-3).all()
 
 
-class AllTested:
-    """Two folds, of which the first tests every row."""
-
-    count = 2
-
-    def of(self, chunk):
-        return np.zeros(len(chunk), np.int64)
-
-
 def test_what_leaves_nothing_to_adapt_to_is_refused_before_any_sweep():
     seen = []
     with observe(seen.append):
@@ -178,8 +169,6 @@ def test_what_leaves_nothing_to_adapt_to_is_refused_before_any_sweep():
             SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=3, refit=False).fit(X, TRUTH, sample_domain=DOMAIN)
         with pytest.raises(ConfigError, match=r"refit: every domain has labelled rows.*refit=False"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, cv="domains").fit(X, TRUTH, sample_domain=DOMAIN)
-        with pytest.raises(DataError, match="split 0 leaves no label to train on"):
-            SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=AllTested()).fit(X, CODES)
         with pytest.raises(ConfigError, match="neg_gcv is of one penalty for all directions"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, scoring="neg_gcv").fit(X, CODES)
     assert not [event for event in seen if isinstance(event, SweepStarted)]

@@ -25,7 +25,6 @@ from bigkernel import (
 )
 from bigkernel.events.kinds import Note, Step, SweepStarted
 from bigkernel.events.scope import observe
-from bigkernel.search.sweep_search import SearchPlan
 
 rng = np.random.default_rng(77)
 N = 60
@@ -63,16 +62,6 @@ def test_fitting_changes_neither_the_estimator_nor_the_grid():
     assert [kernel.sigma for kernel in grid["kernel"]] == [1.0, "scale"]
     assert model.kernel.sigma == 7.0
     assert [name for name in vars(model) if name.endswith("_")] == []
-
-
-def test_repr_names_the_estimator_and_the_plan_its_sweeps():
-    search = SweepSearchCV(MODEL, GRID, cv=3)
-    assert "SweepSearchCV(" in repr(search)
-    assert "KernelRidge" in repr(search)
-    plan = search.plan(X, y)
-    assert isinstance(plan, SearchPlan)
-    assert str(plan).startswith("4 candidates, 3 splits: 1 sweeps")
-    assert not hasattr(search, "cv_results_")
 
 
 @pytest.mark.parametrize(
@@ -138,12 +127,6 @@ def test_frames_bring_the_names_of_their_columns():
         assert search.feature_names_in_.tolist() == ["a", "b", "c"]
         assert_allclose(search.predict(frame), SweepSearchCV(model, {}, cv=3).fit(X, y).predict(X))
         assert search.n_features_in_ == 3
-
-
-def test_lists_are_rows_too():
-    search = SweepSearchCV(MODEL, {}, cv=3).fit(X.tolist(), y.tolist())
-    assert_allclose(search.predict(X.tolist()), SweepSearchCV(MODEL, {}, cv=3).fit(X, y).predict(X))
-    assert search.n_features_in_ == 3
 
 
 def test_every_sweep_is_announced_and_none_else_runs():

@@ -29,7 +29,6 @@ from bigkernel.events.kinds import SweepStarted
 from bigkernel.events.scope import observe
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import chosen
-from bigkernel.streaming.folds import HashFolds
 
 rng = np.random.default_rng(404)
 N = 60
@@ -242,7 +241,7 @@ def test_folds_that_are_nothing(cv):
     assert refuse((ConfigError, DataError), "cv: ", cv=cv)
 
 
-@pytest.mark.parametrize("cv", [1, 0, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), HashFolds(1), [0] * N])
+@pytest.mark.parametrize("cv", [1, 0, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), [0] * N])
 def test_fewer_than_two_folds(cv):
     assert refuse(DataError, "cv: expected at least 2 folds, found", cv=cv)
 
@@ -278,7 +277,6 @@ def test_columns_that_are_missing_or_have_one_value():
         DataError, "cv: 3 folds of whole groups, but the labelled rows have 1 group", cv=3, fit={"groups": np.ones(N)}
     )
     assert refuse(DataError, "cv: 3 folds of whole groups, .* 2 groups", cv=3, fit={"groups": np.arange(N) % 2})
-    assert refuse(DataError, "group: the folds keep groups together", cv=HashFolds(3, by="group"), swept=True)
     assert refuse(DataError, "group: expected 60 values", fit={"groups": np.ones(7)})
     assert refuse(DataError, "domain: expected 60 values", cv="domains", fit={"sample_domain": np.ones((N, 2))})
     assert refuse(DataError, "group: expected numbers", fit={"groups": np.array(["a", "b"] * (N // 2))})

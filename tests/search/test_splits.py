@@ -227,20 +227,6 @@ def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     assert_allclose(split_scores(shuffled), split_scores(in_memory), rtol=0, atol=1e-8)
 
 
-def test_named_classes_of_a_corpus(make_corpus):
-    corpus = make_corpus(X, classes=("four", "nine", "seven"), y=np.searchsorted([4, 7, 9], LABELS).astype("i1"))
-    names = np.array(["four", "nine", "seven"])[np.searchsorted([4, 7, 9], LABELS)]
-    cv = StratifiedKFold(3)
-    search = SweepSearchCV(CLASSIFIER, GRID, cv=cv, scoring=["accuracy", "neg_log_loss"], refit="accuracy").fit(corpus)
-    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=cv, scoring=["accuracy", "neg_log_loss"], refit="accuracy").fit(
-        X, names
-    )
-    for label in ("accuracy", "neg_log_loss"):
-        assert_allclose(split_scores(search, label), split_scores(wanted, label), atol=1e-8)
-    assert search.classes_.tolist() == ["four", "nine", "seven"]
-    assert_array_equal(search.predict(X), wanted.predict(X))
-
-
 def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corpus):
     codes = np.where(EVERY % 5, LABELS, -1)
     corpus, known = make_corpus(X, classes=(4, 7, 9), y=codes.astype("i1")), codes != -1
@@ -250,12 +236,3 @@ def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corp
     fold = np.arange(N) % 3
     wanted = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])
     assert_array_equal(split_scores(SweepSearchCV(CLASSIFIER, GRID, cv=fold).fit(corpus)), split_scores(wanted))
-
-
-def test_a_corpus_brings_its_weights_and_they_may_be_replaced(make_corpus):
-    weight = rng.uniform(0.2, 2, N)
-    corpus, search = make_corpus(X, y=y, weight=weight), SweepSearchCV(MODEL, GRID, cv=KFold(3))
-    found = split_scores(search.fit(corpus))
-    assert_allclose(found, split_scores(search.fit(X, y, sample_weight=weight)), atol=1e-8)
-    found = split_scores(search.fit(corpus, sample_weight=np.ones(N)))
-    assert_allclose(found, split_scores(search.fit(X, y)), atol=1e-8)
