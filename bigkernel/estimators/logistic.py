@@ -21,15 +21,15 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators import arithmetic
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.classifiers import LandmarkClassifier
+from bigkernel.estimators.exact_rows import EveryRowALandmark
 from bigkernel.estimators.fit_state import Fitted, Inputs, IterativeFit, LogisticSolution, Problem
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import LogitProbabilities, with_sweeps
 from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
@@ -99,7 +99,7 @@ class _System:
         return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
 
 
-class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkEstimator):
+class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowALandmark, LandmarkEstimator):
     """Kernel logistic regression: probabilities softmax(f), f = φᵀW + b on Nyström features φ of m landmarks.
 
         min Σ w −log p_y + α/2 ‖W‖²,   the intercept b without penalty.
@@ -192,11 +192,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         self.class_weight = class_weight
 
     @property
-    def exact(self) -> bool:
-        """False: with every row a landmark the landmark form is exact."""
-        return False
-
-    @property
     def has_witness(self) -> bool:
         """False: the moments are a bound, and gradients are summed in float64."""
         return False
@@ -213,12 +208,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
             "candidate on each fold; use scikit-learn's GridSearchCV, or find the kernel with KernelRidgeClassifier "
             "(scoring='neg_log_loss') first, and then alpha"
         )
-
-    def _choose(self, rows: Rows, *, look: bool) -> Array:
-        if self.n_landmarks is not None or not isinstance(self.landmarks, str):
-            return super()._choose(rows, look=look)
-        require_exact(type(self).__name__, len(rows))
-        return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.

@@ -19,12 +19,11 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.arithmetic import sweep_until_right, told
 from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
+from bigkernel.estimators.exact_rows import EveryRowALandmark
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.label_course import Course
-from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
 from bigkernel.events.scope import part_of_job
-from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
@@ -48,7 +47,7 @@ class ReducedSides:
     graph: Array | None = None
 
 
-class SidedEstimator(DomainedEstimator):
+class SidedEstimator(EveryRowALandmark, DomainedEstimator):
     """Base of the estimators of a labelled source and an unlabelled target, each row of either kind by its domain.
 
     Without domains the labelled rows are the source. With them, a domain without any label is the target, and rows
@@ -83,24 +82,12 @@ class SidedEstimator(DomainedEstimator):
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
-    @property
-    def exact(self) -> bool:
-        """False: with every row a landmark the landmark form is exact."""
-        return False
-
     def given_kernel(self) -> Kernel:
         """See `KernelEstimator`."""
         if self.gamma == "median" and isinstance(self.kernel, str) and self.kernel in ("rbf", "gaussian"):
             return MedianGaussian()
         gamma = "scale" if self.gamma == "median" else self.gamma
         return as_kernel(self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
-
-    def _choose(self, rows: Rows, *, look: bool) -> Array:
-        """The landmarks (m, d): every row where n_landmarks does not say how many."""
-        if self.n_landmarks is not None or not isinstance(self.landmarks, str):
-            return super()._choose(rows, look=look)
-        require_exact(type(self).__name__, len(rows))
-        return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
 
     # -- training input ----------------------------------------------------------------------------------------------
 
