@@ -201,8 +201,8 @@ MUTANTS = [
     Mutant(
         "linear: predictions are made about 0",
         "estimators/linear.py",
-        "if fit.solution.level is None else fit.basis.centred()",
-        "if fit.solution.level is None else IdentityMap(1.1 * fit.basis.shift)",
+        'self._require("predict").basis.centred()',
+        'IdentityMap(1.1 * self._require("predict").basis.shift)',
         "estimators/test_linear_by_qr.py",
     ),
     Mutant(
