@@ -27,7 +27,7 @@ from bigkernel import Gaussian, KernelRidge, cli, executing, open_corpus, save_m
 from bigkernel.cli import ingest, models, tune
 from bigkernel.data import atomic_write, run_directory, zarr_arrays
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter
-from bigkernel.estimators import persistence
+from bigkernel.models import persistence
 from bigkernel.search import sweep_search
 from pipelines.__main__ import main as pipelines_main
 
