@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
 # modules that are only imported where their extra is there
-OPTIONAL_MODULES = {"bigkernel/search/score_map.py": "plots"}
+OPTIONAL_MODULES: dict[str, str] = {}
 # where the name that is imported is not that of the distribution, for those that need not be installed here
 DISTRIBUTIONS = {name: set(found) for name, found in packages_distributions().items()}
 

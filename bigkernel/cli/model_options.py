@@ -203,11 +203,10 @@ def _penalty_options(*, grid: bool) -> tuple[_Option, ...]:
         ),
         click.option(
             "--eigenfunctions",
-            type=click.Choice(["all", "landmarks"] if grid else ["all", "landmarks", "aligned"]),
+            type=click.Choice(["all", "landmarks"]),
             default="all",
             show_default=True,
-            help="Of sssl: of all rows, or of the landmarks alone"
-            + ("." if grid else "; aligned: those on which labelled and unlabelled rows agree in the mean."),
+            help="Of sssl: of all rows, or of the landmarks alone.",
         ),
         *(() if grid else (_MANIFOLD,)),
     )

@@ -143,7 +143,7 @@ def _show_in_words(figures: dict[str, Any], title: str) -> dict[str, float]:
 
 
 # where there were any
-INCIDENTS = ("foretold", "swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
+INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
 
 @click.command()

@@ -59,7 +59,6 @@ def _search_plan(plan: SearchPlan) -> Markup:
         "candidates": plan.candidates,
         "splits": plan.splits,
         "sweeps": plan.count,
-        "fits": plan.refits or None,
         "flops": plan.flops,
         "task_bytes": plan.task_bytes,
         "driver_bytes": plan.driver_bytes or None,

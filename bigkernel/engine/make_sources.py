@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,19 @@ import zarr
 from scipy import sparse
 
 from bigkernel.engine.frames import is_dask_array, unwrapped
-from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, Windows, ZarrSource
+from bigkernel.engine.sources import DaskSource, NumpySource, Source, SparseSource, Window, ZarrSource
 from bigkernel.errors import DataError
 
 
-def windows(source: Source, starts: Sequence[int], count: int) -> Source:
-    """Pieces of `count` rows of a source that begin at rows `starts`, rising, as a source of their own."""
-    pieces = [(start, start + count) for start in starts]
+def window(source: Source, start: int, stop: int) -> Source:
+    """Rows start … stop of a source as a source of their own."""
     if isinstance(source, NumpySource):
-        parts = [source.read(*piece) for piece in pieces]
-        return NumpySource(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return NumpySource(source.read(start, stop))
     if isinstance(source, SparseSource):
-        return SparseSource(sparse.vstack([source.values[start:stop] for start, stop in pieces], format="csr"))
+        return SparseSource(source.values[start:stop])
     if isinstance(source, DaskSource):
-        arrays = [source.array[start:stop] for start, stop in pieces]
-        return DaskSource(arrays[0] if len(arrays) == 1 else _concatenated(arrays))
-    return Windows(source, tuple(starts), count)
-
-
-def _concatenated(arrays: list[Any]) -> Any:
-    """Dask arrays one after the other; their module is there where they are."""
-    import dask.array as da
-
-    return da.concatenate(arrays)
+        return DaskSource(source.array[start:stop])
+    return Window(source, start, stop - start)
 
 
 def source_of(values: Any, name: str) -> Source:

@@ -23,7 +23,7 @@ import bigkernel
 from bigkernel.config import Settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, Corpus
-from bigkernel.engine.make_sources import source_of, windows
+from bigkernel.engine.make_sources import source_of, window
 from bigkernel.engine.sources import (
     Changeable,
     DaskSource,
@@ -39,7 +39,6 @@ from bigkernel.streaming.row_maps import RowMap, apply_maps, mapped_width
 
 Array = NDArray[Any]
 _PICKED_BYTES = 2**23  # of the pieces in which picked rows are read
-_EXCERPTS = 16  # pieces of an excerpt
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,28 +134,9 @@ class Rows:
         """
         if not 0 <= start < stop <= len(self):
             raise DataError(f"{self.name}: rows {start:,} to {stop:,} were asked for, of {len(self):,}")
-        return self._windows((start,), stop - start, f"{self.name}, rows {start:,} to {stop:,}")
-
-    def excerpt(self, count: int) -> Rows:
-        """`count` rows at most, in pieces from all over these, as rows of their own, whose ids begin at 0.
-
-        Rows may stand in the order of time or of classes, so that the first ones are unlike all others.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from bigkernel.engine.rows import as_rows
-        >>> as_rows(np.arange(8.0)[:, None]).excerpt(4).read(0, 4).x[:, 0]
-        array([0., 2., 4., 6.])
-        """
-        n = len(self)
-        pieces = max(1, min(_EXCERPTS, count))
-        length = min(max(1, count // pieces), n // pieces)
-        return self._windows([n * i // pieces for i in range(pieces)], length, f"{self.name}, an excerpt")
-
-    def _windows(self, starts: Sequence[int], count: int, name: str) -> Rows:
-        columns = {key: windows(source, starts, count) for key, source in self.columns.items()}
-        return replace(self, x=windows(self.x, starts, count), columns=columns, name=name)
+        name = f"{self.name}, rows {start:,} to {stop:,}"
+        columns = {key: window(source, start, stop) for key, source in self.columns.items()}
+        return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
 
     @property
     def persisted(self) -> bool:

@@ -266,55 +266,37 @@ class Derived(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Derived):
-    """Some pieces of another source, one after the other, which are rows 0 … here.
+class Window(Derived):
+    """Some rows of another source, which are rows 0 … here.
 
     Attributes
     ----------
-    starts : where they begin there, rising
-    count : rows of each
+    first : where they begin there
+    count : of them
     """
 
-    starts: tuple[int, ...]
+    first: int
     count: int
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self.starts) * self.count, *self.source.shape[1:]
+        return self.count, *self.source.shape[1:]
 
     @property
     def steps(self) -> tuple[int, ...]:
         if not self.source.steps:
             return ()
-        inside = {
-            number * self.count + step - first
-            for number, first in enumerate(self.starts)
-            for step in (first, *self.source.steps)
-            if first <= step < first + self.count
-        }
-        return (*sorted(inside), self.shape[0])
+        inside = {step - self.first for step in self.source.steps if 0 < step - self.first < self.count}
+        return (0, *sorted(inside), self.count)
 
     def read(self, start: int, stop: int) -> Array:
-        pieces = [self.source.read(first, last) for first, last in self._there(start, stop)]
-        found: Array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return found
+        return self.source.read(self.first + start, self.first + stop)
 
     def part(self, start: int, stop: int) -> Source:
-        there = self._there(start, stop)
-        return replace(self, source=self.source.part(there[0][0], there[-1][1]))
-
-    def _there(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Where rows start … stop lie in the source; an empty piece where there are none."""
-        found = [
-            (first + max(start - before, 0), first + min(stop - before, self.count))
-            for before, first in zip(range(0, self.shape[0], self.count), self.starts, strict=True)
-            if start < before + self.count and stop > before
-        ]
-        return found or [(self.starts[0], self.starts[0])]
+        return replace(self, source=self.source.part(self.first + start, self.first + stop))
 
     def fingerprint(self) -> str:
-        pieces = ", ".join(f"{first} to {first + self.count}" for first in self.starts)
-        return f"rows {pieces} of {self.source.fingerprint()}"
+        return f"rows {self.first} to {self.first + self.count} of {self.source.fingerprint()}"
 
 
 def state_of(source: Source) -> Any:

@@ -4,10 +4,8 @@ Blocks of float32 rows are float32, and so are their products, summed over some 
 that predictions would be off by more than `accuracy.ENOUGH`, the rows are swept again: with products and sums in
 float64, or, where the kernel values themselves are too coarse, with blocks in float64.
 
-Of many rows an excerpt is summed first, a few per cent of them, where the core leaves room for doubt: scaled to all
-rows, it foretells the error, and the sweep of all begins in the arithmetic that this asks for. What is foretold wrongly
-costs a sweep, for the witness has the last word. The core alone does not do: where its condition and the penalty are
-alike, errors of different tables differ a hundredfold, by what the targets ask of weak directions.
+Nothing tells the error before the sweep: where the core's condition and the penalty are alike, errors of different
+tables differ a hundredfold, by what the targets ask of weak directions.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, plan_sweep, sweep
 from bigkernel.errors import DataError, PlanTooLarge
-from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.estimators.triangle_sweeps import factor_rows, worth_factoring
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
@@ -33,18 +30,13 @@ from bigkernel.solvers.residuals import Certificates
 from bigkernel.solvers.ridge import Whitening
 from bigkernel.statistics import triangle
 from bigkernel.statistics.moments import GRAM_ROWS, MomentStatistic, selected
-from bigkernel.statistics.witness import WITNESSED, Witness, windows_to_skip
+from bigkernel.statistics.witness import Witness, windows_to_skip
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
 DRAW = 20  # every process moves sums alike
 SAFE = 2.0  # one draw tells an error to a factor of about four
-PREVIEW = "preview"  # what the sweep of an excerpt is for
-_PREVIEW_ROWS = (2048, 2)  # at least; and a column: fewer are fitted too well, so that noise moves them too far
-_PREVIEW_SHARE = 12  # all rows are so many times those of an excerpt, at least
-_PREVIEW_FLOPS = 2e10  # of the Gram matrix of all rows: a smaller one is summed twice sooner than foretold
-_DOUBTFUL = 30.0  # `Whitening.condition` of a core, below which float32 sums were always good enough
 ADVICE = "landmarks this alike and components this weak; take fewer of either, a narrower kernel or a larger alpha"
 
 
@@ -181,55 +173,6 @@ def rounding_note(solved: Any) -> str:
     )
 
 
-def preview_rows(rows: int, width: int) -> int:
-    """Rows of the excerpt that foretells the arithmetic of a sweep of `rows` rows; 0 where that would not pay."""
-    least, columns = _PREVIEW_ROWS
-    count = max(least, columns * width)
-    pays = rows >= _PREVIEW_SHARE * count and float(rows) * width**2 >= _PREVIEW_FLOPS
-    return count if pays else 0
-
-
-def doubtful(basis: Any, whitening: Whitening) -> bool:
-    """True where float32 sums might be too coarse, and are to be taken."""
-    return basis.dtype == "float32" and basis.sums is None and whitening.condition >= _DOUBTFUL
-
-
-def as_all_rows(total: Accumulator, times: float) -> Accumulator:
-    """The sums of so many times as many rows that are like these; what a witness saw stays what it is."""
-    return {name: values if name in WITNESSED else values * times for name, values in total.items()}
-
-
-def foretold(estimator: Any, problem: Any, whitening: Whitening, *, choose: bool) -> tuple[Any, Errors] | None:
-    """The basis in the arithmetic that a solve of these sums asks for, and the errors that do; None: it asks for none.
-
-    `choose`: see `better`.
-    """
-    solved = estimator._solved(problem, whitening)
-    errors, hidden = solved.certificates.errors, estimator.hides(solved.solution)
-    finer = None if errors is None else better(problem.basis, errors, choose=choose, hidden=hidden)
-    return None if finer is None else (finer, errors)
-
-
-def _finer(
-    estimator: Any, rows: Rows, targets: Any, inputs: Any, basis: Any, whitening: Whitening
-) -> tuple[Any, str] | None:
-    """The basis in the arithmetic that an excerpt asks for, and why; None: it asks for none, or none was summed."""
-    count = preview_rows(len(rows), basis.width)
-    if not count or not doubtful(basis, whitening):
-        return None
-    some = rows.excerpt(count)
-    try:
-        problem, _ = estimator.sweep(some, targets, inputs, basis, whitening, PREVIEW)
-        total = as_all_rows(problem.statistics, len(rows) / len(some))
-        found = foretold(estimator, replace(problem, statistics=total), whitening, choose=estimator.dtype == "auto")
-    except (DataError, PlanTooLarge):  # the sweep of all rows says what is wrong, and with which
-        return None
-    if found is None:
-        return None
-    finer, errors = found
-    return finer, f"{_off(errors)}, as {len(some):,} rows foretell: swept with {_in_float64(finer)} in float64"
-
-
 def _off(errors: Errors) -> str:
     """What is wrong with a sweep of these errors."""
     return f"predictions would be off by {errors.total:.1g}" if errors.total > ENOUGH else "rounding hides directions"
@@ -240,15 +183,6 @@ def _in_float64(basis: Any) -> str:
     return "blocks" if basis.dtype == "float64" else "sums"
 
 
-def _sweep_in(
-    estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any
-) -> tuple[Any, Whitening, Certificates, tuple[Any, dict[str, Any]]]:
-    """The basis with its whitening, what that has met, and a sweep with it."""
-    noted = Certificates()
-    whitening = whitening_for(estimator, basis, noted)
-    return basis, whitening, noted, estimator.sweep(rows, targets, inputs, basis, whitening)
-
-
 def sweep_until_right(
     estimator: Any, rows: Any, targets: Any, inputs: Any, basis: Any, swept: tuple[Any, dict[str, Any]] | None = None
 ) -> tuple[Any, dict[str, Any]]:
@@ -256,19 +190,11 @@ def sweep_until_right(
 
     `swept`: the problem of a sweep that has been made already, and its report.
     """
-    choose, notes, said = estimator.dtype == "auto", [], ""
+    choose, notes = estimator.dtype == "auto", []
     if estimator.whitens:
         basis, whitening, certificates = whitened(basis, choose=choose and swept is None)
     else:
         whitening, certificates = whitening_for(estimator, basis), Certificates()
-    finer = _finer(estimator, rows, targets, inputs, basis, whitening) if swept is None else None
-    if finer is not None:
-        try:
-            emit(Note(f"{type(estimator).__name__}: {finer[1]}"))
-            basis, whitening, certificates, swept = _sweep_in(estimator, rows, targets, inputs, finer[0])
-            said = finer[1]
-        except PlanTooLarge:
-            emit(Note("that does not fit; what does tells its error"))
     problem, report = swept or estimator.sweep(rows, targets, inputs, basis, whitening)
     while True:
         solved = estimator._solved(problem, whitening, certificates)
@@ -280,7 +206,10 @@ def sweep_until_right(
         what, note = _in_float64(wider), _off(errors)
         try:
             emit(Note(f"{type(estimator).__name__}: {note}: the rows are swept again, with {what} in float64"))
-            basis, whitening, noted, (problem, report) = _sweep_in(estimator, rows, targets, inputs, wider)
+            noted = Certificates()
+            whitening = whitening_for(estimator, wider, noted)
+            problem, report = estimator.sweep(rows, targets, inputs, wider, whitening)
+            basis = wider
         except PlanTooLarge as error:
             certificates.notes.append(f"{note} in {basis.dtype}, and {what} in float64 do not fit: {error}")
             break
@@ -288,7 +217,7 @@ def sweep_until_right(
         notes.append(f"{note}: swept again with {what} in float64")
     if estimator.factors_rows and worth_factoring(certificates.errors, basis.width + targets.width):
         solved, report = _factored(estimator, rows, targets, solved, report, notes)
-    report["swept_again"], report["foretold"] = notes, said
+    report["swept_again"] = notes
     return solved, report
 
 
@@ -312,13 +241,11 @@ def adopted(estimator: Any, rows: Any, targets: Any, problem: Any) -> tuple[Any,
 
 
 def planned(estimator: Any, rows: Rows, targets: Any, basis: Any) -> Plan:
-    """The plan of the sweep that a fit makes, with the excerpt that may come before it."""
+    """The plan of the sweep that a fit makes."""
     statistic = estimator._statistic(basis, targets)
     if not estimator.has_witness:
         return plan_sweep(rows, statistic)
-    coarse = isinstance(basis, LandmarkBasis) and basis.dtype == "float32"
-    count = preview_rows(len(rows), basis.width) if coarse else 0
-    return replace(plan_sweep(rows, witnessed(statistic, (), len(rows))), preview_rows=count)
+    return plan_sweep(rows, witnessed(statistic, (), len(rows)))
 
 
 def seeing_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str) -> Swept:

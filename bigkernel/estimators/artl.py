@@ -220,7 +220,7 @@ class ARTLClassifier(LandmarkClassifier, Graph, SidedEstimator, Probabilities):
         )
 
     def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
-        """See `PseudoLabelRounds`."""
+        """See `SidedEstimator`."""
         solution, aligned = solved.solution, solved.reduced.aligned
         steepness = slope(aligned, solution.whitened, self._sharpness(number))  # type: ignore[attr-defined]
         return Decision(solution.coef, solution.intercept), steepness

@@ -11,8 +11,6 @@ what is free: the landmarks are the same on every machine on which they can be c
 
 from __future__ import annotations
 
-import math
-
 import psutil
 from distributed.system import MEMORY_LIMIT
 
@@ -39,24 +37,12 @@ def require_room(method: str, n_rows: int, n_features: int, count: int, itemsize
     Raises
     ------
     PlanTooLarge
-        Says what is needed, what there is, and which choice or how many landmarks would fit.
+        Says what is needed and what there is.
     """
     needed, free = choice_bytes(method, n_rows, n_features, count, itemsize), free_bytes()
     if needed <= free:
         return
-    fitting = ["'uniform'"]
-    other = choice_bytes("leverage", n_rows, n_features, count, itemsize)
-    if method != "leverage" and other <= free:
-        fitting.insert(0, f"'leverage' ({other / 1e9:,.1f} GB)")
-    # n and m shrink alike
-    matrix = needed - 16 * n_rows * n_features - STRIPS_BYTES
-    per_landmark = 16 * n_rows * n_features / count
-    room = free - STRIPS_BYTES
-    if room > 0:
-        square = matrix / count**2
-        fewer = int((math.sqrt(per_landmark**2 + 4 * square * room) - per_landmark) / (2 * square))
-        fitting.append(f"{fewer:,} landmarks")
     raise PlanTooLarge(
         f"landmarks={method!r}: choosing {count:,} landmarks among {n_rows:,} rows takes {needed / 1e9:,.1f} GB in "
-        f"this process, and {free / 1e9:,.1f} GB are free; {' or '.join(fitting)} would fit"
+        f"this process, and {free / 1e9:,.1f} GB are free; take fewer, or 'uniform'"
     )

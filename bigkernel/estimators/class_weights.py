@@ -57,33 +57,8 @@ class ClassWeighted:
 
     def penalty(self) -> Penalty:
         """See `RowsEstimator.penalty`."""
-        for name in ("class_weight", "probability") if self.exact else ():  # type: ignore[attr-defined]
-            if getattr(self, name):
-                raise ConfigError(
-                    f"{name}: a search fits the exact form to rows that are weighed once for all, and judges values "
-                    "of f; set n_landmarks, or use scikit-learn's GridSearchCV"
-                )
         shared: Penalty = super().penalty()  # type: ignore[misc]
         return replace(shared, weighting=self._words())
-
-    def adopt(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, problem: Any) -> Any:
-        """See `RowsEstimator.adopt`."""
-        self._require_own_weights(rows)
-        return super().adopt(rows, targets, inputs, basis, problem)  # type: ignore[misc]
-
-    def adopt_descent(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any, start: Any) -> Any:
-        """See `ChoosesSolver.adopt_descent`."""
-        self._require_own_weights(rows)
-        return super().adopt_descent(rows, targets, inputs, basis, start)  # type: ignore[misc]
-
-    def _require_own_weights(self, rows: Rows) -> None:
-        weight = rows.columns.get("weight")
-        words = weight.words if isinstance(weight, ClassWeightSource) else ""
-        if words != self._words():
-            raise ConfigError(
-                f"class_weight: the rows of the search were weighed with {words or None}, and this candidate has "
-                f"{self.class_weight!r}; search once for each class_weight"
-            )
 
     def _words(self) -> str:
         return "" if self.class_weight is None else repr(self.class_weight)

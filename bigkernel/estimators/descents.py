@@ -30,14 +30,12 @@ class Goal:
     intercept : whether one is fitted
     tol : the excess of the objective, relative to it, that is left
     max_iter : most steps
-    probes : columns of random signs beside the targets, which tell what to choose
     """
 
     alphas: tuple[float, ...]
     intercept: bool
     tol: float
     max_iter: int
-    probes: int = 0
 
     @property
     def words(self) -> str:
@@ -102,10 +100,6 @@ class Reached:
         """Write down what some columns have reached since."""
         self.alpha[:, columns] = state.alpha
         self.excess[columns], self.ritz[columns] = state.excess, state.ritz
-
-    def only(self, columns: Array) -> Reached:
-        """Of some columns."""
-        return Reached(self.alpha[:, columns], self.excess[columns], self.ritz[columns], self.rounded)
 
 
 def descend(system: Descending, alpha: Array, left: Array, P: Any) -> tuple[Reached, list[float]]:

@@ -78,7 +78,7 @@ class Graph(_Landmarks):
     def _require_same_neighbors(self) -> None:
         """Raise `ConfigError` where the graph that was summed has other anchors than the rows that are to come."""
         fit = self._fitted
-        if not isinstance(fit, MomentFit) or fit.neighbors is None:  # models of older files do not know it
+        if not isinstance(fit, MomentFit) or fit.neighbors is None:
             return
         summed, wanted = fit.neighbors, self.neighbors_among(fit.basis.width)
         if wanted is not None and summed != wanted:

@@ -39,7 +39,7 @@ Array = NDArray[Any]
 class System:
     """The normal equations as sweeps of rows: A = Σ w bbᵀ + αK, about the mean with an intercept.
 
-    Every penalty has a group of columns: the targets, then the probes.
+    Every penalty has a group of columns, the targets.
 
     Attributes
     ----------
@@ -67,24 +67,16 @@ class System:
     @property
     def penalties(self) -> Array:
         """α of each column."""
-        return np.repeat(np.array(self.goal.alphas), self.targets.width + self.goal.probes)
+        return np.repeat(np.array(self.goal.alphas), self.targets.width)
 
     def columns(self, places: list[int]) -> Array:
-        """Those of some penalties, each of which has targets, then probes."""
-        width = self.targets.width + self.goal.probes
+        """Those of some penalties."""
+        width = self.targets.width
         return np.concatenate([np.arange(place * width, (place + 1) * width) for place in places])
 
     def part(self, places: list[int]) -> Self:
         """The system of some penalties, whose sweeps are counted with those of all."""
         return replace(self, goal=replace(self.goal, alphas=tuple(self.goal.alphas[place] for place in places)))
-
-    def only(self, number: int) -> System:
-        """The system of the targets at one penalty, after a look."""
-        columns = self.columns([number])[: self.targets.width]
-        whole = ("rows", "n", "s")
-        looked = {name: v if name in whole else v[..., columns] for name, v in self.looked.items()}
-        goal = replace(self.goal, alphas=(self.goal.alphas[number],), probes=0)
-        return replace(self, goal=goal, looked=looked, bent=self.bent[columns])
 
     @property
     def weight(self) -> Any:
@@ -179,7 +171,7 @@ class System:
 
     def statistic(self, vectors: Array, words: str, *, residual: bool = False) -> ProductStatistic:
         """What a sweep sums up."""
-        return ProductStatistic(self.basis.features(), self.targets, vectors, words, residual, self.goal.probes)
+        return ProductStatistic(self.basis.features(), self.targets, vectors, words, residual)
 
     def _swept(self, vectors: Array, *, residual: bool = False) -> Swept:
         words = f"{len(self.reports)} of {self.goal.words}, sample={self.sample}"
@@ -209,10 +201,6 @@ def fit_iteratively(
     system = System(rows, targets, basis, goal, Core(basis), choice.rows)
     alpha, left, P = begun(system, start)
     reached, shares = descend(system, alpha, left, P)
-    if len(goal.alphas) > 1:
-        best, scores = _least_gcv(system, reached)
-        system, reached = system.only(best), reached.only(system.columns([best])[: targets.width])
-        system.reports[-1]["gcv"] = dict(zip(map(repr, goal.alphas), scores, strict=True))
     return _settled(system, reached, P, shares, inputs)
 
 
@@ -238,39 +226,6 @@ def begun(system: System, start: Array | None = None) -> tuple[Array, Array, ByP
         with spent("preconditioner"):
             P = of_core(system.core, system.penalties, float(np.mean(system.weight)), intercept=system.goal.intercept)
     return alpha, left, P
-
-
-def _least_gcv(system: System, reached: Reached) -> tuple[int, list[float]]:
-    """Which penalty has the least GCV, and that of all, from the latest look.
-
-    Penalties whose descent has not ended are no choice, unless none has.
-
-    Warns
-    -----
-    Inaccurate
-        Some of them may be the better ones, or the least GCV is at an end of the grid.
-
-    Of a probe ε of random signs and its ridge f, the least objective ‖ε − f‖² + αwᵀKw is εᵀ(I − H)ε, whose mean over
-    probes is n − tr H, an intercept included.
-    """
-    c, rows = system.targets.width, float(system.looked["rows"])
-    errors, objective = system.squared_error, system.objective
-    enough = system.goal.tol * least_objective(objective, system.null_objective)
-    scores, ended = [], []
-    for number in range(len(system.goal.alphas)):
-        columns = system.columns([number])
-        left = float(objective[columns[c:]].mean()) / rows
-        scores.append(float(errors[columns[:c]].sum()) / rows / max(left, 1e-12) ** 2)
-        ended.append(bool((reached.excess[columns] <= enough[columns]).all()))
-    best = int(np.argmin(np.where(ended, scores, np.inf) if any(ended) else scores))
-    alphas, words = system.goal.alphas, ""
-    if not all(ended[:best]):
-        words = "the descents of smaller ones have not ended: take a larger max_iter, or a number"
-    elif any(ended) and best in (0, len(alphas) - 1):
-        words = f"it is the {'least' if best == 0 else 'largest'} that was looked at: take a number beyond it"
-    if words:
-        warnings.warn(f"alpha='gcv' has chosen {alphas[best]:.3g}, but {words}", Inaccurate, stacklevel=5)
-    return best, scores
 
 
 def _settled(

@@ -175,6 +175,6 @@ class JDA(SidedEstimator, DomainedTransformer):
         )
 
     def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
-        """See `PseudoLabelRounds`."""
+        """See `SidedEstimator`."""
         reduced, W = solved.reduced, solved.solution.whitened  # type: ignore[attr-defined]
         return expanded(labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf

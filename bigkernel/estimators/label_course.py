@@ -23,9 +23,9 @@ class Course:
 
     Attributes
     ----------
-    estimator : with `PseudoLabelRounds`
+    estimator : with `SidedEstimator`
     solved : the latest solution
-    rounds : of each, `entropy`, `equivocation` and `changed` (see `PseudoLabelRounds`)
+    rounds : of each, `entropy`, `equivocation` and `changed` (see `SidedEstimator`)
     fault : why they ended early, or nothing; the least equivocal round is kept then
     ended : whether there is none to come
     """

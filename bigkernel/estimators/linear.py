@@ -52,9 +52,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearSolution(RidgeSolution):
-    """With the `level` (c,) of predictions at the point that rows were summed about; None in files that have none."""
+    """With the `level` (c,) of predictions at the point that rows were summed about."""
 
-    level: Array | None = None
+    level: Array
 
 
 class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
@@ -64,7 +64,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         *FEATURES,
         Coefficients("coef_", "solution.coef", axes=("d",), transposed=True),
         Intercept("intercept_", "solution.intercept"),
-        Floats("level_", "solution.level", axes=("c",), optional=True),
+        Floats("level_", "solution.level", axes=("c",)),
         PenaltyNumber("alpha_", "solution.alpha"),
         Floats("training_mse_", "solution.training_mse", axes=("c",)),
         Floats("shift_", "basis.shift", axes=("d",)),
@@ -111,8 +111,6 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         targets = Targets(1 if len(shape) == 1 else shape[1])
         return plan_sweep(rows, MomentStatistic(IdentityMap(np.zeros(rows.shape[1])), targets))
 
-    alpha_per_target: bool = False
-
     def _alpha(self) -> Any:
         return 0.0
 
@@ -127,7 +125,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
-        return Penalty(self._alpha(), self.fit_intercept, per_target=self.alpha_per_target)
+        return Penalty(self._alpha(), self.fit_intercept)
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
         """Return the coordinates of the rows themselves."""
@@ -226,7 +224,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         return Solved(problem, finite(self, solution), certificates)
 
     def _by_moments(self, problem: Problem, certificates: Certificates) -> tuple[Any, ...]:
-        shift, alpha, flag, each = problem.basis.shift, self._alpha(), self.fit_intercept, self.alpha_per_target
+        shift, alpha, flag = problem.basis.shift, self._alpha(), self.fit_intercept
         moments = (problem if flag else problem.of_targets()).moments
 
         def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
@@ -237,7 +235,7 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
 
         if isinstance(alpha, str):
             about = moments if flag else replace(moments, shift=shift)
-            alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag, per_target=each)
+            alpha = best_alpha(about, identity(len(shift)), fit_intercept=flag)
         return *by_penalty(alpha, len(moments.t), certificates, solve), alpha
 
     def _by_triangle(self, problem: Problem, certificates: Certificates) -> tuple[Any, ...]:
@@ -248,7 +246,6 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
             fit_intercept=self.fit_intercept,
             rows=float(problem.statistics["rows"].sum()),
             certificates=certificates,
-            per_target=self.alpha_per_target,
         )
 
     def _settle(self, solved: Solved, **kept: Any) -> MomentFit:
@@ -269,13 +266,13 @@ class _Linear(LazyScoreMixin, MultiOutputMixin, RegressorMixin, RowsEstimator):
         )
 
     def _features(self) -> IdentityMap:
-        fit = self._require("predict")
-        return IdentityMap(np.zeros(fit.basis.width)) if fit.solution.level is None else fit.basis.centred()
+        centred: IdentityMap = self._require("predict").basis.centred()
+        return centred
 
     def _coefficients(self) -> tuple[Array, Array]:
         """W (d, c), and b (c,) about the point of the features: about 0 it would lose the digits of an offset."""
         solution = self._require("predict").solution
-        return solution.coef, solution.intercept if solution.level is None else solution.level
+        return solution.coef, solution.level
 
 
 class LinearRegression(_Linear):
@@ -322,8 +319,6 @@ class Ridge(_Linear):
         An array: one for each target. "gcv": chosen by generalised cross-validation from the statistics of the fit
         (`alpha_`).
     fit_intercept : bool, default True
-    alpha_per_target : bool
-        Whether "gcv" chooses a penalty for each target, as in scikit-learn's RidgeCV.
 
     Attributes
     ----------
@@ -342,10 +337,9 @@ class Ridge(_Linear):
         "fit_intercept": ["boolean"],
     }
 
-    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True, alpha_per_target: bool = False) -> None:
+    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
-        self.alpha_per_target = alpha_per_target
 
     def _alpha(self) -> Any:
         return penalty_of(self.alpha)

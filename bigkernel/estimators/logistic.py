@@ -21,15 +21,15 @@ from bigkernel.errors import ConfigError, Inaccurate
 from bigkernel.estimators import arithmetic
 from bigkernel.estimators.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.classifiers import LandmarkClassifier
+from bigkernel.estimators.exact_rows import EveryRowALandmark
 from bigkernel.estimators.fit_state import Fitted, Inputs, IterativeFit, LogisticSolution, Problem
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, require_exact
+from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.probabilities import LogitProbabilities, with_sweeps
 from bigkernel.estimators.state_schema import OF_CLASSES, SOLUTION, PenaltyNumber, Whole
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
-from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.factors import factorize
 from bigkernel.solvers.logistic import Bound, Point, descend
@@ -76,16 +76,12 @@ class _System:
         W, b = theta[:-1], theta[-1]
         return self.whitening.expand(W), b - self.small.mean @ W
 
-    def start(self, before: IterativeFit | None) -> Point:
-        """At the solution of another fit of the same columns; without one where all p are the classes' shares.
+    def start(self) -> Point:
+        """Where all p are the classes' shares.
 
         The moments give the gradient there: Σ w φ'(p − t) = −C, about the means.
         """
         small, r, c = self.small, len(self.small.mean), len(self.small.target_mean)
-        if before is not None:
-            W = self.whitening.reduce(before.basis.core() @ before.solution.coef)
-            theta = np.vstack([W, before.solution.intercept + small.mean @ W])
-            return Point(theta, *self.evaluate(theta))
         shares = np.maximum(small.target_mean, 1e-12)
         logarithms = np.log(shares / shares.sum())
         loss = -small.n * float(small.target_mean @ logarithms)
@@ -103,7 +99,7 @@ class _System:
         return float(total["loss"]) + self.alpha * float((W**2).sum()) / 2, np.vstack([gradient, -total["e"]])
 
 
-class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkEstimator):
+class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, EveryRowALandmark, LandmarkEstimator):
     """Kernel logistic regression: probabilities softmax(f), f = φᵀW + b on Nyström features φ of m landmarks.
 
         min Σ w −log p_y + α/2 ‖W‖²,   the intercept b without penalty.
@@ -124,8 +120,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         curvature that the steps have met.
     max_iter : int, default 100
         Most steps.
-    warm_start : bool, default False
-        Begin at the solution of the fit before, with its kernel and landmarks, where features and classes are the same.
     class_weight : dict, "balanced" or None, as in `KernelRidgeClassifier`
 
     Attributes
@@ -162,7 +156,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         "alpha": [Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "warm_start": ["boolean"],
         **CLASS_WEIGHT,
     }
     state_schema = (
@@ -188,7 +181,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         dtype: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 100,
-        warm_start: bool = False,
         class_weight: dict[Any, float] | str | None = None,
         random_state: Any = None,
     ) -> None:
@@ -197,13 +189,7 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         self.n_landmarks = n_landmarks
         self.tol = tol
         self.max_iter = max_iter
-        self.warm_start = warm_start
         self.class_weight = class_weight
-
-    @property
-    def exact(self) -> bool:
-        """False: with every row a landmark the landmark form is exact."""
-        return False
 
     @property
     def has_witness(self) -> bool:
@@ -223,12 +209,6 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
             "(scoring='neg_log_loss') first, and then alpha"
         )
 
-    def _choose(self, rows: Rows, *, look: bool) -> Array:
-        if self.n_landmarks is not None or not isinstance(self.landmarks, str):
-            return super()._choose(rows, look=look)
-        require_exact(type(self).__name__, len(rows))
-        return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and labels y (n,); y may be None for a corpus, which carries its own.
 
@@ -238,25 +218,18 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
         return self._fit(X, y, sample_weight, sample_domain)
 
     def _fit_landmarks(self, rows: Rows, targets: Any, inputs: Inputs, basis: Any) -> Any:
-        before = self._fitted if self.warm_start and isinstance(self._fitted, IterativeFit) else None
-        if before is not None and not _alike(before.inputs, inputs):
-            before = None
-        if before is None:
-            basis, whitening, certificates = arithmetic.whitened(basis, choose=self.dtype == "auto")
-            certificates.warn()
-        else:
-            basis = before.basis
-            whitening = basis.whitening(warn=False)
+        basis, whitening, certificates = arithmetic.whitened(basis, choose=self.dtype == "auto")
+        certificates.warn()
         problem, report = self.sweep(rows, targets, inputs, basis)
         problem.require_labels()
         *_, small = centred(problem.moments, whitening, fit_intercept=True)
         c = len(small.target_mean)
         # of two classes scikit-learn's one column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)
-        words = f"alpha={self.alpha!r}, tol={self.tol!r}, warm={before is not None}"
+        words = f"alpha={self.alpha!r}, tol={self.tol!r}"
         system = _System(rows, targets, problem, whitening, small, alpha, words)
         with solving(self):
-            shares, end = self._descend(system, before)
+            shares, end = self._descend(system)
             coef, intercept = system.coefficients(end.theta)
         penalty = alpha * float((end.theta[:-1] ** 2).sum()) / 2
         loss = max(end.objective - penalty, 0.0) / small.n
@@ -276,12 +249,12 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
             rows=int(problem.statistics["rows"].sum()),
         )
 
-    def _descend(self, system: _System, before: IterativeFit | None) -> tuple[list[float], Point]:
+    def _descend(self, system: _System) -> tuple[list[float], Point]:
         """The excess after each step, relative to the objective, and the last point."""
         with spent("solve"):
             bound = system.bound()
         shares: list[float] = []
-        for point in descend(system.start(before), bound, system.evaluate):
+        for point in descend(system.start(), bound, system.evaluate):
             end = point
             shares.append(end.excess / max(abs(end.objective), 1e-300))
             said = f"step {len(shares) - 1} of at most {self.max_iter}: the objective is about {shares[-1]:.1g} of it"
@@ -315,10 +288,3 @@ class KernelLogisticClassifier(LogitProbabilities, LandmarkClassifier, LandmarkE
 
     def _predictor(self) -> Predictor:
         return replace(super()._predictor(), logits=True)
-
-
-def _alike(one: Inputs, other: Inputs) -> bool:
-    """True where a solution for the one is a start for the other."""
-    assert one.classes is not None
-    assert other.classes is not None
-    return one.n_features == other.n_features and np.array_equal(one.classes, other.classes)

@@ -63,7 +63,6 @@ def require_exact(name: str, n: int) -> None:
 # of the regressors that take a penalty for each target
 PENALTIES: dict[str, list[Any]] = {
     "alpha": [Real, StrOptions({"gcv"}), "array-like"],
-    "alpha_per_target": ["boolean"],
 }
 
 

@@ -161,11 +161,6 @@ class PredictingEstimator(StatefulEstimator):
         return prediction_store.open_predictions(path)
 
 
-def predicted_values(model: PredictingEstimator, X: Any) -> Any:
-    """f(X), (n, c), of a fitted model: an array, or a lazy Dask array."""
-    return model._values(X)
-
-
 class DecisionMixin:
     """`decision_function` of the classifiers."""
 

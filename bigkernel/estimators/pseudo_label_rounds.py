@@ -1,4 +1,4 @@
-"""Rounds of pseudo-labels, for JDA, ARTL and SSSL with aligned eigenfunctions.
+"""Rounds of pseudo-labels, for JDA and ARTL.
 
 A first sweep takes the moments of both sides. Every round after it sweeps the target alone: what the last solution
 says of its rows, as sums of features by class (`solvers.pseudo_labels`), then solves again. All of it is transductive:
@@ -19,12 +19,11 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, PseudoLabelsCollapsed
 from bigkernel.estimators.arithmetic import sweep_until_right, told
 from bigkernel.estimators.domain_base import DomainedEstimator, cell_counts
+from bigkernel.estimators.exact_rows import EveryRowALandmark
 from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved
 from bigkernel.estimators.label_course import Course
-from bigkernel.estimators.parameter_checks import require_exact
 from bigkernel.estimators.state_schema import SOLUTION, Integers, Labels, PseudoLabelSums, Statistics
 from bigkernel.events.scope import part_of_job
-from bigkernel.kernels import uniform_landmarks as draws
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.bandwidths import MedianGaussian
 from bigkernel.kernels.functions import as_kernel
@@ -39,62 +38,6 @@ from bigkernel.streaming.plan import Plan
 Array = NDArray[Any]
 
 
-class PseudoLabelRounds:
-    """Mixin of landmark estimators: the rounds, given how a solution decides.
-
-    Attributes
-    ----------
-    pseudo_labels_ : PseudoLabels over the columns of the map, by which the last solution was made; None: by none
-    rounds_ : list of dict, one a round: `entropy` of the soft labels (mean a row, nats), `equivocation` (their entropy
-        as a share of that of the classes at large), `changed` (share of the target whose predicted class is new)
-    """
-
-    _fitted: Any
-    guarded = False  # against labels that become flat, or of one class
-    rounds_ = Fitted("rounds")
-
-    @property
-    def pseudo_labels_(self) -> PseudoLabels | None:
-        """See the attributes."""
-        if not isinstance(self._fitted, MomentFit):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'pseudo_labels_'")
-        return self._fitted.pseudo_labels
-
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
-        """f over the columns of the map by a solution, and the slope of the softmax in round `number`."""
-        raise TypeError(type(self).__name__)
-
-    def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
-        """The fit after at most `count` rounds from a first solution and the report of its sweep.
-
-        Fewer where no label changes; where labels collapse, the least equivocal round is kept.
-        """
-        kept = {"sweep": report, "skipped_rows": report.get("skipped_rows", 0)}
-        if count:  # what is told is of the last solution
-            solved.certificates.errors = None
-        fit: MomentFit = self._settle(solved, **kept)  # type: ignore[attr-defined]
-        course, features = Course(self, solved, count), fit.basis.centred()
-        while not course.ended:
-            statistic = PseudoLabelStatistic(features, **vars(course.asked(features, sides)))
-            total = sweep(rows, statistic, what=f"round-{course.number}").total
-            course.take(PseudoLabels.of(total, features.shift))
-        solved = course.solved
-        if course.rounds:
-            assert solved.whitening is not None
-            solved.certificates.errors = told(self, solved.problem, solved.whitening, solved.solution)
-            solved.certificates.warn()
-        if course.fault:
-            warnings.warn(course.fault, PseudoLabelsCollapsed, 6)
-        certificates = {**fit.certificates, **solved.certificates.report()}
-        return replace(
-            fit,
-            solution=solved.solution,
-            pseudo_labels=solved.problem.pseudo_labels,
-            certificates=certificates if course.rounds else fit.certificates,
-            rounds=course.rounds,
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class ReducedSides:
     """Shared by all rounds: the whitening, both sides' moments in it, and the graph, where the method has one."""
@@ -104,7 +47,7 @@ class ReducedSides:
     graph: Array | None = None
 
 
-class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
+class SidedEstimator(EveryRowALandmark, DomainedEstimator):
     """Base of the estimators of a labelled source and an unlabelled target, each row of either kind by its domain.
 
     Without domains the labelled rows are the source. With them, a domain without any label is the target, and rows
@@ -113,7 +56,13 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
     Attributes
     ----------
     source_domains_, target_domains_ : (·,) integers; 0 and 1 where there are no domains
+    pseudo_labels_ : PseudoLabels over the columns of the map, by which the last solution was made; None: by none
+    rounds_ : list of dict, one a round: `entropy` of the soft labels (mean a row, nats), `equivocation` (their entropy
+        as a share of that of the classes at large), `changed` (share of the target whose predicted class is new)
     """
+
+    guarded = False  # against labels that become flat, or of one class
+    rounds_ = Fitted("rounds")
 
     unlabelled = "keep"
     _of_every_row = ("uniform", "k-means")
@@ -133,24 +82,12 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
-    @property
-    def exact(self) -> bool:
-        """False: with every row a landmark the landmark form is exact."""
-        return False
-
     def given_kernel(self) -> Kernel:
         """See `KernelEstimator`."""
         if self.gamma == "median" and isinstance(self.kernel, str) and self.kernel in ("rbf", "gaussian"):
             return MedianGaussian()
         gamma = "scale" if self.gamma == "median" else self.gamma
         return as_kernel(self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
-
-    def _choose(self, rows: Rows, *, look: bool) -> Array:
-        """The landmarks (m, d): every row where n_landmarks does not say how many."""
-        if self.n_landmarks is not None or not isinstance(self.landmarks, str):
-            return super()._choose(rows, look=look)
-        require_exact(type(self).__name__, len(rows))
-        return draws.given(rows.take(np.arange(len(rows))), rows.shape[1])
 
     # -- training input ----------------------------------------------------------------------------------------------
 
@@ -235,6 +172,49 @@ class SidedEstimator(PseudoLabelRounds, DomainedEstimator):
         ConfigError
         """
         raise ConfigError(f"{type(self).__name__}: with_landmarks would need new rounds; fit with n_landmarks={count}")
+
+    # -- the rounds ----------------------------------------------------------------------------------------------------
+
+    @property
+    def pseudo_labels_(self) -> PseudoLabels | None:
+        """See the attributes."""
+        if not isinstance(self._fitted, MomentFit):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'pseudo_labels_'")
+        return self._fitted.pseudo_labels
+
+    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
+        """f over the columns of the map by a solution, and the slope of the softmax in round `number`."""
+        raise TypeError(type(self).__name__)
+
+    def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
+        """The fit after at most `count` rounds from a first solution and the report of its sweep.
+
+        Fewer where no label changes; where labels collapse, the least equivocal round is kept.
+        """
+        kept = {"sweep": report, "skipped_rows": report.get("skipped_rows", 0)}
+        if count:  # what is told is of the last solution
+            solved.certificates.errors = None
+        fit = self._settle(solved, **kept)
+        course, features = Course(self, solved, count), fit.basis.centred()
+        while not course.ended:
+            statistic = PseudoLabelStatistic(features, **vars(course.asked(features, sides)))
+            total = sweep(rows, statistic, what=f"round-{course.number}").total
+            course.take(PseudoLabels.of(total, features.shift))
+        solved = course.solved
+        if course.rounds:
+            assert solved.whitening is not None
+            solved.certificates.errors = told(self, solved.problem, solved.whitening, solved.solution)
+            solved.certificates.warn()
+        if course.fault:
+            warnings.warn(course.fault, PseudoLabelsCollapsed, 6)
+        certificates = {**fit.certificates, **solved.certificates.report()}
+        return replace(
+            fit,
+            solution=solved.solution,
+            pseudo_labels=solved.problem.pseudo_labels,
+            certificates=certificates if course.rounds else fit.certificates,
+            rounds=course.rounds,
+        )
 
     # -- the sweeps --------------------------------------------------------------------------------------------------
 

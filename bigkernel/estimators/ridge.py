@@ -60,7 +60,7 @@ class BaseKernelRidge(ChoosesSolver):
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
         "fit_intercept": ["boolean"],
-        "solver": [StrOptions({"auto", "direct", "cg", "cholesky"})],
+        "solver": [StrOptions({"auto", "direct", "cg"})],
         "tol": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
     }
@@ -68,7 +68,7 @@ class BaseKernelRidge(ChoosesSolver):
     def __init__(
         self,
         kernel: Kernel | str = "rbf",
-        alpha: float | str = 1.0,
+        alpha: Any = 1.0,
         *,
         n_landmarks: int | None = None,
         landmarks: Any = "uniform",
@@ -98,7 +98,6 @@ class BaseKernelRidge(ChoosesSolver):
         Whole("n_iter_", "solution.iterations", optional=True),
     )
     _solution_type = RidgeSolution
-    alpha_per_target: bool = False
     training_mse_ = Fitted("solution.training_mse")
 
     @property
@@ -121,7 +120,7 @@ class BaseKernelRidge(ChoosesSolver):
 
     def penalty(self) -> Penalty:
         """Return what may differ between candidates that share all moments."""
-        return Penalty(penalty_of(self.alpha), self.fit_intercept, per_target=self.alpha_per_target)
+        return Penalty(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(
         self, basis: Any, everything: Moments, n_components: int, whitening: Whitening | None = None
@@ -135,14 +134,12 @@ class BaseKernelRidge(ChoosesSolver):
         moments = problem.moments
         if not flag:
             moments = Moments.of(unshifted(problem.statistics, shift), shift=problem.centre)
-        alpha, each = penalty_of(self.alpha), self.alpha_per_target
+        alpha = penalty_of(self.alpha)
         if problem.triangle is not None:
-            coef, intercept, error, alpha = solve_triangle(
-                problem, whitening, alpha, certificates, fit_intercept=flag, per_target=each
-            )
+            coef, intercept, error, alpha = solve_triangle(problem, whitening, alpha, certificates, fit_intercept=flag)
         else:
             if isinstance(alpha, str):
-                alpha = best_alpha(moments, whitening, fit_intercept=flag, per_target=each)
+                alpha = best_alpha(moments, whitening, fit_intercept=flag)
             evidence = evidence_of(problem, whitening)
             coef, intercept, error = nystrom_ridge(
                 moments, whitening, alpha, fit_intercept=flag, certificates=certificates, evidence=evidence
@@ -161,7 +158,7 @@ class BaseKernelRidge(ChoosesSolver):
         Y, _ = problem.wanted
         alpha = penalty_of(self.alpha)
         if isinstance(alpha, str):
-            alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight, per_target=self.alpha_per_target)
+            alpha = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
         krr = exact_krr if kernel.positive else partial(indefinite_krr, kernel=kernel.name)
 
         def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
@@ -191,8 +188,7 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     alpha : float ≥ 0, array (c,) or "gcv", default 1
         Ridge penalty, one for each target where it is an array (not with "cg"); the loss is a sum over rows, as in
         scikit-learn. "gcv": chosen by generalised cross-validation
-        from the statistics of the fit (`alpha_`); with "cg" among 13 penalties, half a decade apart from 1e-8 to 1e-2
-        times Σw·k(x, x) of the labelled rows, which are solved for side by side in the sweeps of one fit.
+        from the statistics of the fit (`alpha_`), not with "cg".
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. Where rows are fewer, all of
         them become landmarks, with a warning; `partial_fit` refuses so few first rows, for later ones become none.
@@ -224,8 +220,6 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
         Of "cg": most steps.
     random_state : int, RandomState or None
         Of the landmark draw.
-    alpha_per_target : bool
-        Whether "gcv" chooses a penalty for each target (not with "cg").
 
     Attributes
     ----------
@@ -278,41 +272,6 @@ class KernelRidge(LazyScoreMixin, MultiOutputMixin, RegressorMixin, BaseKernelRi
     }
     state_schema = (*per_target(BaseKernelRidge.state_schema), *OF_NUMBERS, Flag(*INTERCEPT, says="it has one"))
     _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
-
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: Any = 1.0,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: Any = "uniform",
-        fit_intercept: bool = False,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        solver: str = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 20,
-        random_state: Any = None,
-        alpha_per_target: bool = False,
-    ) -> None:
-        super().__init__(
-            kernel,
-            alpha,
-            n_landmarks=n_landmarks,
-            landmarks=landmarks,
-            fit_intercept=fit_intercept,
-            gamma=gamma,
-            degree=degree,
-            coef0=coef0,
-            dtype=dtype,
-            solver=solver,
-            tol=tol,
-            max_iter=max_iter,
-            random_state=random_state,
-        )
-        self.alpha_per_target = alpha_per_target
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, sample_domain: Any = None) -> Self:
         """Fit to rows X (n, d) and targets y (n,) or (n, c); y may be None for a corpus, which carries its own.

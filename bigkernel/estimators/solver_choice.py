@@ -22,17 +22,13 @@ from bigkernel.estimators.fit_state import Inputs, IterativeFit, MomentFit
 from bigkernel.estimators.iterative import fit_iteratively
 from bigkernel.estimators.moment_estimator import LandmarkEstimator
 from bigkernel.estimators.number_range import finite, solving
-from bigkernel.estimators.sub_samples import labelled_weight, planned_draw
+from bigkernel.estimators.sub_samples import planned_draw
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
 from bigkernel.solvers.descent_cost import (
     AUTO_LEAST,
-    FACTOR_BYTES,
-    GRID,
-    PROBES,
     PreconditionerChoice,
     choose_preconditioner,
-    decades,
     direct_flops,
     driver_bytes,
     solve_flops,
@@ -67,13 +63,11 @@ class ChoosesSolver(LandmarkEstimator):
         """Why conjugate gradients cannot fit this, or nothing."""
         if self.exact:
             return "the exact form is solved directly; set n_landmarks"
-        if np.ndim(self.alpha) or getattr(self, "alpha_per_target", False):
+        if np.ndim(self.alpha):
             return "all targets share a penalty there; give one number for alpha, or take solver='direct'"
         if self.alpha == "gcv":
-            wanted = self._factors * 8 * self._width**2
-            if wanted > FACTOR_BYTES:
-                return f"alpha='gcv' would hold factors of {wanted / 1e9:.0f} GB; give a number"
-        elif not self.alpha > 0:
+            return "alpha='gcv' chooses from m×m sums; give a number, or search a grid by SweepSearchCV with cv=0.2"
+        if not self.alpha > 0:
             return f"expected a number above 0 for alpha, found {self.alpha!r}"
         return "" if self.given_kernel().positive else f"the {self.given_kernel().name} kernel is not positive definite"
 
@@ -94,13 +88,13 @@ class ChoosesSolver(LandmarkEstimator):
     ) -> tuple[PreconditionerChoice | None, str]:
         """See `descent`; and why, where "auto" chooses."""
         m, auto, refusal = self._width_for(rows), self.solver == "auto", self._not_iterative()
-        if self.solver in ("direct", "cholesky"):
+        if self.solver == "direct":
             return None, ""
         if auto and m < AUTO_LEAST:
             return None, f"below {AUTO_LEAST:,} landmarks sums are kept, for more rows and another alpha"
         if refusal:
             return None, refusal
-        choice = choose_preconditioner(*rows.shape, m, models * self._columns(targets), self.tol, trained)
+        choice = choose_preconditioner(*rows.shape, m, models * targets.width, self.tol, trained)
         if not auto:
             return choice, ""
         float64 = self.dtype == "float64" or (self.dtype == "auto" and rows.dtype == np.float64)
@@ -123,10 +117,7 @@ class ChoosesSolver(LandmarkEstimator):
         choice: PreconditionerChoice,
         start: NDArray[Any] | None = None,
     ) -> MomentFit | IterativeFit:
-        chooses = self.alpha == "gcv"
-        alphas = _grid(rows, targets, basis) if chooses else (self.alpha,)
-        probes = PROBES if chooses else 0
-        goal = Goal(tuple(map(float, alphas)), self._intercept, self.tol, self.max_iter, probes)
+        goal = Goal((float(self.alpha),), self._intercept, self.tol, self.max_iter)
         with solving(self):
             fit, missed = fit_iteratively(rows, targets, inputs, basis, goal, choice, start)
         if missed and self.solver == "auto" and driver_bytes(self._width_for(rows), None) <= free_bytes():
@@ -150,7 +141,7 @@ class ChoosesSolver(LandmarkEstimator):
     def _statistic(self, basis: Any, targets: Any) -> Any:
         if self.solver != "cg":
             return super()._statistic(basis, targets)
-        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, self._columns(targets))), "plan")
+        return ProductStatistic(basis.features(), targets, np.zeros((basis.width, targets.width)), "plan")
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """See `LandmarkEstimator.plan`; of conjugate gradients, the arithmetic and bytes of all expected sweeps."""
@@ -192,21 +183,12 @@ class ChoosesSolver(LandmarkEstimator):
         if choice is None:
             return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
         told = {"solver": "cg", **because, "preconditioner": named(choice.rows), "sweeps": choice.sweeps}
-        return {**told, "driver_bytes": driver_bytes(m, choice, self._factors)}
+        return {**told, "driver_bytes": driver_bytes(m, choice)}
 
     def _read(self, X: Any, y: Any) -> tuple[Rows, Targets]:
         """The rows and targets that `fit` would see; the estimator stays as it is."""
         rows, targets, _ = self.__class__(**self.get_params(deep=False)).training(X, y, None)
         return rows, targets
-
-    def _columns(self, targets: Targets) -> int:
-        """Columns that descend side by side: the targets, or of a grid of penalties each the targets and probes."""
-        return len(GRID) * (targets.width + PROBES) if isinstance(self.alpha, str) else targets.width
-
-    @property
-    def _factors(self) -> int:
-        """Factors of m×m that the penalties need."""
-        return len(decades(np.array(GRID))[0]) if isinstance(self.alpha, str) else 1
 
     @property
     def _width(self) -> int:
@@ -217,9 +199,3 @@ class ChoosesSolver(LandmarkEstimator):
         """m, of a fit on landmarks to these rows: landmarks that are drawn are no more than they."""
         drawn = isinstance(self.landmarks, str) and not self._fourier
         return min(self._width, len(rows)) if drawn else self._width
-
-
-def _grid(rows: Rows, targets: Targets, basis: Any) -> list[float]:
-    """Penalties to choose among, for the weight of the labelled rows and the size of the kernel."""
-    scale = labelled_weight(rows, targets) * float(basis.core_diagonal().mean())
-    return [scale * relative for relative in GRID]

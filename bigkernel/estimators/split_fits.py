@@ -40,7 +40,7 @@ class SplitFits:
     sides : of the split
     problem : its sums, of target and source
     whitening : of the columns
-    tested, trained : moments of the rows that it tests and of its source, in whitened coordinates
+    tested : moments of the rows that it tests, in whitened coordinates
     courses : one a model
     """
 
@@ -48,7 +48,6 @@ class SplitFits:
     problem: Problem
     whitening: Whitening
     tested: Moments
-    trained: Moments
     courses: list[Course]
 
     @classmethod
@@ -59,12 +58,11 @@ class SplitFits:
         problem = replace(swept, statistics=splits.part(swept.statistics, split))
         shared, to_whitened = _reduced(estimators, problem, whitening), Coordinates(whitening).reduce
         tested = Moments.of(splits.tests(swept.statistics, split), shift=swept.centre)
-        source = Moments.of(problem.statistics, 1, shift=swept.centre)
         courses = [
             Course(one, one._solved(problem, whitening, reduced=shared, tell=False), one.n_rounds) for one in estimators
         ]
         sides = splits.sides(split)
-        return cls(sides, problem, whitening, to_whitened(tested), to_whitened(source), courses)
+        return cls(sides, problem, whitening, to_whitened(tested), courses)
 
     @property
     def weights(self) -> Array:

@@ -12,46 +12,38 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from sklearn.base import MultiOutputMixin, RegressorMixin, is_classifier
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.arithmetic import sweep_until_right
+from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import LazyScoreMixin
 from bigkernel.estimators.classifiers import CLASSIFIER, OF_CLASSIFIER, CalibratedClassifier
-from bigkernel.estimators.fit_state import Fitted, Inputs, MomentFit, Problem, Solved, SpectralSolution
+from bigkernel.estimators.fit_state import Fitted, Problem, SpectralSolution
 from bigkernel.estimators.graph import GRAPH, OF_GRAPH, Graph
 from bigkernel.estimators.moment_estimator import ExactProblem, LandmarkEstimator
 from bigkernel.estimators.parameter_checks import KERNEL_CONSTRAINTS, keeps_statistics
 from bigkernel.estimators.probabilities import Probabilities
-from bigkernel.estimators.pseudo_label_rounds import PseudoLabelRounds
-from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Floats, PseudoLabelSums, Statistics
+from bigkernel.estimators.state_schema import OF_NUMBERS, SOLUTION, Floats, Statistics
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import rough, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
-from bigkernel.solvers.jda import Aligned, distance_penalty
 from bigkernel.solvers.penalty_grid import Coordinates, Penalty, sssl_coordinates
-from bigkernel.solvers.pseudo_labels import Decision, Sides
 from bigkernel.solvers.residuals import Certificates, warn_or_note
 from bigkernel.solvers.ridge import Whitening
-from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import Moments, Targets
+from bigkernel.statistics.moments import Moments
 
 Array = NDArray[Any]
 
 
-class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
+class _SSSL(Graph, LandmarkEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KERNEL_CONSTRAINTS,
         "alpha": [Real, StrOptions({"gcv"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "eigenfunctions": [StrOptions({"all", "landmarks", "aligned"})],
-        "alignment": [Interval(Real, 0, None, closed="left")],
+        "eigenfunctions": [StrOptions({"all", "landmarks"})],
         **GRAPH,
-        "n_rounds": [Interval(Integral, 0, None, closed="left")],
     }
     unlabelled = "keep"
     _semi_supervised = True
@@ -64,10 +56,8 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         *,
         n_landmarks: int | None = None,
         eigenfunctions: str = "all",
-        alignment: float = 1.0,
         manifold: float = 0.0,
         n_neighbors: int = 3,
-        n_rounds: int = 0,
         landmarks: Any = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
@@ -80,10 +70,8 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         self.alpha = alpha
         self.n_landmarks = n_landmarks
         self.eigenfunctions = eigenfunctions
-        self.alignment = alignment
         self.manifold = manifold
         self.n_neighbors = n_neighbors
-        self.n_rounds = n_rounds
 
     state_schema = (
         *LandmarkEstimator.state_schema,
@@ -96,16 +84,6 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
     eigenvalues_ = Fitted("solution.eigenvalues")
 
     # -- parameters ----------------------------------------------------------------------------------------------------
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.eigenfunctions == "aligned" and self.exact:
-            raise ConfigError("eigenfunctions='aligned': expected n_landmarks or an array of landmarks, found neither")
-        if self.n_rounds and not (self.eigenfunctions == "aligned" and is_classifier(self)):
-            raise ConfigError(
-                f"n_rounds={self.n_rounds}: expected 0; pseudo-labels are for SSSLClassifier with "
-                "eigenfunctions='aligned'"
-            )
 
     def _check_landmarks(self) -> None:
         super()._check_landmarks()
@@ -137,7 +115,7 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
             _note_negative(core, problem.basis.kernel, certificates)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, certificates=certificates)
         else:
-            count, P = self.n_components, self._penalty_matrix(problem, whitening, graph)
+            count, P = self.n_components, None if graph is None else rough(graph, float(self.manifold))
             coef, values = sssl_all(
                 problem.moments, labelled, whitening, count, alpha, penalty=P, certificates=certificates
             )
@@ -151,19 +129,6 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
 
     def _statistic(self, basis: Any, targets: Any) -> Any:
         return self._anchored(super()._statistic(basis, targets))
-
-    def _penalty_matrix(self, problem: Problem, whitening: Whitening, graph: Array | None) -> Array | None:
-        """P = I + what eigenfunctions shall avoid, (r, r), in whitened coordinates; None: I."""
-        P = self._distance(problem, whitening) if self.eigenfunctions == "aligned" else None
-        return P if graph is None else rough(graph, float(self.manifold), P)
-
-    def _distance(self, problem: Problem, whitening: Whitening) -> Array:
-        """I + alignment·n Σ_j e_j e_jᵀ, between unlabelled and labelled rows."""
-        aligned = Aligned.of(problem.statistics, whitening, shift=problem.centre)
-        labels = problem.pseudo_labels
-        if not aligned.target.n > 0:
-            raise DataError("y: eigenfunctions='aligned' need rows without a label to align with; all are labelled")
-        return distance_penalty(aligned, labels and labels.reduced(whitening), float(self.alignment), 1.0)
 
     def _solve_exact(self, problem: ExactProblem, certificates: Certificates) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
@@ -184,34 +149,11 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
             eigenvalues=values,
         )
 
-    # -- rounds of pseudo-labels ---------------------------------------------------------------------------------------
-
-    def _fit_moments(self, rows: Rows, targets: Targets, inputs: Inputs, basis: Any) -> MomentFit:
-        if not self.n_rounds:
-            return super()._fit_moments(rows, targets, inputs, basis)
-        assert targets.classes is not None
-        cells = Cells(None, targets.classes, targets.position)
-        solved, report = sweep_until_right(self, rows, targets, inputs, basis)
-        return self._adapt(rows, Sides(cells, np.array([True, False])), self.n_rounds, solved, report)
-
-    def decision(self, solved: Solved, number: int) -> tuple[Decision, float]:
-        """See `PseudoLabelRounds`."""
-        return Decision(solved.solution.coef, solved.solution.intercept), np.inf
-
-    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
-        self._require_no_rounds("partial_fit")
-        return super()._partial_fit(X, y, classes, sample_weight)
-
     def with_landmarks(self, count: int) -> Self:
-        """See `KernelRidge.with_landmarks`; refused with pseudo-labels and a graph, which depend on all landmarks."""
-        self._require_no_rounds("with_landmarks")
+        """See `KernelRidge.with_landmarks`; refused with a graph, which depends on all landmarks."""
         if self.manifold > 0:
             raise ConfigError(f"with_landmarks: manifold={self.manifold}, a graph of all landmarks; fit again")
         return super().with_landmarks(count)
-
-    def _require_no_rounds(self, what: str) -> None:
-        if self.n_rounds:
-            raise ConfigError(f"{what}: n_rounds={self.n_rounds} rounds would have to be done again; fit again")
 
     # -- what a search over a grid asks --------------------------------------------------------------------------------
 
@@ -219,11 +161,6 @@ class _SSSL(Graph, PseudoLabelRounds, LandmarkEstimator):
         """Return what may differ between candidates that share all moments."""
         if self.manifold > 0:
             raise ConfigError("manifold: a search by sweeps knows no graph; scikit-learn's GridSearchCV does")
-        if self.eigenfunctions == "aligned":
-            raise ConfigError(
-                "eigenfunctions='aligned' differ from fold to fold: a search by sweeps takes 'all' or 'landmarks', "
-                "scikit-learn's GridSearchCV these too"
-            )
         return Penalty(self.alpha, n_components=self.n_components)
 
     def coordinates(self, basis: Any, everything: Moments, n_components: int, whitening: Any = None) -> Coordinates:
@@ -269,30 +206,20 @@ class SSSL(LazyScoreMixin, MultiOutputMixin, RegressorMixin, _SSSL):
         Ridge penalty on the weights of the eigenfunctions; "gcv" as in `KernelRidge`, over the labelled rows.
     n_landmarks : int or None
         None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
-    eigenfunctions : "all", "landmarks" or "aligned"
-        Of the Nyström kernel over all N rows, which unlabelled rows shape; of the m landmarks alone;
-        or of all rows, and such that labelled and unlabelled rows are alike in them, where these come from different
-        domains: the leading solutions of ΦᵀΦ w = λ(I + alignment·N Σ_j e_j e_jᵀ)w, with e_0 the difference of the
-        means of labelled and unlabelled rows, which the statistics hold (transfer components; see `JDA`).
-    alignment : float ≥ 0, default 1
-        Weight of these differences; 0 is "all".
+    eigenfunctions : "all" or "landmarks"
+        Of the Nyström kernel over all N rows, which unlabelled rows shape; or of the m landmarks alone. Where labelled
+        and unlabelled rows come from different domains, put `JDA` before it in a Pipeline.
     manifold : float ≥ 0, default 0
         μ, of eigenfunctions that keep to the shape of the rows: those of ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w, with the Laplacian L
         of a graph in which rows meet in their nearest landmarks (`solvers.anchor_graph`). They change where few rows
         lie, so that few labels tell classes apart. λ falls as μ grows, and so should α; needs `n_landmarks`.
     n_neighbors : int, default 3
         Landmarks that a row meets others in: the same at every `partial_fit`; `refit` keeps the graph of the fit.
-    n_rounds : int ≥ 0, default 0
-        Of `SSSLClassifier` with aligned eigenfunctions: most rounds in which the unlabelled rows are swept for their
-        predicted classes, whose means then come together too (e_c). This is transductive: no label of theirs is seen.
 
     Attributes
     ----------
     dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
     eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
-    rounds_ : list of dict
-        One a round of pseudo-labels: `changed`, the share of the unlabelled rows whose class is new; `entropy` and
-        `equivocation` as in `ARTLClassifier`.
     landmarks_, kernel_, statistics_, rank_, intercept_ (zero), certificates_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
 
@@ -344,11 +271,7 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         **_SSSL._parameter_constraints,
         **CLASSIFIER,
     }
-    state_schema = (
-        *_SSSL.state_schema,
-        *OF_CLASSIFIER,
-        PseudoLabelSums("pseudo_labels_", "pseudo_labels"),
-    )
+    state_schema = (*_SSSL.state_schema, *OF_CLASSIFIER)
 
     def __init__(
         self,
@@ -358,10 +281,8 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         *,
         n_landmarks: int | None = None,
         eigenfunctions: str = "all",
-        alignment: float = 1.0,
         manifold: float = 0.0,
         n_neighbors: int = 3,
-        n_rounds: int = 0,
         landmarks: Any = "uniform",
         gamma: float | str = "scale",
         degree: int = 3,
@@ -377,10 +298,8 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
             alpha,
             n_landmarks=n_landmarks,
             eigenfunctions=eigenfunctions,
-            alignment=alignment,
             manifold=manifold,
             n_neighbors=n_neighbors,
-            n_rounds=n_rounds,
             landmarks=landmarks,
             gamma=gamma,
             degree=degree,
@@ -390,11 +309,3 @@ class SSSLClassifier(CalibratedClassifier, _SSSL, Probabilities):
         )
         self.class_weight = class_weight
         self.probability = probability
-
-    def _adapt(self, rows: Rows, sides: Sides, count: int, solved: Solved, report: dict[str, Any]) -> MomentFit:
-        fit = super()._adapt(rows, sides, count, solved, report)
-        cells = sides.cells
-        return self._calibrated(fit, rows, Targets(cells.n_classes, cells.classes, cells.position))
-
-    def _joins(self) -> bool:
-        return bool(self.eigenfunctions != "aligned")  # there, rows without a label are another domain

@@ -149,20 +149,13 @@ def planned_draw(targets: Targets, basis: Any, size: int) -> LeverageSample:
 def of_sub_sample(
     rows: Rows, targets: Targets, basis: Any, core: Core, alphas: Array, drawn: Drawn, *, intercept: bool
 ) -> tuple[ByPenalty, Array]:
-    """Normal matrices of drawn rows for columns of penalties alphas (columns,), and the solution of those rows.
-
-    Columns come in equal groups, one a penalty; the first c of a group are the targets, what follows starts at 0.
-    """
+    """Normal matrices of drawn rows for columns of penalties alphas (columns,), and the solution of those rows."""
     total = _moments(_chunk(rows, drawn), targets, basis)
     C, n = total["C"][0], max(float(total["n"][0]), 1e-300)
     if intercept:
         C = C - np.outer(total["s"][0], total["t"][0] / n)
-    P, groups = _factored(total, core, alphas, len(drawn[0]), intercept=intercept), len(np.unique(alphas))
-    begun = np.zeros((core.width, len(alphas)))
-    width = len(alphas) // groups
-    for number in range(groups):
-        begun[:, number * width : number * width + C.shape[1]] = C
-    return P, P.solve(begun)
+    P = _factored(total, core, alphas, len(drawn[0]), intercept=intercept)
+    return P, P.solve(np.array(C))
 
 
 def of_folds(

@@ -75,7 +75,7 @@ def triangle_of(problem: Any, *, fit_intercept: bool) -> Array:
 
 
 def solve_triangle(
-    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool, per_target: bool
+    problem: Any, whitening: Whitening, alpha: Any, certificates: Certificates, *, fit_intercept: bool
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients, intercept, training squared errors and α of ridge, from the triangle: see `nystrom_ridge_of`."""
     found = nystrom_ridge_of(
@@ -87,7 +87,6 @@ def solve_triangle(
         rows=float(problem.statistics["rows"].sum()),
         noise=block_noise(problem.basis),
         certificates=certificates,
-        per_target=per_target,
     )
     if certificates.errors is not None:
         certificates.errors = replace(certificates.errors, widest=problem.basis.dtype == "float64")

@@ -34,7 +34,7 @@ from bigkernel.kernels.encoding import decode, encode
 FORMAT = 2
 LIMIT_BYTES = 2**36  # of all arrays of a model together
 _LATER = (  # parameters that files of before are without
-    *("class_weight", "probability", "manifold", "n_neighbors", "alpha_per_target"),
+    *("class_weight", "probability", "manifold", "n_neighbors"),
     *("cells", "directions", "blur", "power"),
 )
 _CLASSES: dict[str, type[BaseEstimator]] = {name: getattr(estimators, name) for name in estimators.__all__} | STEPS

@@ -18,7 +18,7 @@ from bigkernel.config import settings
 from bigkernel.engine.context import executor_in_force
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError, PlanTooLarge
+from bigkernel.errors import PlanTooLarge
 from bigkernel.estimators.arithmetic import whitened, witnessed
 from bigkernel.estimators.descents import Goal
 from bigkernel.estimators.fit_state import RowBasis
@@ -49,7 +49,7 @@ _STATES = 16  # (m, columns) float64 that a step of a descent holds: the state, 
 class Candidate:
     """One point of the grid: its number, its parameters, its model, the last step of it, and what that is ridge in.
 
-    `basis` is None where every fit chooses its own; `choice` is that of conjugate gradients, None of a direct solve.
+    `choice` is that of conjugate gradients, None of a direct solve.
     """
 
     index: int
@@ -126,7 +126,7 @@ class Sweep:
         shape = (len(self.members), partition.folds.count, features.width, wide)
         if weights is None or intercepts is None:
             weights, intercepts = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
-        return GridScores(features, weights, intercepts, partition.folds, targets, scoring.loss, scoring.trained)
+        return GridScores(features, weights, intercepts, partition.folds, targets, scoring.loss)
 
     def by_arithmetic(self) -> list[Sweep]:
         """A sweep for each arithmetic that its kernels are in; itself where there is one."""
@@ -241,12 +241,11 @@ def arrange(
     parts: list[Partition],
     *,
     scoring: Scoring,
-    drawn: dict[Any, Any] | None = None,
 ) -> list[Sweep]:
     """Sweeps that serve all members, as few as memory allows; and those of their scores."""
     sweeps: list[Sweep] = []
     _choose_solvers(members, rows, targets, parts)
-    for group in _share_landmarks(members, rows, {} if drawn is None else drawn):
+    for group in _share_landmarks(members, rows):
         sweeps += _descents([candidate for candidate in group if candidate.choice])
         group = [candidate for candidate in group if not candidate.choice]
         if not group:
@@ -277,14 +276,11 @@ def _choose_solvers(members: list[Candidate], rows: Rows, targets: Targets, part
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
         last = candidate.last
-        if not isinstance(last, ChoosesSolver):
+        if not isinstance(last, ChoosesSolver) or isinstance(last.alpha, str):
             continue
-        if not isinstance(last.alpha, str):
-            given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
-            key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
-            groups.setdefault(key, []).append(candidate)
-        elif last.solver == "cg":
-            raise ConfigError("param_grid: alpha='gcv' with solver='cg' chooses in one fit; give a search numbers")
+        given = last.landmarks if isinstance(last.landmarks, str) else np.asarray(last.landmarks).tobytes()
+        key = given, last.n_landmarks, _seed(last.random_state), last.solver, _alike(candidate)
+        groups.setdefault(key, []).append(candidate)
     for group in groups.values():
         for candidate in group:
             candidate.choice = candidate.last.descent(rows, targets, models=splits * len(group), trained=trained)
@@ -308,8 +304,8 @@ def _descents(members: list[Candidate]) -> list[Sweep]:
     return found
 
 
-def _share_landmarks(members: list[Candidate], rows: Rows, drawn: dict[Any, Any]) -> list[list[Candidate]]:
-    """Candidates grouped by their landmarks, drawn once a group or found in `drawn`; each is given its basis."""
+def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:
+    """Group candidates by their landmarks, drawn once a group; each is given its basis."""
     groups: dict[Any, list[Candidate]] = {}
     for candidate in members:
         last = candidate.last
@@ -321,12 +317,10 @@ def _share_landmarks(members: list[Candidate], rows: Rows, drawn: dict[Any, Any]
         if given in FOURIER:  # functions of the kernel, which share nothing with those of another
             kernel = _columns_of(last)
         groups.setdefault((given, last.n_landmarks, _seed(last.random_state), kernel), []).append(candidate)
-    for name, group in groups.items():
+    for group in groups.values():
         # rows are shifted where one of them has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.penalty.fit_intercept)
-        known = {"like": drawn[name]} if isinstance(drawn.get(name), LandmarkBasis) else {}
-        lead = group[0].basis = group[0].last.basis(rows, **known)
-        drawn[name] = lead
+        lead = group[0].basis = group[0].last.basis(rows)
         bases: dict[Any, Any] = {}
         direct = [one.last for one in group if not one.choice]
         whitens = {_columns_of(last) for last in direct if last.has_witness and last.whitens}

@@ -1,4 +1,4 @@
-"""The numbers that candidates differ in, as axes of the grid: whether the best lies at an end, and what lies around it.
+"""The numbers that candidates differ in, as axes of the grid: whether the best lies at an end.
 
 An axis is a parameter of `param_grid`, or a parameter of the kernels that are given there. Candidates lie in the same
 grid where all that is no number is the same. Sizes and tolerances (`NO_AXES`) are no axes: more landmarks are always
@@ -8,13 +8,11 @@ better, and cost more.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from bigkernel.kernels.algebra import Kernel
 
@@ -61,12 +59,12 @@ def coordinates(params: Mapping[str, Any]) -> dict[Axis, float]:
     return found
 
 
-def edges(grid: Sequence[Mapping[str, Any]], best: int, drawn: Collection[str] = ()) -> list[Edge]:
-    """The ends at which the best candidate lies; parameters in `drawn` come from distributions, without ends."""
+def edges(grid: Sequence[Mapping[str, Any]], best: int) -> list[Edge]:
+    """Find the ends at which the best candidate lies."""
     found = []
     for (name, inner), values in _axes(grid, best).items():
         place = coordinates(grid[best])[name, inner]
-        if name in drawn or len(values) < LEAST_VALUES or place not in (values[0], values[-1]):
+        if len(values) < LEAST_VALUES or place not in (values[0], values[-1]):
             continue
         further = _beyond(values, place)
         if further is not None and further != place:
@@ -74,18 +72,6 @@ def edges(grid: Sequence[Mapping[str, Any]], best: int, drawn: Collection[str] =
             side = "smallest" if place == values[0] else "largest"
             found.append(Edge(parameter, side, place, further, len(values)))
     return found
-
-
-def around(grid: Sequence[Mapping[str, Any]], best: int) -> list[dict[str, Any]]:
-    """Candidates of a finer grid around the best one: half a step to both sides on each axis, a whole one at an end.
-
-    Those that the grid has are left out.
-    """
-    axes = {axis: values for axis, values in _axes(grid, best).items() if len(values) > 1}
-    place = coordinates(grid[best])
-    finer = [_finer(values, place[axis]) for axis, values in axes.items()]
-    known = {tuple(coordinates(params).get(axis) for axis in axes) for params in _alike(grid, best)}
-    return [_moved(grid[best], dict(zip(axes, point, strict=True))) for point in product(*finer) if point not in known]
 
 
 def _is_number(value: Any) -> bool:
@@ -127,30 +113,3 @@ def _beyond(values: Sequence[float], place: float) -> float | None:
     elif values[0] >= 0 > further or (values[0] == place == 0):
         return None  # penalties and widths end at zero
     return further if math.isfinite(further) and (further != 0 or not positive) else None
-
-
-def _finer(values: Sequence[float], place: float) -> list[float]:
-    """The value itself, and those half a step below and above."""
-    at, found = values.index(place), {place}
-    for step in (-1, 1):
-        if 0 <= at + step < len(values):
-            found.add(_between(place, values[at + step]))
-        elif (further := _beyond(values, place)) is not None:
-            found.add(further)
-    return sorted(found)
-
-
-def _between(a: float, b: float) -> float:
-    middle = math.sqrt(a) * math.sqrt(b) if min(a, b) > 0 else (a + b) / 2
-    return round(middle) if isinstance(a, int | np.integer) and isinstance(b, int | np.integer) else float(middle)
-
-
-def _moved(params: Mapping[str, Any], point: Mapping[Axis, float]) -> dict[str, Any]:
-    """The parameters of a candidate with other numbers."""
-    found = dict(params)
-    for (name, inner), value in point.items():
-        if inner:
-            found[name] = clone(found[name], safe=False).set_params(**{inner: value})
-        else:
-            found[name] = value
-    return found

@@ -30,7 +30,6 @@ from bigkernel.statistics.products import FoldProducts
 from bigkernel.streaming.merge_tree import Accumulator
 
 Array = NDArray[Any]
-_ROWS = ("held_", "")  # that a fold tests, and that it trains on
 
 
 @dataclass
@@ -113,15 +112,15 @@ class FoldSystem(System):
         rows, targets, count, basis, core = self.rows, self.targets, self.shape[0], self.basis, self.core
         return of_folds(rows, targets, count, basis, core, self.penalties, drawn, intercept=self.goal.intercept)
 
-    def error(self, prefix: str) -> Array:
-        """Σ w (y − f)² over the rows that a fold tests ("held_") or trains on (""), (F, A, c), of the latest look."""
-        seen = (self.looked[f"{prefix}e"], self.looked[f"{prefix}sse"], self.intercept)
+    def error(self) -> Array:
+        """Σ w (y − f)² over the rows that a fold tests, (F, A, c), of the latest look."""
+        seen = (self.looked["held_e"], self.looked["held_sse"], self.intercept)
         e, sse, b = (v.reshape(self.shape) for v in seen)
-        return np.asarray(np.maximum(sse - 2 * b * e + b**2 * self.looked[f"{prefix}n"][:, None, None], 0))
+        return np.asarray(np.maximum(sse - 2 * b * e + b**2 * self.looked["held_n"][:, None, None], 0))
 
-    def sums(self, prefix: str, fold: int) -> tuple[float, float, Array, Array]:
-        """Weight and number of these rows of a fold, and spread and squares of their targets, (c,)."""
-        n, rows, t, q = (self.looked[f"{prefix}{name}"][fold] for name in ("n", "rows", "t", "q"))
+    def sums(self, fold: int) -> tuple[float, float, Array, Array]:
+        """Weight and number of the rows that a fold tests, and spread and squares of their targets, (c,)."""
+        n, rows, t, q = (self.looked[f"held_{name}"][fold] for name in ("n", "rows", "t", "q"))
         spread = q - t**2 / n
         return float(n), float(rows), np.where(spread <= 1e-12 * q, 0, spread), q
 
@@ -156,22 +155,19 @@ def _tested(system: FoldSystem, alpha: Array, excess: Array, inputs: Inputs) -> 
     bound = np.sqrt(excess.reshape(shape).sum(axis=2) / np.maximum(squares, 1e-300))
     models = np.arange(alpha.shape[1]).reshape(-1, shape[2])
     cancelled = cancellation(system, alpha, inputs, list(models)).reshape(shape[:2])
-    told = {prefix: (system.error(prefix), [system.sums(prefix, fold) for fold in range(shape[0])]) for prefix in _ROWS}
+    errors, sums = system.error(), [system.sums(fold) for fold in range(shape[0])]
 
-    def of(prefix: str, fold: int, place: int) -> Tested:
-        errors, (n, rows, spread, q) = told[prefix][0], told[prefix][1][fold]
-        return Tested(n, rows, errors[fold, place], spread, q)
+    def of(fold: int, place: int) -> Tested:
+        n, rows, spread, q = sums[fold]
+        return Tested(
+            n,
+            rows,
+            errors[fold, place],
+            spread,
+            q,
+            error=max(bound[fold, place], cancelled[fold, place]),
+            allowed=max(PROMISE, bound[fold, place]),
+            ended=bool(near[fold, place]),
+        )
 
-    return [
-        [
-            replace(
-                of("held_", fold, place),
-                error=max(bound[fold, place], cancelled[fold, place]),
-                allowed=max(PROMISE, bound[fold, place]),
-                ended=bool(near[fold, place]),
-                trained=of("", fold, place),
-            )
-            for place in range(shape[1])
-        ]
-        for fold in range(shape[0])
-    ]
+    return [[of(fold, place) for place in range(shape[1])] for fold in range(shape[0])]

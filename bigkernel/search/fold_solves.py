@@ -166,19 +166,14 @@ def _fit_fold(
     """Candidates trained on all parts but one and tested on that one."""
     coordinates, train, one = folds.coordinates, folds.train(fold), folds.parts[fold]
     weights, intercepts, errors = coordinates.fit(train, penalties, known)
-    trained: Sequence[Any] = [None] * len(penalties)
-    if scoring.trained:
-        trained = _tested(train, squared_errors(train, weights, intercepts))
     if coordinates.origin is not None and not penalties[0].fit_intercept:
         train = reduced(replace(train, shift=coordinates.origin), identity(len(train.G)))
     scores = gcv_scores(train, penalties) if scoring.gcv else [None] * len(penalties)
-    if scoring.trained and scoring.gcv:  # it is a score of training rows
-        trained = [replace(of_training, gcv=score) for of_training, score in zip(trained, scores, strict=True)]
     told = [float("nan") if error is None else error.total for error in errors]
     tested = [
-        replace(of_test, gcv=score, error=error, allowed=ENOUGH, trained=of_training)
-        for of_test, score, error, of_training in zip(
-            _tested(one, squared_errors(one, weights, intercepts)), scores, told, trained, strict=True
+        replace(of_test, gcv=score, error=error, allowed=ENOUGH)
+        for of_test, score, error in zip(
+            _tested(one, squared_errors(one, weights, intercepts)), scores, told, strict=True
         )
     ]
     expanded = folds.expanded(weights, intercepts) if expand else (weights[0, :0], intercepts.ravel())

@@ -9,7 +9,6 @@ import bigkernel
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.events.kinds import SweepStarted
 from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep
-from bigkernel.search.previews import previewed_rows
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.shared_sweeps import Work
 from bigkernel.search.side_sweeps import planned_rounds
@@ -27,7 +26,6 @@ class SearchPlan:
     ----------
     candidates, splits : how many
     sweeps : a line each; of conjugate gradients one for all that are expected of a descent
-    refits : fits of candidates that keep no statistics
     flops : of the sweeps
     task_bytes : most memory that a task of one of them needs, on top of the process
     count : of the sweeps
@@ -37,7 +35,6 @@ class SearchPlan:
     candidates: int
     splits: int
     sweeps: tuple[str, ...]
-    refits: int
     flops: float
     task_bytes: int
     count: int
@@ -46,21 +43,8 @@ class SearchPlan:
     def _repr_html_(self) -> str:
         return bigkernel._html_of(self)
 
-    def with_more(self, more: SearchPlan) -> SearchPlan:
-        """Of these candidates and then of others."""
-        return SearchPlan(
-            candidates=self.candidates + more.candidates,
-            splits=self.splits,
-            sweeps=self.sweeps + more.sweeps,
-            refits=self.refits + more.refits,
-            flops=self.flops + more.flops,
-            task_bytes=max(self.task_bytes, more.task_bytes),
-            count=self.count + more.count,
-            driver_bytes=max(self.driver_bytes, more.driver_bytes),
-        )
-
     def __str__(self) -> str:
-        lines = [f"{self.candidates} candidates, {self.splits} splits: {self.count} sweeps, {self.refits} fits"]
+        lines = [f"{self.candidates} candidates, {self.splits} splits: {self.count} sweeps"]
         return "\n".join(lines + [f"  {line}" for line in self.sweeps])
 
 
@@ -87,7 +71,6 @@ def planned(
     `learned`: the sweeps that their transforms took; `refit`: with those of the best on all rows.
     """
     splits = sum(len(part.splits) for part in work[0][1].partitions)
-    refits = sum(len(members) * splits for members, one in work if not one.sweeps)
     lines = [_Line(f"transforms: the sweep of {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
     lines += [
         line
@@ -102,7 +85,6 @@ def planned(
         candidates=sum(len(members) for members, _ in work),
         splits=splits,
         sweeps=tuple(line.text for line in lines),
-        refits=refits,
         flops=sum((line.count * line.flops for line in lines), 0.0),
         task_bytes=max((line.task_bytes for line in lines), default=0),
         count=sum(line.count for line in lines),
@@ -143,8 +125,6 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
     together: list[tuple[Sweep, Partition]] = [(sweep, partition)]
     if isinstance(sweep, Descents):
         together = [*sweep.at_once(work.rows, work.targets, partition, scoring)]
-    count = previewed_rows(sweep, len(work.rows)) if partition is work.partitions[0] else 0
-    first = f", after {count:,} rows where cores leave doubt of the arithmetic" if count else ""
     for one, part in together:
         rows = part.attach(work.rows)
         steps = plan_sweep(rows, one.statistic(work.targets, part, len(rows)))
@@ -157,7 +137,7 @@ def _lines(sweep: Sweep, partition: Partition, work: Work, scoring: Scoring) -> 
             drawn = [plan_sweep(rows, statistic).task_bytes for statistic in one.draws(work.targets)]
             yield _Line(what, steps.flops, max(steps.task_bytes, *drawn, 0), number, held)
         else:
-            yield _Line(what + f"moments, {steps.flops:.2g} flops{first}", steps.flops, steps.task_bytes)
+            yield _Line(what + f"moments, {steps.flops:.2g} flops", steps.flops, steps.task_bytes)
         if isinstance(one, SidedSweep) and one.rounds:
             of_round = planned_rounds(one, work.rows, work.targets, part)
             yield _of_rounds("of all of them", one.rounds, of_round)

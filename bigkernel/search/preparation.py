@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.artl import CellTargets
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.domain_base import DomainedTransformer
-from bigkernel.estimators.inputs import is_lazy
 from bigkernel.events.kinds import Event, SweepStarted
 from bigkernel.events.scope import observe
 from bigkernel.search.arrangement import Candidate, arrange
@@ -37,10 +36,7 @@ class Prepared:
     members: list[Candidate]
     steps: Pipeline | None
     work: Work
-    X: Any
-    y: Any
-    key: str = ""
-    learned: tuple[SweepStarted, ...] = ()
+    learned: tuple[SweepStarted, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +50,16 @@ class Given:
     sample_domain: Any = None
 
 
-def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]], first: int = 0) -> list[Candidate]:
-    """Candidates with these parameters, numbered from `first` on.
+def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]]) -> list[Candidate]:
+    """Make candidates with these parameters.
 
     Raises
     ------
     ConfigError
-        A parameter that the estimator has not, or an estimator that is none of ours.
+        A parameter that the estimator has not, or an estimator that is none of ours or exact.
     """
     found = []
-    for index, params in enumerate(grid, first):
+    for index, params in enumerate(grid):
         try:
             model = clone(estimator)
             model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
@@ -78,55 +74,29 @@ def candidates_of(estimator: Any, grid: Iterable[Mapping[str, Any]], first: int 
         if not isinstance(last, RowsEstimator):
             raise ConfigError(f"estimator: expected one of bigkernel's that predict, found {type(last).__name__}")
         last.check_parameters()
+        if last.exact:
+            raise ConfigError(
+                "estimator: without n_landmarks it is exact, and its fits share no sweep; take n_landmarks, or "
+                "scikit-learn's GridSearchCV"
+            )
         found.append(Candidate(index, dict(params), model, last, last.penalty()))
     return found
 
 
-def prepare(
-    everyone: list[Candidate],
-    given: Given,
-    *,
-    cv: Any,
-    seed: int,
-    scoring: Scoring,
-    before: Sequence[Prepared] = (),
-    drawn: dict[Any, Any] | None = None,
-) -> list[Prepared]:
-    """The work of all candidates, those with the same transforms together.
-
-    Rows and folds are those of `before`, where there are candidates with the same transforms; landmarks too, which
-    `drawn` gathers.
+def prepare(everyone: list[Candidate], given: Given, *, cv: Any, seed: int, scoring: Scoring) -> list[Prepared]:
+    """Make the work of all candidates, those with the same transforms together.
 
     Raises
     ------
     ConfigError
-        A score, or lazy rows, that a candidate does not go with.
+        A score that a candidate does not go with.
     DataError
         Rows, targets or folds that cannot be used.
     """
     classifier = is_classifier(everyone[0].last)
-    prefixes: dict[str, list[Candidate]] = {}
-    for candidate in everyone:
-        steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-        key = repr([_described(step) for _, step in steps.steps]) if steps else ""
-        kind = f"{type(candidate.last).__name__}{candidate.last.exact}{candidate.penalty.weighting}"
-        prefixes.setdefault(kind + key, []).append(candidate)
     several = _differ_in_weights(everyone, scoring)
     prepared: list[Prepared] = []
-    drawn = {} if drawn is None else drawn
-    for key, members in prefixes.items():
-        places = drawn.setdefault(key, {})
-        known = next((one for one in before if one.key == key), None)
-        if known is not None:
-            work = known.work
-            rows, targets, inputs, parts = work.rows, work.targets, work.inputs, work.partitions
-            judging = work.judging
-            sweeps = (
-                [] if members[0].last.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
-            )
-            work = Work(rows, targets, inputs, judging, parts, sweeps)
-            prepared.append(replace(known, members=members, work=work, learned=()))
-            continue
+    for members in _by_transforms(everyone):
         model = members[0].model
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
         inner, learned = _through(steps, given)
@@ -144,16 +114,23 @@ def prepare(
         if isinstance(targets, CellTargets):
             parts = with_sides(parts, rows, targets.cells)
         judging = _with_own_weights(rows) if several else rows
-        _require_possible(members, inner, scoring)
-        sweeps = [] if proto.exact else arrange(members, rows, targets, parts, scoring=scoring, drawn=places)
-        if scoring.gcv and any(member.choice for member in members):
-            raise ConfigError(
-                "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, "
-                "or solver='direct'"
-            )
+        sweeps = arrange(members, rows, targets, parts, scoring=scoring)
+        if scoring.gcv:
+            _require_gcv(members)
         work = Work(rows, targets, inputs, judging, parts, sweeps)
-        prepared.append(Prepared(members, steps, work, inner, given.y, key, learned))
+        prepared.append(Prepared(members, steps, work, learned))
     return prepared
+
+
+def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
+    """Group candidates by transforms, kind of model and weights of classes."""
+    groups: dict[Any, list[Candidate]] = {}
+    for candidate in everyone:
+        steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
+        transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
+        key = type(candidate.last).__name__, candidate.penalty.weighting, transforms
+        groups.setdefault(key, []).append(candidate)
+    return list(groups.values())
 
 
 def _through(steps: Pipeline | None, given: Given) -> tuple[Any, tuple[SweepStarted, ...]]:
@@ -193,19 +170,17 @@ def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
     return len(kinds) > 1
 
 
-def _require_possible(members: list[Candidate], X: Any, scoring: Scoring) -> None:
-    """Refuse the exact form of rows that are not in memory, and of statistics that it does not keep."""
-    exact = members[0].last.exact
-    if exact and is_lazy(X):
-        raise ConfigError("estimator: without n_landmarks it is exact and needs its rows in memory")
-    if scoring.gcv and any(member.penalty.by_direction for member in members):
+def _require_gcv(members: list[Candidate]) -> None:
+    """Refuse generalised cross-validation of what has several penalties, or no moments."""
+    if any(member.penalty.by_direction for member in members):
         raise ConfigError(
             f"scoring: neg_gcv is of one penalty for all directions, and {type(members[0].last).__name__} has one for "
             "each; take another score"
         )
-    if exact and scoring.gcv:
+    if any(member.choice for member in members):
         raise ConfigError(
-            "scoring: neg_gcv is read from statistics, which the exact form does not keep; set n_landmarks"
+            "scoring: neg_gcv is read from moments, which conjugate gradients do not sum; take another score, or "
+            "solver='direct'"
         )
 
 

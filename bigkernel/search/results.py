@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from bigkernel.errors import ConfigError, DataError, Inaccurate
+from bigkernel.errors import DataError, Inaccurate
 from bigkernel.search.arrangement import Candidate
 from bigkernel.search.scoring import Scoring, Tested
 from bigkernel.solvers.accuracy import ENOUGH, PROMISE
@@ -25,16 +25,14 @@ def table(
     seconds: Mapping[int, float],
     scoring: Scoring,
     splits: int,
-    error_score: float | None = None,
 ) -> dict[str, Any]:
     """`cv_results_`.
 
     Parameters
     ----------
     everyone : the candidates, in the order of their numbers
-    tested : by number of the candidate and of the split; what is missing could not be fitted
+    tested : by number of the candidate and of the split
     seconds : each candidate's share of the time
-    error_score : in the place of scores that are not finite; None: they are refused
 
     Raises
     ------
@@ -58,51 +56,37 @@ def table(
             column[candidate.index] = candidate.params[name]
         results[f"param_{name}"] = column
     results["params"] = [candidate.params for candidate in everyone]
-    nothing = Tested.nothing()
-    by_split = [[tested.get((i, j), nothing) for j in range(splits)] for i in range(k)]
+    by_split = [[tested[i, j] for j in range(splits)] for i in range(k)]
     results["prediction_error"] = np.array([[one.error for one in row] for row in by_split]).max(axis=1)
     ends = [[one.ended for one in row] for row in by_split]
     ended = np.array([False not in of_one for of_one in ends])
     if any(end is not None for of_one in ends for end in of_one):
         results["converged"] = ended
     for label in scoring.names:
-        values = np.array([[_score(scoring, label, one) for one in row] for row in by_split])
-        _tell(results, f"test_{label}", _finite(values, everyone, scoring.names[label], error_score))
-        mean = results[f"mean_test_{label}"]
-        spread = np.array([results[f"split{j}_test_{label}"] for j in range(splits)])
-        results[f"sem_test_{label}"] = spread.std(axis=0, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
-        results[f"rank_test_{label}"] = _ranks(mean, ended)
-        if scoring.trained:
-            values = np.array([[_score(scoring, label, one.trained) for one in row] for row in by_split])
-            _tell(results, f"train_{label}", _finite(values, everyone, scoring.names[label], error_score))
+        values = np.array([[scoring.of(label, one) for one in row] for row in by_split])
+        _require_finite(values, everyone, scoring.names[label])
+        results |= {f"split{j}_test_{label}": values[:, j] for j in range(splits)}
+        results |= {f"mean_test_{label}": values.mean(axis=1), f"std_test_{label}": values.std(axis=1)}
+        error = values.std(axis=1, ddof=1) / np.sqrt(splits) if splits > 1 else np.zeros(k)
+        results[f"sem_test_{label}"] = error
+        results[f"rank_test_{label}"] = _ranks(values.mean(axis=1), ended)
     return results
 
 
-def _score(scoring: Scoring, label: str, tested: Tested | None) -> float:
-    return float("nan") if tested is None or not tested.n else scoring.of(label, tested)
-
-
-def _finite(values: Array, everyone: Sequence[Candidate], name: str, error_score: float | None) -> Array:
-    """Scores (k, splits) with `error_score` in the place of those that are not finite."""
+def _require_finite(values: Array, everyone: Sequence[Candidate], name: str) -> None:
+    """Raise `DataError` unless all scores (k, splits) are finite."""
     finite = np.isfinite(values)
-    if error_score is None and not finite.all():
+    if not finite.all():
         i, j = np.argwhere(~finite)[0]
         raise DataError(
             f"scoring: {name} of candidate {everyone[i].params} on split {j} is {values[i, j]}; its alpha may be "
             "too small for its kernel, or the targets too large"
         )
-    return np.where(finite, values, np.nan if error_score is None else error_score)
-
-
-def _tell(results: dict[str, Any], name: str, values: Array) -> None:
-    for j in range(values.shape[1]):
-        results[f"split{j}_{name}"] = values[:, j]
-    results[f"mean_{name}"], results[f"std_{name}"] = values.mean(axis=1), values.std(axis=1)
 
 
 def _ranks(mean: Array, ended: Array) -> Array:
     """From 1 by falling mean, equal ones alike; candidates whose descents have not ended come after all others."""
-    ranks, mean = np.zeros(len(mean), np.int32), np.where(np.isnan(mean), -np.inf, mean)
+    ranks = np.zeros(len(mean), np.int32)
     ranks[ended] = rankdata(-mean[ended], method="min")
     ranks[~ended] = ended.sum() + rankdata(-mean[~ended], method="min")
     return ranks
@@ -129,22 +113,6 @@ def choose(results: Mapping[str, Any], label: str, everyone: Sequence[Candidate]
     return int(max(near, key=lambda i: (*_simplicity(everyone[int(i)]), mean[i]), default=best))
 
 
-def index_by(refit: Callable[[dict[str, Any]], int], results: dict[str, Any]) -> int:
-    """The number of the candidate that a function chooses.
-
-    Raises
-    ------
-    ConfigError
-        It returns no integer, or that of no candidate.
-    """
-    found, count = refit(results), len(results["params"])
-    if isinstance(found, bool) or not isinstance(found, int | np.integer):
-        raise ConfigError(f"refit: the function returned {found!r}; expected the index of a candidate, an integer")
-    if not 0 <= found < count:
-        raise ConfigError(f"refit: the function returned {found}; expected an index from 0 to {count - 1}")
-    return int(found)
-
-
 def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     """Large for simple models: by α, then by few components, then by the width of the kernel."""
     kernel = getattr(candidate.basis, "kernel", None)
@@ -168,7 +136,7 @@ def warn_of_errors(
             f"most {max(errors[i] for i in off):.1g}); take larger alphas, narrower kernels, or fewer landmarks or "
             "columns",
             Inaccurate,
-            stacklevel=5,
+            stacklevel=4,
         )
     if open_ := int((~results.get("converged", np.ones(1, bool))).sum()):
         lasts = [candidate.last for candidate in everyone if candidate.choice]
@@ -178,5 +146,5 @@ def warn_of_errors(
             "cv_results_['converged']), and they are no choice: take a larger max_iter, larger alphas, or "
             "solver='direct'",
             Inaccurate,
-            stacklevel=5,
+            stacklevel=4,
         )

@@ -77,33 +77,15 @@ def _held_out(inputs: Inputs, values: Array) -> Any:
 def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
     """Try scikit-learn's scores on a few made-up rows of these classes, or of so many targets, before any sweep.
 
-    Functions of others may look at rows that are made up in ways that no one foresees, and are not tried.
+    Functions of others may look at rows in ways that no one foresees, and are not tried.
 
     Raises
     ------
     ConfigError
         A score that such classes or targets have not, as `f1` of three classes.
     """
-    for label, scorer in scoring.scorers.items():
-        function = getattr(scorer, "_score_func", None)
-        if not getattr(function, "__module__", "").startswith("sklearn.") or width < 1:
-            continue
-        if error := _refusal(scorer, inputs, width):
-            of = (
-                f"numbers (of {width} target{'s' * (width > 1)})"
-                if inputs.classes is None
-                else f"the {width} classes {_some(inputs.classes)}"
-            )
-            instead = _instead(scoring, label, inputs)
-            raise ConfigError(
-                f"scoring: {scoring.names[label]} cannot be had of {of}: {error}; take {instead}"
-            ) from error
-
-
-def _refusal(scorer: Any, inputs: Inputs, width: int) -> Exception | None:
-    """Why a scorer gives no number of made-up rows, each class met and missed; None: it gives one."""
     truth = np.tile(np.arange(width), 4)
-    # targets and predictions are above 0, for scores of logarithms
+    # values are above 0, for scores of logarithms; each class is met and missed
     values = 1 + np.eye(width)[np.roll(truth, 1)] + np.linspace(0, 0.5, truth.size * width).reshape(-1, width)
     values[: 2 * width] += np.eye(width)[truth[: 2 * width]] * 2
     if inputs.classes is None:
@@ -111,28 +93,21 @@ def _refusal(scorer: Any, inputs: Inputs, width: int) -> Exception | None:
         y = y[:, 0] if inputs.flat else y
     else:
         y = inputs.classes[truth]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of so few rows
-            float(scorer(_held_out(inputs, values), None, y))
-    except Exception as error:
-        return error
-    return None
-
-
-def _instead(scoring: Scoring, label: str, inputs: Inputs) -> str:
-    """What can be had where a score cannot."""
-    if inputs.classes is None:
-        return "neg_mean_squared_error or r2"
-    name = scoring.names[label]
-    means = f"{name}_macro" if name in ("f1", "precision", "recall", "jaccard") else "f1_macro"
-    return f"{means}, balanced_accuracy or accuracy" + (
-        ", or a scorer that is made with pos_label" if len(inputs.classes) == 2 else ""
-    )
-
-
-def _some(classes: Array) -> str:
-    return ", ".join(map(repr, classes[:3].tolist())) + (", …" if len(classes) > 3 else "")
+    model = _held_out(inputs, values)
+    for label, scorer in scoring.scorers.items():
+        function = getattr(scorer, "_score_func", None)
+        if not getattr(function, "__module__", "").startswith("sklearn.") or width < 1:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of so few rows
+                float(scorer(model, None, y))
+        except Exception as error:
+            of = f"{width} targets" if inputs.classes is None else f"{width} classes"
+            instead = "neg_mean_squared_error or r2" if inputs.classes is None else "f1_macro or accuracy"
+            raise ConfigError(
+                f"scoring: {scoring.names[label]} cannot be had of {of}: {error}; take {instead}"
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +159,6 @@ class TestedRows:
         try:
             return float(scorer(model, X, self.y, **weights))
         except Exception as error:
-            if not scoring.raises:
-                return float("nan")
             name = scoring.names[label]
             raise DataError(
                 f"scoring: {name} cannot be had of a fold: {type(error).__name__}: {error}; expected a function "

@@ -7,7 +7,7 @@ log-loss too, which need predictions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,6 @@ class Tested:
     error : how far predictions are from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
     allowed : what an error may be at most
     ended : whether the descent came to its end; None: there was none
-    trained : the same candidate on the rows that it was trained on, where that is wanted
     scored : the scores that need the value of f at every row, by label
     """
 
@@ -50,18 +49,7 @@ class Tested:
     error: float = float("nan")
     allowed: float = float("inf")
     ended: bool | None = None
-    trained: Tested | None = None
     scored: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def nothing(cls) -> Tested:
-        """Of what could not be fitted."""
-        return cls(0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
-
-    def with_scores(self, tested: Mapping[str, float], trained: Mapping[str, float]) -> Tested:
-        """With scores that need values of f, of the tested rows and of those that were trained on."""
-        of_training = None if self.trained is None else replace(self.trained, scored=trained)
-        return replace(self, scored=tested, trained=of_training)
 
     @property
     def is_off(self) -> bool:
@@ -139,12 +127,6 @@ SCORES: dict[str, Callable[[Tested], float]] = {
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
 OF_SUMS = tuple(name for name in SCORES if name not in OF_CLASSES)
-Failures = dict[tuple[int, int], Exception]  # by numbers of candidate and split, where no score could be had
-FAILURES = (
-    ValueError,
-    ArithmeticError,
-    np.linalg.LinAlgError,
-)  # of fits: what is wrong with numbers, not with machines
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,15 +136,11 @@ class Scoring:
     Attributes
     ----------
     names : of the scores, by their label in the results
-    trained : whether they are wanted of the training rows too
     scorers : functions (estimator, X, y) by label, of those that need the value of f at every row
-    raises : whether a function that fails ends the search; else its score is NaN
     """
 
     names: Mapping[str, str]
-    trained: bool = False
     scorers: Mapping[str, Callable[..., float]] = field(default_factory=dict)
-    raises: bool = True
 
     @property
     def counts(self) -> bool:
@@ -189,8 +167,8 @@ class Scoring:
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
-def chosen(scoring: Any, *, classifier: bool, trained: bool = False, raises: bool = True) -> Scoring:
-    """The wanted scores: with the label "score" where there is one, by their names where there are several.
+def chosen(scoring: Any, *, classifier: bool) -> Scoring:
+    """Find the wanted scores: with the label "score" where there is one, by their names where there are several.
 
     Raises
     ------
@@ -219,7 +197,7 @@ def chosen(scoring: Any, *, classifier: bool, trained: bool = False, raises: boo
             raise ConfigError(f"scoring: {one!r} is a score of classes, and the estimator predicts numbers")
         if not isinstance(one, str) or one not in SCORES:
             scorers[label] = _scorer(one, classifier=classifier)
-    return Scoring(names, trained, scorers, raises)
+    return Scoring(names, scorers)
 
 
 def _scorer(given: Any, *, classifier: bool) -> Callable[..., float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +19,14 @@ from threadpoolctl import threadpool_limits
 from bigkernel.config import settings
 from bigkernel.engine.context import processors
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ChunkCorrupt, ChunkMissing
 from bigkernel.estimators.arithmetic import better, seeing_sweep, whitening_for
 from bigkernel.estimators.fit_state import Problem
 from bigkernel.events.kinds import Note, Step
 from bigkernel.events.scope import emit, spent
-from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, within_memory
+from bigkernel.search.arrangement import Candidate, Descents, SidedSweep, Sweep, about, fits, within_memory
 from bigkernel.search.fold_descents import descended
 from bigkernel.search.fold_solves import solve_folds
-from bigkernel.search.previews import foresee, move
-from bigkernel.search.scoring import FAILURES, Failures, Scoring, Solved, Tested
+from bigkernel.search.scoring import Scoring, Solved, Tested
 from bigkernel.search.side_sweeps import adapted, begun
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.search.value_sweeps import Training, coefficients, value_scores
@@ -57,38 +54,18 @@ class Work(Training):
     kept: dict[int, Problem] = field(default_factory=dict)
     starts: dict[int, tuple[Array, int]] = field(default_factory=dict)  # of candidates: a sum of coefficients, of folds
 
-    def run(self, scoring: Scoring, failed: Failures | None = None) -> Iterator[tuple[Candidate, int, Tested]]:
-        """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit.
-
-        `failed` takes what cannot be fitted, which is raised where it is None.
-        """
+    def run(self, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
+        """Judge every candidate on every split; the totals of kernels that fit in memory are kept for the refit."""
         for one in self.sweeps:
-            with suppress(*FAILURES):  # the sweep of all rows says what is wrong, and with which candidates
-                foresee(one, self.rows, self.targets, self.inputs, self.partitions, scoring)
             for partition in self.partitions:
                 if isinstance(one, Descents):
                     for some, folds in one.at_once(self.rows, self.targets, partition, scoring):
-                        yield from self._attempt(some, folds, scoring, failed)
+                        yield from self._judge(some, folds, scoring)
                     continue
-                # an excerpt, or the partition before, may have found that some of its kernels need better arithmetic
+                # the partition before may have found that some of its kernels need better arithmetic
                 for part in one.by_arithmetic():
                     for fitting in within_memory(part, self.rows, self.targets, [partition], scoring):
-                        yield from self._attempt(fitting, partition, scoring, failed)
-
-    def _attempt(
-        self, one: Sweep, partition: Partition, scoring: Scoring, failed: Failures | None
-    ) -> Iterator[tuple[Candidate, int, Tested]]:
-        """Judge the kernels of a sweep; where it fails and that is to be noted, by halves, down to one kernel."""
-        try:
-            yield from self._judge(one, partition, scoring)
-        except FAILURES as error:
-            if failed is None or isinstance(error, ChunkCorrupt | ChunkMissing):
-                raise
-            if len(one.members) == 1:
-                failed.update({(one.index, split): error for one in one.candidates for split in partition.splits})
-                return
-            for half in one.halves():
-                yield from self._attempt(half, partition, scoring, failed)
+                        yield from self._judge(fitting, partition, scoring)
 
     def _judge(self, one: Sweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         """Sweep, solve and test; kernels whose moments prove too coarse once more, in better arithmetic."""
@@ -105,7 +82,7 @@ class Work(Training):
             return
         found = [solved[id(members)] for members in rest.members]
         if isinstance(rest, SidedSweep):
-            found = [adapted(rest, partition, self.rows, found[0], scoring)]
+            found = [adapted(rest, partition, self.rows, found[0])]
         counted = self._count(rest, partition, found, scoring) if scoring.counts else {}
         scored = value_scores(rest, partition, self, found, scoring) if scoring.scorers else {}
         for place, members in enumerate(rest.members):
@@ -113,7 +90,8 @@ class Work(Training):
                 for fold, split in enumerate(partition.splits):
                     tested = found[place][fold].tested[number]
                     tested = _with_counts(tested, counted, (place, fold, number))
-                    yield candidate, split, tested.with_scores(*scored.get((candidate.index, fold), ({}, {})))
+                    scores = scored.get((candidate.index, fold), {})
+                    yield candidate, split, replace(tested, scored=scores)
 
     def _solve_all(self, one: Sweep, partition: Partition, scoring: Scoring) -> dict[int, list[Solved]]:
         """One sweep, and the solves of each kernel, by fold; known by the list of its candidates."""
@@ -144,7 +122,7 @@ class Work(Training):
             problem, whitening = problems[place], whitenings[place] if whitenings else None
             if isinstance(one, SidedSweep):
                 assert whitening is not None
-                return begun(one, partition, problem, whitening, scoring, pool)
+                return begun(one, partition, problem, whitening, pool)
             self._require_folds(problem, partition, statistic)
             return solve_folds(one.members[place], problem, statistic, whitening, scoring, pool)
 
@@ -181,7 +159,7 @@ class Work(Training):
             wider = None if worst is None else better(members[0].basis, worst, choose=choose, hidden=hidden)
             if wider is None:
                 continue
-            if move(one, members, wider, self.rows, self.targets, [partition], scoring):
+            if self._move(one, members, wider, partition, scoring):
                 coarse.setdefault((wider.dtype, wider.sums), []).append(members)
         sweeps = []
         for (dtype, sums), lists in coarse.items():
@@ -190,6 +168,15 @@ class Work(Training):
             emit(Note(f"{len(lists)} of {len(one.members)} kernels are swept again with {what}: {off}"))
             sweeps += within_memory(replace(one, members=lists), self.rows, self.targets, [partition], scoring)
         return sweeps
+
+    def _move(self, one: Sweep, members: list[Candidate], finer: Any, partition: Partition, scoring: Scoring) -> bool:
+        """Give the candidates of a kernel a basis in better arithmetic; False: its sweep would not fit."""
+        moved = replace(one, members=[[replace(candidate, basis=finer) for candidate in members]])
+        if not fits(moved, self.rows, self.targets, [partition], scoring):
+            return False
+        for candidate in members:
+            candidate.basis = finer
+        return True
 
     def _count(self, one: Sweep, partition: Partition, found: list[list[Solved]], scoring: Scoring) -> Accumulator:
         """The confusion matrices and losses of all candidates, from a sweep."""
@@ -228,13 +215,6 @@ class Work(Training):
                 joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
         self.kept[id(members)] = replace(problem, statistics=joined)
 
-    def forget_all_but(self, best: int) -> None:
-        """Let go of what a refit of other candidates than this one would begin with."""
-        lists = [members for one in self.sweeps for members in one.members]
-        theirs = {id(members) for members in lists if any(candidate.index == best for candidate in members)}
-        self.kept = {key: problem for key, problem in self.kept.items() if key in theirs}
-        self.starts = {index: start for index, start in self.starts.items() if index == best}
-
     def fit(self, candidate: Candidate) -> None:
         """Fit a candidate to all rows: from sums that were kept, where they are good enough, or from sweeps."""
         found = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
@@ -251,17 +231,12 @@ class Work(Training):
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:
-    """With the counts of classes of a (kernel, fold, candidate), of its training rows too where they are there."""
+    """With the counts of classes of a (kernel, fold, candidate)."""
     if not counted:
         return tested
 
-    def told(prefix: str) -> dict[str, Any]:
-        loss = counted[f"{prefix}loss"]
-        return {"confusion": counted[f"{prefix}confusion"][place], "loss": float(loss[place]) if loss.size else None}
-
-    if tested.trained is not None and "trained_confusion" in counted:
-        tested = replace(tested, trained=replace(tested.trained, **told("trained_")))
-    return replace(tested, **told(""))
+    loss = counted["loss"]
+    return replace(tested, confusion=counted["confusion"][place], loss=float(loss[place]) if loss.size else None)
 
 
 def _side_by_side(

@@ -26,7 +26,7 @@ from bigkernel.estimators.split_fits import SplitFits
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit, spent
 from bigkernel.search.arrangement import SidedSweep, Sweep, limit_bytes
-from bigkernel.search.scoring import Scoring, Solved, Tested
+from bigkernel.search.scoring import Solved, Tested
 from bigkernel.search.splits import Partition, require_fold
 from bigkernel.solvers.accuracy import ENOUGH
 from bigkernel.solvers.penalty_grid import total_spread
@@ -75,7 +75,7 @@ def _refuse(split: int, *, target: bool) -> None:
 
 
 def begun(
-    one: Sweep, partition: Partition, problem: Problem, whitening: Whitening, scoring: Scoring, pool: ThreadPoolExecutor
+    one: Sweep, partition: Partition, problem: Problem, whitening: Whitening, pool: ThreadPoolExecutor
 ) -> list[Solved]:
     """The first solutions of all candidates, by fold."""
     sides, estimators = partition.sides, [candidate.last for candidate in one.candidates]
@@ -86,10 +86,10 @@ def begun(
         if not part["n"][0] > 0:
             raise DataError(f"cv: split {split} has no row of the target with a weight above zero")
     fits = pool.map(partial(SplitFits.of, estimators, sides, problem, whitening), range(len(partition.splits)))
-    return list(pool.map(partial(_solved, scoring), list(fits)))
+    return list(pool.map(_solved, list(fits)))
 
 
-def adapted(one: Sweep, partition: Partition, rows: Rows, found: list[Solved], scoring: Scoring) -> list[Solved]:
+def adapted(one: Sweep, partition: Partition, rows: Rows, found: list[Solved]) -> list[Solved]:
     """The candidates after their rounds, by fold."""
     fits = [solved.fits for solved in found if isinstance(solved, SidedSolved) and solved.fits is not None]
     courses = [(of_split.sides, course) for of_split in fits for course in of_split.courses]
@@ -107,19 +107,16 @@ def adapted(one: Sweep, partition: Partition, rows: Rows, found: list[Solved], s
                 list(pool.map(lambda pair: pair[0][1].take(pair[1]), zip(active, told, strict=True)))
         if not number:
             return found
-        solved = list(pool.map(partial(_solved, scoring), fits))
+        solved = list(pool.map(_solved, fits))
     if collapsed := sum(bool(course.fault) for _, course in courses):
         emit(Note(f"{collapsed} of {len(courses)} fits on folds ended early: their pseudo-labels collapsed"))
     return solved
 
 
-def _solved(scoring: Scoring, fits: SplitFits) -> Solved:
+def _solved(fits: SplitFits) -> Solved:
     """What tests say of the solutions as they are."""
     errors = fits.errors()
     tested = _tested(fits.tested, fits.squares(fits.tested))
-    if scoring.trained:
-        of_training = _tested(fits.trained, fits.squares(fits.trained))
-        tested = [replace(one, trained=other) for one, other in zip(tested, of_training, strict=True)]
     tested = [
         replace(one, error=float("nan") if error is None else error.total, allowed=ENOUGH)
         for one, error in zip(tested, errors, strict=True)

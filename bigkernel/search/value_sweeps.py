@@ -23,7 +23,7 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 
 Array = NDArray[Any]
-Scores = dict[tuple[int, int], tuple[dict[str, float], dict[str, float]]]  # by candidate and fold: tested, trained
+Scores = dict[tuple[int, int], dict[str, float]]  # by candidate and fold
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ def batches(one: Sweep, partition: Partition, work: Training, scoring: Scoring) 
     PlanTooLarge
         Those of one candidate do not.
     """
-    statistic = _statistic(one, partition, work, scoring, *_nothing(one, partition, work))
+    statistic = _statistic(one, partition, work, *_nothing(one, partition, work))
     plan, room = plan_sweep(partition.attach(work.rows), statistic), settings().memory_limit_bytes
     try:
         if 2 * plan.partial_bytes > room:  # the sum of two parts, and the parts
@@ -72,18 +72,16 @@ def value_scores(
     scores: Scores = {}
     for some, _ in batches(Sweep(one.members), partition, work, scoring):
         weights, intercepts = coefficients(some, partition, work, found, where)
-        statistic = _statistic(some, partition, work, scoring, weights, intercepts)
+        statistic = _statistic(some, partition, work, weights, intercepts)
         total = sweep(partition.attach(work.judging), statistic, what="values").total
         order = np.argsort(total["row"], kind="stable")
         rows = TestedRows.of(work.judging, work.targets, work.inputs, total["row"][order].astype(np.int64))
         fold, c = total["fold"][order].astype(np.int64), work.targets.width
         for (place, number), candidate in _places(some):
-            values = total["values"][order][:, :, place, number * c : (number + 1) * c]
+            values = total["values"][order][:, place, number * c : (number + 1) * c]
             for own in range(partition.folds.count):
-                model = own if scoring.trained else 0
-                tested, trained = fold == own, fold != own
-                of_training = rows.at(trained).scored(scoring, values[trained, model]) if scoring.trained else {}
-                scores[candidate.index, own] = rows.at(tested).scored(scoring, values[tested, model]), of_training
+                tested = fold == own
+                scores[candidate.index, own] = rows.at(tested).scored(scoring, values[tested])
     return scores
 
 
@@ -123,8 +121,5 @@ def _nothing(one: Sweep, partition: Partition, work: Training) -> tuple[Array, A
     return np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
 
 
-def _statistic(
-    one: Sweep, partition: Partition, work: Training, scoring: Scoring, weights: Array, intercepts: Array
-) -> FoldValues:
-    count, everywhere = len(work.rows), scoring.trained
-    return FoldValues(one.predicting, weights, intercepts, partition.folds, work.targets, count, everywhere)
+def _statistic(one: Sweep, partition: Partition, work: Training, weights: Array, intercepts: Array) -> FoldValues:
+    return FoldValues(one.predicting, weights, intercepts, partition.folds, work.targets, len(work.rows))

@@ -68,12 +68,12 @@ def sssl_core(
     return V @ beta, values
 
 
-def rough(graph: Array, weight: float, penalty: Array | None = None) -> Array:
-    """P + weight·ΦᵀLΦ (r, r) of a Laplacian in whitened coordinates and P, None: I; positive definite.
+def rough(graph: Array, weight: float) -> Array:
+    """I + weight·ΦᵀLΦ (r, r) of a Laplacian in whitened coordinates; positive definite.
 
     What rounding has made negative in ΦᵀLΦ is left out, where it would matter.
     """
-    base = np.eye(len(graph)) if penalty is None else penalty
+    base = np.eye(len(graph))
     P: Array = base + weight * graph
     if linalg.lapack.dpotrf(P, lower=1)[1]:
         values, vectors = linalg.eigh(graph)

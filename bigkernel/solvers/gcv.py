@@ -87,52 +87,31 @@ def _projected(small: Reduced) -> tuple[Array, Array]:
     return values, (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
 
 
-def _best(values: Array, explained: Array, q: Array, n: float, fixed: float, *, per_target: bool) -> Any:
-    """The α of least GCV, of all targets or, (c,), of each."""
-    if not per_target or len(q) == 1:
-        return _spectral(values, explained.sum(axis=1), float(q.sum()), n, fixed).best()
-    each = zip(explained.T, q, strict=True)
-    return np.array([_spectral(values, one.copy(), float(total), n, fixed).best() for one, total in each])
-
-
 def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
     """The α that GCV chooses for ridge without an intercept, from its moments: G (r, r), C (r, c), q (c,)."""
     small = Reduced(rows, G, C, q, np.zeros(len(G)), np.zeros(len(q)))
     return of_moments(small, rows, fit_intercept=False).best()
 
 
-def chosen(small: Reduced, rows: float, *, fit_intercept: bool, per_target: bool) -> Any:
-    """The α that GCV chooses from centred moments of so many rows: a float, or `per_target` one a target, (c,)."""
-    return _best(*_projected(small), small.q, rows, float(fit_intercept), per_target=per_target)
-
-
-def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool, per_target: bool = False) -> Any:
-    """The α that GCV chooses for ridge on a whitened map; see `chosen`."""
+def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:
+    """Choose α for ridge on a whitened map."""
     *_, small = centred(moments, whitening, fit_intercept=fit_intercept)
-    return chosen(small, float(moments.rows), fit_intercept=fit_intercept, per_target=per_target)
+    return of_moments(small, float(moments.rows), fit_intercept=fit_intercept).best()
 
 
-def best_of_rows(F: Array, Y: Array, n: float, *, fit_intercept: bool, per_target: bool) -> Any:
-    """The α that GCV chooses from centred rows F (k, r), Y (k, c) that stand for n, and no squares; see `chosen`."""
+def best_of_rows(F: Array, Y: Array, n: float, *, fit_intercept: bool) -> float:
+    """Choose α from centred rows F (k, r), Y (k, c) that stand for n, and no squares."""
     U, s, _ = linalg.svd(F, full_matrices=False, check_finite=False)
     rounding, fixed = max(len(s), n) * float(np.finfo(np.float64).eps), float(fit_intercept)
     kept = min(np.count_nonzero(s > rounding * s.max(initial=0.0)), max(0, int(n - fixed)))
     values, U = s[:kept] ** 2, U[:, :kept]
     along = U.T @ Y
-    rest = ((Y - U @ along) ** 2).sum(axis=0)
-
-    def best(explained: Array, left: float) -> float:
-        return Spectral(values, explained, left, n, fixed, rounding**2).best()
-
-    if not per_target or len(rest) == 1:
-        return best((along**2).sum(axis=1), float(rest.sum()))
-    return np.array([best(one, float(left)) for one, left in zip((along**2).T, rest, strict=True)])
+    rest = float(((Y - U @ along) ** 2).sum(axis=0).sum())
+    return Spectral(values, (along**2).sum(axis=1), rest, n, fixed, rounding**2).best()
 
 
-def best_alpha_exact(
-    K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None, per_target: bool = False
-) -> Any:
-    """The α that GCV chooses for the exact form, from the kernel matrix (n, n) and targets (n, c); as `best_alpha`."""
+def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None) -> float:
+    """Choose α for the exact form, from the kernel matrix (n, n) and targets (n, c)."""
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
     if fit_intercept:  # without the direction of the constant
@@ -141,5 +120,5 @@ def best_alpha_exact(
         scaled = half - np.outer(half @ unit, unit)
         target = target - np.outer(unit, unit @ target)
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
-    explained, count = (vectors.T @ target) ** 2, float(np.count_nonzero(root))
-    return _best(values, explained, (target**2).sum(axis=0), count, float(fit_intercept), per_target=per_target)
+    explained, count = ((vectors.T @ target) ** 2).sum(axis=1), float(np.count_nonzero(root))
+    return _spectral(values, explained, float((target**2).sum(axis=0).sum()), count, float(fit_intercept)).best()

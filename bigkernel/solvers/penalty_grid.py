@@ -99,8 +99,8 @@ def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | No
 class Penalty:
     """α, the intercept, and s (None: all): the candidates that share all moments differ in no more.
 
-    α is a number, one for each target, or "gcv", which chooses one for each where it is `per_target`. `weighting` tells
-    how their classes are weighed, in which they may not differ. `by_direction`: directions have penalties of their own
+    α is a number, one for each target, or "gcv", which chooses one. `weighting` tells how their classes are weighed, in
+    which they may not differ. `by_direction`: directions have penalties of their own
     beside α, so that there is no GCV.
     """
 
@@ -108,7 +108,6 @@ class Penalty:
     fit_intercept: bool = False
     n_components: int | None = None
     weighting: str = ""
-    per_target: bool = False
     by_direction: bool = False
 
 
@@ -119,7 +118,7 @@ def settled(train: Moments, penalties: Sequence[Penalty]) -> list[Penalty]:
         alpha, flag = penalty.alpha, penalty.fit_intercept
         if isinstance(alpha, str):
             part = _leading(centre(train, fit_intercept=flag), penalty.n_components)
-            alpha = gcv.chosen(part, float(train.rows), fit_intercept=flag, per_target=penalty.per_target)
+            alpha = gcv.of_moments(part, float(train.rows), fit_intercept=flag).best()
         found.append(replace(penalty, alpha=alpha))
     return found
 
@@ -182,8 +181,8 @@ def linear_candidates(train: Moments, origin: Array, penalties: Sequence[Penalty
     for place, penalty in enumerate(penalties):
         flag, alpha, certificates = penalty.fit_intercept, penalty.alpha, Certificates()
         if isinstance(alpha, str):
-            about, each = train if flag else replace(train, shift=origin), penalty.per_target
-            alpha = gcv.best_alpha(about, identity(r), fit_intercept=flag, per_target=each)
+            about = train if flag else replace(train, shift=origin)
+            alpha = gcv.best_alpha(about, identity(r), fit_intercept=flag)
 
         def solve(value: float, columns: Columns, noted: Certificates | None, flag: bool = flag) -> tuple[Array, ...]:
             part = replace(train, C=train.C[:, columns], t=train.t[columns], q=train.q[columns])
@@ -206,7 +205,7 @@ def gcv_scores(train: Moments, penalties: Sequence[Penalty]) -> list[float]:
             small = replace(small, G=small.G[:s, :s], C=small.C[:s])
             spectra[key] = gcv.of_moments(small, float(train.rows), fit_intercept=penalty.fit_intercept)
         alpha = spectra[key].best() if isinstance(penalty.alpha, str) else penalty.alpha
-        if np.ndim(alpha) or penalty.per_target:
+        if np.ndim(alpha):
             raise ConfigError("scoring: neg_gcv is of one penalty for all targets; take another score")
         scores.append(spectra[key].gcv(alpha) / train.C.shape[1])
     return scores

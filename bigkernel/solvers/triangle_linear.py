@@ -68,21 +68,20 @@ def linear_ridge_of(
     fit_intercept: bool,
     rows: float,
     certificates: Certificates,
-    per_target: bool = False,
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients (d, c), level at `shift` (c,), training squared errors (c,), as of `linear_ridge`, from R; and α.
 
     Parameters
     ----------
     R : (1 + d + c, 1 + d + c), about `shift` (d,) in the columns and, without an intercept, about 0 in the targets
-    alpha : "gcv": chosen from the same rows, `per_target` one for each
+    alpha : "gcv": chosen from the same rows
     rows : that weigh something
     certificates : take the condition, the effective degrees of freedom and the errors of predictions
     """
     part, penalty = TriangularRows.of(R, None, len(shift), centred=True), alpha
     if isinstance(penalty, str):
         about = part if fit_intercept else TriangularRows.of(R, shift, len(shift), centred=False)
-        penalty = best_of_rows(about.columns, about.targets, rows, fit_intercept=fit_intercept, per_target=per_target)
+        penalty = best_of_rows(about.columns, about.targets, rows, fit_intercept=fit_intercept)
 
     def solve(value: float, columns: Columns, noted: Certificates | None) -> tuple[Array, ...]:
         return _solve(part, columns, shift, value, fit_intercept, rows, noted)

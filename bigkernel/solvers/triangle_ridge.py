@@ -175,14 +175,13 @@ def nystrom_ridge_of(
     rows: float,
     noise: float,
     certificates: Certificates,
-    per_target: bool = False,
 ) -> tuple[Array, Array, Array, Any]:
     """Coefficients (p, c), intercept (c,) and training squared errors (c,), as of `ridge.nystrom_ridge`, from R; and α.
 
     Parameters
     ----------
     R : (q, q), about `shift` (p,) or 0 in the columns, and 0 in the targets
-    alpha : "gcv": chosen from the same rows, `per_target` one for each
+    alpha : "gcv": chosen from the same rows
     rows : labelled, that weigh something
     noise : of a value of a block, its standard deviation
     certificates : take the condition, the effective degrees of freedom and the errors of predictions
@@ -191,7 +190,7 @@ def nystrom_ridge_of(
     F = np.ascontiguousarray(whitening.reduce(part.columns.T).T)
     penalty: Any = alpha
     if isinstance(alpha, str):
-        penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept, per_target=per_target)
+        penalty = best_of_rows(F, part.targets, rows, fit_intercept=fit_intercept)
     values = np.full(whitening.width, noise * np.sqrt(part.n))
     rounds = Roundings(part.lengths, values, rows, part.n)
 

@@ -27,8 +27,7 @@ Array = NDArray[Any]
 class FoldValues:
     """Values of f of every candidate at the labelled rows that a fold tests.
 
-    Accumulates `row` (r,), `fold` (r,) that tests it, and `values` (r, E, K, k·c), E = 1: by the models without the
-    row's own fold; with `everywhere` E = F: by those without each fold, of all rows that one of them is trained on.
+    Accumulates `row` (r,), `fold` (r,) that tests it, and `values` (r, K, k·c) by the models without this fold.
 
     Attributes
     ----------
@@ -37,7 +36,6 @@ class FoldValues:
     intercepts : (K, F, k·c)
     folds, targets : which fold tests a row, and whether it is labelled
     rows : about how many there are
-    everywhere : whether models meet the rows that they were trained on
     """
 
     features: FeatureMap
@@ -46,7 +44,6 @@ class FoldValues:
     folds: Folds
     targets: Targets
     rows: int
-    everywhere: bool = False
 
     @cached_property
     def _weights(self) -> Array:
@@ -57,9 +54,9 @@ class FoldValues:
         return {key: value for key, value in self.__dict__.items() if key != "_weights"}
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
-        """(E, K, k·c)."""
-        return self.folds.count if self.everywhere else 1, self.weights.shape[0], self.weights.shape[3]
+    def _shape(self) -> tuple[int, int]:
+        """(K, k·c)."""
+        return self.weights.shape[0], self.weights.shape[3]
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
@@ -84,24 +81,20 @@ class FoldValues:
         """See `Statistic`."""
         assert chunk.y is not None
         known, fold = self.targets.labelled(chunk.y, chunk.start), self.folds.of(chunk)
-        if self.everywhere:
-            found = [self._values(chunk, known & (fold >= -1), range(self.folds.count))]
-        else:
-            found = [self._values(chunk, known & (fold == number), (number,)) for number in range(self.folds.count)]
-        for ids, values in found:
+        for number in range(self.folds.count):
+            ids, values = self._values(chunk, known & (fold == number), number)
             more = {"row": np.asarray(ids + chunk.start, np.float64), "fold": np.asarray(fold[ids], np.float64)}
             total.update(self.merge(total, {**more, "values": values}))
 
-    def _values(self, chunk: Chunk, chosen: Array, models: range | tuple[int, ...]) -> tuple[Array, Array]:
-        """The chosen rows (n,) bool of a chunk, and the values there of the models without these folds."""
+    def _values(self, chunk: Chunk, chosen: Array, fold: int) -> tuple[Array, Array]:
+        """The chosen rows (n,) bool of a chunk, and the values there of the models without a fold."""
         ids = np.flatnonzero(chosen)
         values, done = np.empty((len(ids), *self._shape)), 0
         for block in chunk.blocks(ids):
             for place, phi in enumerate(self.features.blocks(chunk, block)):
                 rows = slice(done, done + len(phi))
                 with chunk.work.stage("predict"):
-                    for number, fold in enumerate(models):
-                        values[rows, number, place] = phi @ self._weights[place, fold]
-                        values[rows, number, place] += self.intercepts[place, fold]
+                    values[rows, place] = phi @ self._weights[place, fold]
+                    values[rows, place] += self.intercepts[place, fold]
             done = rows.stop
         return ids, values

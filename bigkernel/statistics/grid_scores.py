@@ -40,7 +40,6 @@ class GridScores:
     intercepts : (K, F, k·c)
     folds, targets : which fold tests a row, and its class
     with_loss : whether log-losses are wanted
-    trained : whether models also meet the rows that they were trained on: `trained_confusion` and `trained_loss`
     """
 
     features: FeatureMap
@@ -49,7 +48,6 @@ class GridScores:
     folds: Folds
     targets: Targets
     with_loss: bool = False
-    trained: bool = False
 
     @cached_property
     def _weights(self) -> Array:
@@ -68,9 +66,7 @@ class GridScores:
         """See `Statistic`."""
         shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
         loss = shape if self.with_loss else (0,)
-        names = ("", "trained_") if self.trained else ("",)
-        found: Accumulator = {f"{name}confusion": np.zeros((*shape, c, c)) for name in names}
-        return found | {f"{name}loss": np.zeros(loss) for name in names}
+        return {"confusion": np.zeros((*shape, c, c)), "loss": np.zeros(loss)}
 
     def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
         """See `Statistic`."""
@@ -79,10 +75,10 @@ class GridScores:
     def footprint(self, block_rows: int) -> Footprint:
         """See `Statistic`."""
         count, folds, p, wide = self.weights.shape
-        c, met = self.targets.width, folds if self.trained else 1
+        c = self.targets.width
         return Footprint(
-            (self.features.flops_per_row + 2.0 * count * p * wide) * met,
-            8 * count * folds * self.candidates * (c * c + 1) * (1 + self.trained),
+            self.features.flops_per_row + 2.0 * count * p * wide,
+            8 * count * folds * self.candidates * (c * c + 1),
             self.features.fixed_bytes
             + 2 * self.weights.nbytes
             + block_rows * (self.features.row_bytes + wide * (8 + self.features.dtype.itemsize) + 16 * self.candidates),
@@ -93,11 +89,9 @@ class GridScores:
         assert chunk.y is not None
         known, fold = self.targets.labelled(chunk.y, chunk.start), self.folds.of(chunk)
         for number in range(self.folds.count):
-            self._meet(total, "", chunk, known & (fold == number), number)
-            if self.trained:
-                self._meet(total, "trained_", chunk, known & (fold != number) & (fold >= -1), number)
+            self._meet(total, chunk, known & (fold == number), number)
 
-    def _meet(self, total: Accumulator, prefix: str, chunk: Chunk, rows: Array, number: int) -> None:
+    def _meet(self, total: Accumulator, chunk: Chunk, rows: Array, number: int) -> None:
         """Add what the models without the fold `number` say of some rows, (n,) bool."""
         assert chunk.y is not None
         c, k = self.targets.width, self.candidates
@@ -114,8 +108,8 @@ class GridScores:
                     # (candidate, truth, predicted) as one number
                     cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)
                     counts = np.bincount(cell.ravel(), np.repeat(weight, k), minlength=k * c * c)
-                    total[f"{prefix}confusion"][place, number] += counts.reshape(k, c, c)
+                    total["confusion"][place, number] += counts.reshape(k, c, c)
                     if self.with_loss:
                         np.clip(values, FLOOR, 1, out=values)
                         of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]
-                        total[f"{prefix}loss"][place, number] -= weight @ np.log(of_truth / values.sum(axis=2))
+                        total["loss"][place, number] -= weight @ np.log(of_truth / values.sum(axis=2))

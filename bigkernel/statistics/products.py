@@ -19,18 +19,12 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.statistics.moments import Targets, add, weights_of
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.folds import Folds, mixed
+from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.merge_tree import Accumulator
 from bigkernel.streaming.plan import Footprint
 
 Array = NDArray[Any]
 _TILE = (128, 512)  # rows and columns of a block that are float64 at a time: they stay in cache
-
-
-def signs(rows: Array, count: int) -> Array:
-    """±1 (b, count) for rows of these numbers (b,), the same in every process; as unrelated as random ones."""
-    places: Array = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-    return np.where(mixed(places, seed=0) >> np.uint64(63), 1.0, -1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +42,6 @@ class ProductStatistic:
     vectors : v, (p, c) float64; no part of what a run is known by, for other processors round them otherwise
     step : what they are a step of, in words: a run is known by it
     residual : whether targets are looked at
-    probes : columns of random signs beside the targets, ±1/√w by the number of the row; `vectors` are for equal groups
-        of columns, each for targets and probes
     """
 
     features: IdentityMap | LandmarkMap | FourierMap
@@ -57,7 +49,6 @@ class ProductStatistic:
     vectors: Array = field(metadata={"identity": False})  # `storage.fingerprint.NOT_COMPARED`
     step: str
     residual: bool = False
-    probes: int = 0
 
     def zero(self) -> Accumulator:
         """See `Statistic`."""
@@ -92,25 +83,17 @@ class ProductStatistic:
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 w = None if chunk.weight is None else weights_of(chunk, block)
-                y = self._wanted(chunk, block, len(phi), w) if self.residual else None
+                y = self._wanted(chunk, block, len(phi)) if self.residual else None
                 self._add(total, chunk, block, phi, w, y)
 
     def _used(self, chunk: Chunk) -> Array:
         """Which rows count, (n,) bool."""
         return self.targets.labelled(chunk.y, chunk.start)  # type: ignore[arg-type]
 
-    def _wanted(self, chunk: Chunk, block: slice | Array, count: int, w: Array | None) -> Array:
-        """Targets and probes of a block, (b, columns), for each group of columns."""
-        c, columns = self.targets.width, self.vectors.shape[1]
-        y = chunk.work.buffer("targets", (count, columns), np.float64)
-        self.targets.encode(chunk.y[block], y[:, :c])  # type: ignore[index]
-        if self.probes:
-            y[:, c : c + self.probes] = signs(chunk.start + np.arange(len(chunk))[block], self.probes)
-            if w is not None:
-                y[:, c : c + self.probes] /= np.sqrt(np.where(w > 0, w, 1.0))[:, None]
-        width = c + self.probes
-        for start in range(width, columns, width):
-            y[:, start : start + width] = y[:, :width]
+    def _wanted(self, chunk: Chunk, block: slice | Array, count: int) -> Array:
+        """Targets of a block, (b, c)."""
+        y = chunk.work.buffer("targets", (count, self.targets.width), np.float64)
+        self.targets.encode(chunk.y[block], y)  # type: ignore[index]
         return y
 
     def _add(
@@ -176,12 +159,6 @@ class FoldProducts(ProductStatistic):
 
     def _used(self, chunk: Chunk) -> Array:
         return super()._used(chunk) & (self.folds.of(chunk) >= -1)
-
-    def _wanted(self, chunk: Chunk, block: slice | Array, count: int, w: Array | None) -> Array:
-        """Targets of a block, (b, c)."""
-        y = chunk.work.buffer("targets", (count, self.targets.width), np.float64)
-        self.targets.encode(chunk.y[block], y)  # type: ignore[index]
-        return y
 
     def _add(
         self, total: Accumulator, chunk: Chunk, block: slice | Array, phi: Array, w: Array | None, y: Array | None

@@ -90,7 +90,6 @@ class Plan:
     partial_bytes : of one accumulator
     work_bytes : of the buffers of a task
     width, dtype : of the block whose Gram matrix is summed; 0 and "" where none is
-    preview_rows : of an excerpt that a fit may sweep first, to choose the arithmetic of this sweep; 0: it will not
     shared_bytes : of the buffers, those that all tasks of a process have together
     stored_share : bytes of a chunk as it lies in our store over those of the chunk as decoded; None: not known
     in_memory : the rows are in the driver's memory, so that its own tasks copy none
@@ -107,7 +106,6 @@ class Plan:
     work_bytes: int
     width: int = 0
     dtype: str = ""
-    preview_rows: int = 0
     shared_bytes: int = 0
     stored_share: float | None = None
     in_memory: bool = False
@@ -255,7 +253,6 @@ class Plan:
             "bytes_read": self.bytes_read,
             "partial_bytes": self.partial_bytes,
             "task_bytes": self.task_bytes,
-            **({"preview_rows": self.preview_rows} if self.preview_rows else {}),
         }
 
 

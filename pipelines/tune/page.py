@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from bigkernel.monitor.report.page import Column, Table
-from bigkernel.solvers.accuracy import ENOUGH
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
-from pipelines.shared.pictures import LIGHT, Paper
+from pipelines.shared.pictures import LIGHT, Paper, heat_map
 
 Record = dict[str, Any]
 
@@ -30,18 +29,20 @@ def named(record: Record) -> str:
 
 
 def score_picture(records: list[Record], *, paper: Paper = LIGHT) -> bytes:
-    """The heat map of accuracy over widths and penalties."""
-    from bigkernel.search.score_map import score_map
-
+    """Draw the errors over widths and penalties; what is far off has the colour of the ninth tenth."""
     sigmas, alphas = (sorted({record[key] for record in records}) for key in ("sigma", "alpha"))
-    mean, error, off = np.zeros((3, len(sigmas), len(alphas)))
+    error = np.zeros((len(sigmas), len(alphas)))
     for record in records:
-        place = sigmas.index(record["sigma"]), alphas.index(record["alpha"])
-        mean[place], error[place] = 1 - record["error"] / 100, record["error_se"] / 100
-        off[place] = record["prediction_error"]
-    colours, inexact = (paper.ground, paper.ink), off > ENOUGH
-    return score_map(
-        mean, error, sigmas, alphas, label="accuracy", width_name="sigma", inexact=inexact, colours=colours
+        error[sigmas.index(record["sigma"]), alphas.index(record["alpha"])] = record["error"]
+    return heat_map(
+        np.minimum(error, np.percentile(error, 90)),
+        [f"{alpha:.2g}" for alpha in alphas],
+        [f"{sigma:.3g}" for sigma in sigmas],
+        x_label="penalty α",
+        y_label="width σ",
+        value_label="error over the folds, %",
+        texts=[[f"{value:.1f}" for value in row] for row in error],
+        paper=paper,
     )
 
 
@@ -63,8 +64,7 @@ def grid(report: Report, records: list[Record], *, folds: int, sweeps: int, seco
         f"One by one, as a grid search does it, they are {fits:,} fits."
     )
     if min(len({record[key] for record in records}) for key in ("sigma", "alpha")) > 1:
-        caption = "Accuracy over the folds. The star is the best candidate, the line is around all within one standard "
-        report.figure("grid", score_picture, records, caption=f"{caption}error of it.")
+        report.figure("grid", score_picture, records, caption="Error over the folds, in %, of each width and penalty.")
     facts = {"candidates": len(records), "folds": folds, "sweeps": sweeps, "fits_one_by_one": fits, "seconds": seconds}
     report.results["search"] = {**facts, "chosen": chosen, "grid": records}
 

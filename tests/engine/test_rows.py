@@ -331,22 +331,6 @@ def test_a_window_is_those_rows_and_columns_with_ids_of_its_own(build, kind, sta
     assert rows.part(0, stop - start).read(0, 1).x.shape == (1, D)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count, length", [(64, 4), (5, 1), (10 * N, N // 16)])
-def test_an_excerpt_is_pieces_from_all_over_the_rows_with_their_columns(build, kind, count, length):
-    rows, pieces = build(kind).excerpt(count), min(16, count)
-    there = np.concatenate([np.arange(length) + N * i // pieces for i in range(pieces)])
-    assert rows.shape == (len(there), D)
-    bounds = rows.bounds(settings())
-    assert (bounds[0], bounds[-1]) == (0, len(there))
-    for start, stop in [(0, len(there)), (len(there) // 2, len(there) // 2 + 1), *itertools.pairwise(bounds)]:
-        chunk = rows.part(start, stop).read(start, stop)
-        assert chunk.start == start
-        assert_array_equal(chunk.x, X[there[start:stop]])
-        assert_array_equal(chunk.y, Y[there[start:stop]])
-        assert_array_equal(chunk.weight, WEIGHT[there[start:stop]])
-
-
 @pytest.mark.parametrize("start, stop", [(-1, 5), (5, 5), (0, N + 1)])
 def test_a_window_beyond_the_rows_is_refused(build, start, stop):
     with pytest.raises(DataError, match=r"rows .* were asked for, of 110"):

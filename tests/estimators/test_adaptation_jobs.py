@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.cluster import KMeans
 
-from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, SSSLClassifier, executing
+from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier, executing
 from pipelines.shared.experiments import digit_pair
 
 rng = np.random.default_rng(23)
@@ -18,7 +18,6 @@ ORDER = rng.permutation(N)
 MODELS = {
     "artl": lambda: ARTLClassifier(Gaussian(2.0), landmarks=X[:20], n_rounds=1),
     "jda": lambda: JDA(Gaussian(2.0), 5, landmarks=X[:20], n_rounds=1),
-    "sssl": lambda: SSSLClassifier(Gaussian(2.0), 10, landmarks=X[:20], eigenfunctions="aligned", n_rounds=1),
 }
 
 

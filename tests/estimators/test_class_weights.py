@@ -140,8 +140,6 @@ def test_weights_that_are_none_are_refused_by_name(given, kind, words):
 
 def test_a_search_refuses_what_one_weighing_of_the_rows_cannot_serve():
     grid = {"class_weight": [None, "balanced"], "alpha": [1.0, 2.0]}
-    several = SweepSearchCV(KernelRidgeClassifier(**GIVEN), grid, scoring="neg_mean_squared_error")
-    exact = SweepSearchCV(KernelRidgeClassifier(class_weight=TABLE), {"alpha": [1.0]})
-    for search in (several, exact):
-        with pytest.raises(ConfigError, match="class_weight"):
-            search.fit(X, CODES)
+    search = SweepSearchCV(KernelRidgeClassifier(**GIVEN), grid, scoring="neg_mean_squared_error")
+    with pytest.raises(ConfigError, match="class_weight"):
+        search.fit(X, CODES)

@@ -94,28 +94,11 @@ def test_a_domain_may_lack_classes(form):
 
 
 @FORMS
-def test_a_domain_may_have_one_row(form):
-    domain = np.where(np.arange(N) == 3, -8, DOMAIN)
-    model = DICA(**form).fit(X, LABELS, domain)
-    assert_array_equal(model.domains_, [-8, 2, 5, 11])
-    assert_components(model, dense(form, LABELS, domain=domain)[0])
-
-
-@FORMS
 def test_names_are_classes_and_numbers_of_domains_do_not_matter(form):
     names = np.array(["a", "b", "c", "d"])[LABELS]
     model = DICA(**form).fit(X, names, 1000 - 7 * DOMAIN)
     assert_components(model, dense(form, LABELS)[0])
     assert_array_equal(model.classes_, ["a", "b", "c", "d"])
-
-
-@FORMS
-@BOTH
-def test_a_row_is_mapped_by_itself(form, supervised):
-    model = DICA(**form, supervised=supervised).fit(X, LABELS, DOMAIN)
-    order = rng.permutation(len(NEW))
-    assert_allclose(model.transform(NEW[order]), model.transform(NEW)[order], atol=1e-12)
-    assert_allclose(model.transform(NEW[:1]), model.transform(NEW)[:1], atol=1e-12)
 
 
 def test_the_distributional_variance_falls_with_invariance():
@@ -318,12 +301,6 @@ def test_lazy_columns_are_looked_at_step_by_step():
         DICA(**LANDMARKS).fit(da.from_array(X), LABELS, da.from_array(np.where(np.arange(N) == 77, 0.5, DOMAIN)))
 
 
-def test_domains_may_be_whole_numbers_of_any_type():
-    wanted = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN).dual_coef_
-    for domain in (DOMAIN.astype(float), DOMAIN.astype(np.uint8), DOMAIN.tolist()):
-        assert_array_equal(DICA(**LANDMARKS).fit(X, LABELS, domain).dual_coef_, wanted)
-
-
 @FORMS
 @pytest.mark.parametrize(
     "labels, message",
@@ -345,12 +322,6 @@ def test_labels_that_cannot_be_are_refused(form, labels, message):
 def test_labels_without_weight_are_no_labels(form):
     with pytest.raises(DataError, match="no labelled row with a weight above zero"):
         DICA(**form).fit(X, CODES, DOMAIN, sample_weight=(CODES == -1) * 1.0)
-
-
-@FORMS
-def test_rows_without_weight_are_no_rows(form):
-    with pytest.raises(DataError, match="the weights of all rows are zero"):
-        DICA(**form, supervised=False).fit(as_rows(X, domain=DOMAIN, weight=np.zeros(N)))
 
 
 @FORMS

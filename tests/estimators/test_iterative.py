@@ -24,9 +24,7 @@ from bigkernel.errors import ConfigError, Inaccurate, ModelRejected, ResumeMisma
 from bigkernel.estimators import solver_choice
 from bigkernel.events.kinds import Step
 from bigkernel.events.scope import observe
-from bigkernel.solvers.gcv import of_moments
-from bigkernel.solvers.ridge import centre, reduced
-from bigkernel.statistics.products import ProductStatistic, signs
+from bigkernel.statistics.products import ProductStatistic
 
 rng = np.random.default_rng(1952)
 N, M = 3000, 80
@@ -323,79 +321,6 @@ def test_the_report_tells_of_all_sweeps():
     assert report["excess_by_step"][-1] <= 1e-3
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
-def test_the_penalty_of_least_gcv_is_found_in_the_sweeps_of_one_fit(intercept, weight):
-    settings = {"alpha": "gcv", "fit_intercept": intercept, "tol": 1e-3}
-    found = model(**settings).fit(X, Y, sample_weight=weight)
-    wanted = model(solver="direct", **settings).fit(X, Y, sample_weight=weight)
-    # a grid of half decades: the nearest of them to the best, or one that serves as well
-    scores = {float(alpha): score for alpha, score in found.sweep_["gcv"].items()}
-    moments, whitening = wanted._fitted.moments, wanted._fitted.basis.whitening()
-    small = centre(reduced(moments, whitening), fit_intercept=intercept)
-    spectral = of_moments(small, float(moments.rows), fit_intercept=intercept)
-    for alpha, score in scores.items():
-        assert abs(score / spectral.gcv(alpha) - 1) < 0.02
-    assert scores[found.alpha_] == min(scores.values())
-    assert spectral.gcv(found.alpha_) < 1.02 * spectral.gcv(wanted.alpha_)
-    assert found.fit_report()["alpha"] == found.alpha_
-    again = model(alpha=found.alpha_, fit_intercept=intercept, tol=1e-3).fit(X, Y, sample_weight=weight)
-    assert distance(found.predict(FRESH), again.predict(FRESH)) < 0.03
-    assert found.n_iter_ <= again.n_iter_ + 8
-
-
-def test_signs_of_probes_are_those_of_the_rows_and_unrelated():
-    rows = np.arange(40_000)
-    drawn = signs(rows, 8)
-    assert_array_equal(drawn[100:200], signs(rows[100:200], 8))
-    assert set(np.unique(drawn)) == {-1.0, 1.0}
-    assert np.abs(drawn.mean(axis=0)).max() < 0.03
-    assert np.abs(drawn.T @ drawn / len(rows) - np.eye(8)).max() < 0.03
-    assert np.abs((drawn[1:] * drawn[:-1]).mean(axis=0)).max() < 0.03
-
-
-def test_a_grid_whose_factors_have_no_room_is_refused_or_solved_directly(monkeypatch):
-    monkeypatch.setattr(solver_choice, "FACTOR_BYTES", 8 * M * M)
-    with pytest.raises(ConfigError, match=r"alpha='gcv' would hold factors of .* GB; give a number"):
-        model(alpha="gcv").fit(X, Y)
-    assert model(alpha="gcv", solver="auto").plan_solver(X, Y)["solver"] == "direct"
-
-
-def test_a_plan_counts_the_columns_of_a_grid():
-    one, grid = model(tol=1e-3), model(alpha="gcv", tol=1e-3)
-    assert grid.plan(X, Y).flops > 2 * one.plan(X, Y).flops
-    assert grid.plan_solver(X, Y)["driver_bytes"] > 2 * one.plan_solver(X, Y)["driver_bytes"]
-    plan = grid.plan(X, Y)
-    grid.fit(X, Y)
-    assert plan.partial_bytes == 8 * (M * (13 * 10 + 1) + 5 * 13 * 10 + 2)
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_the_grid_follows_the_weight_of_the_labelled_rows(scale):
-    few = np.where(rng.random(N) < 0.5, Y[:, 1], np.nan)
-    settings = {"alpha": "gcv", "tol": 1e-3}
-    found = model(**settings).fit(as_rows(X, few, weight=scale * (WEIGHT + 0.1)))
-    plain = model(**settings).fit(as_rows(X, few, weight=WEIGHT + 0.1))
-    assert abs(found.alpha_ / plain.alpha_ / scale - 1) < 1e-9
-    assert distance(found.predict(FRESH), plain.predict(FRESH)) < 1e-2
-
-
-def test_a_penalty_whose_descent_has_not_ended_is_no_choice_and_said():
-    smooth = np.sin(2 * X[:, 0])
-    with pytest.warns(
-        Inaccurate, match=r"alpha='gcv' has chosen .* smaller ones have not ended: take a larger max_iter"
-    ):
-        found = model(alpha="gcv", tol=1e-3, n_landmarks=200, max_iter=3).fit(X.astype(np.float32), smooth)
-    scores = {float(alpha): score for alpha, score in found.sweep_["gcv"].items()}
-    assert found.alpha_ > min(scores)
-
-
-def test_the_end_of_the_grid_is_said_where_it_is_chosen():
-    with pytest.warns(Inaccurate, match="it is the largest that was looked at: take a number beyond it"):
-        found = model(alpha="gcv", tol=1e-3).fit(X, rng.normal(size=N))
-    assert found.alpha_ == max(map(float, found.sweep_["gcv"]))
-
-
 def test_auto_solves_directly_where_the_steps_do_not_end(monkeypatch):
     monkeypatch.setattr(solver_choice, "AUTO_LEAST", 10)
     monkeypatch.setattr(solver_choice, "direct_flops", lambda *_, **__: 1e30)
@@ -404,3 +329,9 @@ def test_auto_solves_directly_where_the_steps_do_not_end(monkeypatch):
     monkeypatch.setattr(solver_choice, "free_bytes", lambda: 0)
     with pytest.warns(Inaccurate, match="after 1 steps"):
         assert model(solver="auto", max_iter=1).fit(X, Y).n_iter_ == 1
+
+
+def test_a_penalty_by_gcv_is_refused_or_chosen_directly():
+    with pytest.raises(ConfigError, match=r"alpha='gcv' chooses from m×m sums; .* SweepSearchCV"):
+        model(alpha="gcv").fit(X, Y)
+    assert model(alpha="gcv", solver="auto").plan_solver(X, Y)["solver"] == "direct"

@@ -1,6 +1,5 @@
 """Choices of landmarks through the estimators: the same for every kind of input, and what each of them promises."""
 
-import re
 import tracemalloc
 from contextlib import nullcontext
 from warnings import catch_warnings, simplefilter
@@ -288,23 +287,15 @@ def test_choices_by_the_kernel_are_refused_where_they_mean_nothing(choice):
 
 
 @by_kernel
-def test_a_choice_that_takes_more_than_is_free_is_refused_with_what_would_fit(choice, monkeypatch):
+def test_a_choice_that_takes_more_than_is_free_is_refused(choice, monkeypatch):
     monkeypatch.setattr(choice_memory, "STRIPS_BYTES", 0)
     monkeypatch.setattr(landmark_choice, "FACTOR_BYTES", 0)  # two rows a landmark
     needed = choice_memory.choice_bytes(choice, 100, D, 50, 8)
     monkeypatch.setattr(choice_memory, "free_bytes", lambda: needed)
     assert len(chosen(choice, count=50).landmarks) == 50
     monkeypatch.setattr(choice_memory, "free_bytes", lambda: int(0.6 * needed))
-    with pytest.raises(
-        PlanTooLarge, match=rf"landmarks='{choice}': choosing 50 landmarks among 100 rows.*'uniform'"
-    ) as told:
+    with pytest.raises(PlanTooLarge, match=rf"landmarks='{choice}': choosing 50 landmarks among 100 rows.*'uniform'"):
         chosen(choice, count=50)
-    assert ("'leverage' (" in str(told.value)) == (choice == "rpcholesky")
-    fewer = int(re.search(r"or (\d+) landmarks would fit", str(told.value))[1])
-    assert 25 < fewer < 50
-    assert len(chosen(choice, count=fewer).landmarks) == fewer
-    with pytest.raises(PlanTooLarge):
-        chosen(choice, count=fewer + 2)
 
 
 @pytest.mark.parametrize(("dtype", "options"), [("float32", {"dtype": np.float32}), ("float64", {})])

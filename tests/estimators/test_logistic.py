@@ -102,15 +102,6 @@ def test_a_run_resumes_inside_the_steps(tmp_path, make_corpus):
         model.set_params(alpha=3.0).fit(corpus)
 
 
-def test_a_warm_start_takes_fewer_steps_to_the_same():
-    cold = KernelLogisticClassifier(alpha=0.1, tol=1e-9, max_iter=300, **GIVEN).fit(X, Y)
-    warm = KernelLogisticClassifier(alpha=0.12, tol=1e-9, max_iter=300, warm_start=True, **GIVEN).fit(X, Y)
-    warm.set_params(alpha=0.1).fit(X, Y)
-    assert warm.n_iter_ < cold.n_iter_
-    assert_allclose(warm.predict_proba(X), cold.predict_proba(X), atol=1e-3)
-    assert len(warm.fit(X, Y > 0).classes_) == 2  # other classes: from the start
-
-
 def test_what_it_does_not_do_is_refused_and_steps_that_are_too_few_are_told():
     model = KernelLogisticClassifier(**GIVEN).fit(X, Y)
     assert not hasattr(model, "partial_fit")

@@ -47,7 +47,6 @@ MODELS = {
     "krr of two": (KernelRidgeClassifier(**GIVEN), Y > 0),
     "krr exact": (KernelRidgeClassifier(Gaussian(1.5)), Y),
     "sssl": (SSSLClassifier(n_components=10, **GIVEN), PARTLY),
-    "sssl aligned": (SSSLClassifier(n_components=10, eigenfunctions="aligned", **GIVEN), PARTLY),
     "sssl with a graph": (SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
     "sssl exact": (SSSLClassifier(Gaussian(1.5), n_components=10), PARTLY),
     "xnv": (XNVClassifier(**GIVEN), PARTLY),
@@ -198,7 +197,6 @@ def test_what_cannot_be_calibrated_is_refused_by_name():
         "with_landmarks": lambda: model.with_landmarks(5),
         "fitted with probability=False": lambda: late.predict_proba(X),
         "solver='direct'": lambda: KernelRidgeClassifier(probability=True, solver="cg", **GIVEN).fit(X, Y),
-        "exact form": lambda: SweepSearchCV(KernelRidgeClassifier(probability=True), {"alpha": [1.0]}).fit(X, Y),
     }
     for words, call in refused.items():
         with pytest.raises(ConfigError, match=words):

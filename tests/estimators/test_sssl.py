@@ -145,19 +145,6 @@ def test_a_sigmoid_keeps_its_positive_eigenfunctions_and_says_what_is_dropped(se
     assert model.n_components_ == S
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficient")
-@pytest.mark.parametrize("s", [8, 500])
-def test_with_every_row_a_landmark_the_three_forms_of_a_sigmoid_agree(s):
-    few, target = X[:60], PARTLY[:60]
-    given = {"kernel": Sigmoid(1.0, -0.5), "alpha": ALPHA, "n_components": s}
-    forms = [{}, {"landmarks": few, "eigenfunctions": "landmarks"}, {"landmarks": few, "eigenfunctions": "all"}]
-    models = [SSSL(**given, **form).fit(few, target) for form in forms]
-    values = np.linalg.eigvalsh(sigmoid(few, few))
-    for model in models:
-        assert model.n_components_ == min(s, (values > 0).sum())
-        assert_allclose(model.predict(NEW), models[0].predict(NEW), atol=1e-7)
-
-
 @pytest.mark.parametrize("form", [{}, {"n_landmarks": 4}, {"n_landmarks": 4, "eigenfunctions": "landmarks"}])
 def test_a_sigmoid_that_is_positive_on_the_rows_gives_no_warning(form):
     model = SSSL(Sigmoid(1.0, 0.1), n_components=4, alpha=ALPHA, **form).fit(np.eye(4), np.arange(4.0))
@@ -265,14 +252,6 @@ def test_unlabelled_rows_shape_the_model_through_all_eigenfunctions_only():
         settings = {**GIVEN, "landmarks": Z, "eigenfunctions": eigenfunctions}
         with_them = SSSL(**settings).fit(X, PARTLY).predict(NEW)
         assert np.allclose(with_them, SSSL(**settings).fit(**fewer).predict(NEW), atol=1e-9) == same
-
-
-@pytest.mark.parametrize("labels", [np.array(["x", "y", "z"])[LABELS], LABELS + 0.0, LABELS + 5])
-def test_all_rows_may_be_labelled_with_any_labels(labels):
-    model = SSSLClassifier(**GIVEN, landmarks=Z).fit(X, labels)
-    hot = (LABELS[:, None] == np.arange(3)) * 1.0
-    wanted = B @ reference.sssl_all(B, CORE, np.ones(N, bool), hot, S, ALPHA)
-    assert_array_equal(model.predict(X), np.unique(labels)[wanted.argmax(axis=1)])
 
 
 def test_two_classes_give_one_column_of_decisions():

@@ -62,7 +62,6 @@ FITS = {
     "logistic": (KernelLogisticClassifier(Gaussian(1.4), **DRAWN), (LABELS,)),
     "sssl": (SSSL(n_components=5, **DRAWN), (Y,)),
     "sssl exact": (SSSLClassifier(n_components=5), (PARTLY,)),
-    "sssl aligned": (SSSLClassifier(n_components=5, eigenfunctions="aligned", n_rounds=2, **DRAWN), (PARTLY,)),
     "xnv": (XNV(n_landmarks=8, random_state=0), (Y,)),
     "xnv of given landmarks": (XNVClassifier(**GIVEN), (PARTLY,)),
     "dica": (DICA(**DRAWN), (LABELS, DOMAINS)),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SSSLClassifier, SweepSearchCV
+from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SweepSearchCV
 from bigkernel.errors import DataError, Inaccurate, RankDeficient
 from bigkernel.estimators.arithmetic import whitening_for
 from bigkernel.estimators.deviations import deviation_error
@@ -33,7 +33,6 @@ Z = X[:M]
 METHODS = {
     "SSSL": (SSSL(n_components=30), (X, NUMBER)),
     "SSSL of the core": (SSSL(n_components=30, eigenfunctions="landmarks"), (X, NUMBER)),
-    "aligned": (SSSLClassifier(n_components=30, eigenfunctions="aligned"), (X, SOURCE)),
     "XNV": (XNV(), (X, NUMBER)),
     "DICA": (DICA(n_components=8), (X, CLASS, DOMAIN)),
     "UDICA": (DICA(n_components=8, supervised=False), (X, CLASS, DOMAIN)),

@@ -66,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, sets: tuple[Digits, Digits]) 
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the methods, two tables of features, and pictures for light paper only."""
     monkeypatch.setattr(pictures, "both", lambda draw, *args, **options: (draw(*args, **options),) * 2)
-    for key in ("dica", "sssl", "xnv", "tca", "sssl-aligned"):
+    for key in ("dica", "sssl", "xnv", "tca"):
         monkeypatch.delitem(METHODS, key)
     monkeypatch.delitem(TABLES, MOMENTS)
 

@@ -144,22 +144,19 @@ def test_the_promise_is_compared_with_the_truth() -> None:
     assert "0.40 points less." in text
 
 
-def test_the_heat_map_has_each_score_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heat_map_has_each_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
 
-    def score_map(mean: Any, error: Any, widths: Any, alphas: Any, **_: Any) -> bytes:
-        drawn.update(mean=mean, error=error, widths=widths, alphas=alphas)
+    def heat_map(values: Any, columns: Any, rows: Any, **given: Any) -> bytes:
+        drawn.update(given, columns=columns, rows=rows)
         return b""
 
-    monkeypatch.setattr("bigkernel.search.score_map.score_map", score_map)
+    monkeypatch.setattr(tune_page, "heat_map", heat_map)
     grid = [(s, a) for a in (1.0, 0.1, 10.0) for s in (0.5, 0.2)]
-    records = [
-        {"sigma": s, "alpha": a, "error": 100 * s * a / 5, "error_se": s, "prediction_error": 0.0} for s, a in grid
-    ]
+    records = [{"sigma": s, "alpha": a, "error": 10 * s * a} for s, a in grid]
     tune_page.score_picture(records)
-    assert (drawn["widths"], drawn["alphas"]) == ([0.2, 0.5], [0.1, 1.0, 10.0])
-    np.testing.assert_allclose(drawn["mean"], 1 - np.outer([0.2, 0.5], [0.1, 1.0, 10.0]) / 5)
-    np.testing.assert_allclose(drawn["error"], np.outer([0.2, 0.5], [1, 1, 1]) / 100)
+    assert (drawn["columns"], drawn["rows"]) == (["0.1", "1", "10"], ["0.2", "0.5"])
+    assert drawn["texts"] == [["0.2", "2.0", "20.0"], ["0.5", "5.0", "50.0"]]
 
 
 def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a search announces is what it sweeps: transforms that learn, further rounds, and what the best takes."""
+"""What a search announces is what it sweeps: transforms that learn, and what the best takes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,13 @@ X[TARGET] += 0.05
 CODES = np.where(TARGET, -1, LABELS)
 PLAIN = {"landmarks": "uniform", "n_landmarks": 15, "random_state": 0}
 MODEL = KernelRidgeClassifier(Gaussian(1.0), **PLAIN)
-GRID = {"kernel__sigma": [1.0, 2.0, 4.0], "alpha": [0.01, 0.1, 1.0]}
 PATCHES = ConvolutionalNystroem(image_shape=(4, 4), patch_size=2, n_landmarks=4, random_state=0)
 LEARNS = {
-    "refined": (MODEL, GRID, {"refine": 2}, LABELS, 3 * 2),
     "projected": (make_pipeline(Projector(5), MODEL), {"kernelridgeclassifier__alpha": [0.1, 1.0]}, {}, LABELS, 3),
-    "projections are searched and refined": (
+    "projections are searched": (
         make_pipeline(Projector(), MODEL),
         {"projector__n_components": [3, 5], "kernelridgeclassifier__alpha": [0.1, 1.0, 10.0]},
-        {"refine": 1},
+        {},
         LABELS,
         None,
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from importlib import import_module
-from pathlib import Path
 
 import dask
 import dask.array as da
@@ -13,7 +12,6 @@ import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import digest, split_scores
-from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
 
 from bigkernel import (
@@ -26,10 +24,9 @@ from bigkernel import (
     Linear,
     Matern,
     SweepSearchCV,
-    UnitNormalizer,
 )
 from bigkernel.engine.context import executing
-from bigkernel.errors import BigKernelError, DataError, ResumeMismatch
+from bigkernel.errors import DataError, ResumeMismatch
 from bigkernel.events.kinds import SegmentDone, SweepStarted
 from bigkernel.events.scope import observe
 
@@ -110,33 +107,6 @@ def test_workers_give_the_same_bits(model, options, target, make_corpus, client)
     assert {event.executor for event in seen if isinstance(event, SweepStarted)} == {"dask"}
 
 
-@pytest.mark.cluster
-def test_rows_held_by_workers_are_searched_there(client):
-    with executing("serial"):
-        wanted = SweepSearchCV(KernelRidge(landmarks=Z), GRID, cv=3).fit(
-            da.from_array(X, chunks=(50, D)), da.from_array(y, chunks=50)
-        )
-    held = client.persist(da.from_array(X, chunks=(50, D)))
-    with executing(client):
-        search = SweepSearchCV(KernelRidge(landmarks=Z), GRID, cv=3).fit(held, da.from_array(y, chunks=50))
-    assert digest(search) == digest(wanted)
-
-
-def test_a_pipeline_over_a_corpus_stores_nothing_and_predicts_lazily(make_corpus):
-    corpus = make_corpus(X, y=y)
-    model = make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(0.8), landmarks=Z))
-    search = SweepSearchCV(model, {"kernelridge__alpha": [0.1, 1.0]}, cv=np.arange(N) % 3).fit(corpus)
-    units = X / np.linalg.norm(X, axis=1, keepdims=True)
-    alone = SweepSearchCV(KernelRidge(Gaussian(0.8), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=np.arange(N) % 3).fit(
-        units, y
-    )
-    assert_allclose(split_scores(search), split_scores(alone), atol=1e-4)
-    lazy = search.predict(corpus)
-    assert isinstance(lazy, da.Array)
-    assert_allclose(lazy.compute(scheduler="synchronous"), search.predict(X), atol=1e-5)
-    assert search.score(corpus) == search.best_estimator_.score(corpus)
-
-
 # ---------------------------------------------------------------- memory
 
 
@@ -196,22 +166,6 @@ def test_the_refit_has_the_landmarks_that_were_judged(seed):
     assert_array_equal(search.best_estimator_.landmarks_, drawn[0])
     alone = KernelRidge(Gaussian(1.0), landmarks=drawn[0], **search.best_params_).fit(X, y)
     assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_counts_of_many_candidates_keep_within_the_memory_of_a_worker(make_corpus, client):
-    corpus = make_corpus(X, classes=tuple(range(30)), y=(np.arange(N) % 30).astype("i1"))
-    many = {"kernel": [Gaussian(0.3), Gaussian(0.5), Matern(1.0), Matern(3.0)], "alpha": np.geomspace(1e-2, 1e3, 120)}
-    model = KernelRidgeClassifier(landmarks=rng.normal(size=(100, D)), dtype="float64")
-    folds = np.arange(N) // 30 % 5
-    wanted = SweepSearchCV(model, many, cv=folds).fit(corpus)
-    tight = {"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}
-    seen = []
-    with dask.config.set(tight), executing(client), observe(seen.append):
-        search = SweepSearchCV(model, many, cv=folds).fit(corpus)
-    assert max(event.plan.task_bytes for event in seen if isinstance(event, SweepStarted)) <= 100_000_000
-    assert_array_equal(split_scores(search), split_scores(wanted))
 
 
 # ---------------------------------------------------------------- runs
@@ -313,11 +267,3 @@ def test_what_ends_a_kernel_ends_the_folds_of_those_beside_it(error, monkeypatch
         SweepSearchCV(KernelRidge(landmarks=Z), {"kernel": [Gaussian(1.0), Gaussian(2.0)]}, cv=2).fit(X, y)
     assert len(begun) <= 2  # threads of the folds
     assert set(threading.enumerate()) <= before
-
-
-def test_damaged_rows_end_the_search_by_name(make_corpus):
-    corpus = make_corpus(X, y=y)
-    victim = next(path for path in (Path(corpus.path) / "x").rglob("*") if path.is_file() and path.name != "zarr.json")
-    victim.write_bytes(victim.read_bytes()[:-9])
-    with executing("threads"), pytest.raises(BigKernelError, match="x"):
-        SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1]}, cv=3).fit(corpus)

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import reference
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from peers import assert_like_peer, comparable, peer, split_scores
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
@@ -126,17 +126,6 @@ def test_a_list_of_grids_with_parameters_of_their_own():
     assert search.cv_results_["param_degree"].mask.tolist() == [True] * 8 + [False] * 2 + [True] * 2
 
 
-@pytest.mark.parametrize(
-    "grid",
-    [{}, {"alpha": [0.3]}, [{"alpha": [0.3]}], {"alpha": np.array([0.3])}],
-    ids=["nothing", "dict", "list", "array"],
-)
-def test_a_single_candidate_is_first(grid):
-    search = assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
-    assert search.best_index_ == 0
-    assert search.cv_results_["rank_test_score"].tolist() == [1]
-
-
 def test_landmarks_may_be_candidates():
     grid = {"landmarks": [Z[:5], Z, X[40:60].tolist()], "alpha": [0.1, 1.0], "kernel__sigma": [1.0, 2.0]}
     search = assert_like_peer(KernelRidge(Gaussian(1.0)), grid, X, y, cv=FOLDS, new=NEW)
@@ -163,26 +152,6 @@ def test_numbers_of_landmarks_are_drawn_once_from_all_rows(seed):
     assert_allclose(split_scores(search), by_alpha, rtol=0, atol=1e-8)
 
 
-def test_a_generator_of_the_caller_is_left_as_it_was():
-    state = np.random.RandomState(3)
-    before = state.get_state()[1].copy()
-    model = KernelRidge(Gaussian(1.4), n_landmarks=6, random_state=state)
-    first = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
-    assert_array_equal(state.get_state()[1], before)
-    assert_array_equal(
-        split_scores(first), split_scores(SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y))
-    )
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
-def test_targets_far_from_zero_with_and_without_an_intercept(offset):
-    grid = {"fit_intercept": [True, False], "alpha": [0.1, 1.0]}
-    search = SweepSearchCV(GIVEN, grid, cv=FOLDS, scoring="neg_mean_squared_error").fit(X, y + offset)
-    theirs = peer(GIVEN, grid, X, y + offset, cv=FOLDS, scoring="neg_mean_squared_error")
-    assert_allclose(split_scores(search), split_scores(theirs), rtol=1e-8)
-    assert_allclose(search.predict(NEW), theirs.predict(NEW), rtol=1e-11)
-
-
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
 def test_rows_far_from_zero_with_and_without_an_intercept(offset):
     grid = {"fit_intercept": [True, False], "alpha": [0.1, 1.0]}
@@ -205,26 +174,12 @@ def test_dtypes_may_be_candidates(dtype):
     assert len(search.plan_.sweeps) == 1 + single.any()
 
 
-def test_rows_of_float32_are_computed_in_float32_as_the_estimator_does():
-    search = assert_like_peer(
-        GIVEN, {"alpha": [0.1, 1.0], "kernel__sigma": [0.7, 1.4]}, X.astype("f4"), y, cv=FOLDS, new=NEW.astype("f4"),
-        atol=1e-4,
-    )  # fmt: skip
-    assert search.best_estimator_.dtype_ == "float32"
-
-
 @pytest.mark.parametrize("model", [Ridge(), LinearRegression()], ids=["ridge", "least squares"])
 @pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
 def test_linear_models(model, target):
     grid = {"fit_intercept": [True, False]} | ({"alpha": [0.1, 1.0, 50.0]} if isinstance(model, Ridge) else {})
     search = assert_like_peer(model, grid, X + 1, target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
     assert len(search.plan_.sweeps) == 1
-
-
-def test_candidates_without_a_penalty():
-    grid = {"alpha": [0.0, 1.0], "fit_intercept": [False, True]}
-    assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
-    assert_like_peer(Ridge(), grid, np.hstack([X, X[:, :1]]), y, cv=FOLDS, new=np.hstack([NEW, NEW[:, :1]]))
 
 
 def test_one_split_has_no_standard_error():
@@ -260,16 +215,6 @@ def test_labels_of_every_kind_and_the_folds_of_a_number(labels):
     assert search.predict(NEW).dtype == labels.dtype
 
 
-def test_numbers_of_classes_are_those_of_their_one_hot_targets():
-    grid = {"alpha": [0.01, 1.0]}
-    search = SweepSearchCV(CLASSIFIER, grid, cv=StratifiedKFold(3), scoring=NUMBERS, refit="r2").fit(X, LABELS)
-    hot = (LABELS[:, None] == np.unique(LABELS)) * 1.0
-    pairs = list(StratifiedKFold(3).split(X, LABELS))
-    theirs = peer(GIVEN, grid, X, hot, cv=pairs, scoring=NUMBERS, refit="r2")
-    for label in NUMBERS:
-        assert_allclose(split_scores(search, label), split_scores(theirs, label), rtol=0, atol=1e-8)
-
-
 # ---------------------------------------------------------------- pipelines
 
 
@@ -301,16 +246,6 @@ def test_steps_may_be_candidates():
     assert len(search.plan_.sweeps) == 3
 
 
-def test_models_may_be_candidates():
-    model = Pipeline([("map", UnitNormalizer()), ("model", Ridge())])
-    grid = [{"model": [Ridge()], "model__alpha": [0.1, 1.0]}, {"model": [GIVEN], "model__alpha": [0.1, 1.0]}]
-    assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
-
-
-def test_a_pipeline_of_one_step():
-    assert_like_peer(Pipeline([("model", GIVEN)]), {"model__alpha": [0.1, 1.0]}, X, y, cv=FOLDS, new=NEW)
-
-
 # ---------------------------------------------------------------- weights
 
 
@@ -338,9 +273,8 @@ def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
     assert_allclose(search.predict(NEW), wanted.predict(NEW), atol=1e-8)
 
 
-@pytest.mark.parametrize("model", [CLASSIFIER, KernelRidgeClassifier(Gaussian(1.4))], ids=["landmarks", "exact"])
-def test_weights_count_in_the_scores_of_classes(model):
-    alphas, scoring = [0.01, 1.0], ["accuracy", "balanced_accuracy"]
+def test_weights_count_in_the_scores_of_classes():
+    model, alphas, scoring = CLASSIFIER, [0.01, 1.0], ["accuracy", "balanced_accuracy"]
     search = SweepSearchCV(model, {"alpha": alphas}, cv=StratifiedKFold(3), scoring=scoring, refit="accuracy")
     search.fit(X, LABELS, sample_weight=WEIGHT)
     for j, (train, test) in enumerate(StratifiedKFold(3).split(X, LABELS)):
@@ -359,31 +293,6 @@ def test_weights_reach_the_last_step_of_a_pipeline():
     wanted = SweepSearchCV(GIVEN, {"alpha": [0.01, 1.0]}, cv=FOLDS).fit(units, y, sample_weight=WEIGHT)
     assert_allclose(split_scores(search), split_scores(wanted), rtol=1e-10)
     assert_allclose(search.predict(NEW), wanted.predict(NEW / np.linalg.norm(NEW, axis=1, keepdims=True)), rtol=1e-9)
-
-
-# ---------------------------------------------------------------- exact forms
-
-
-@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
-def test_the_exact_form_is_refitted(target):
-    grid = {"alpha": [0.01, 1.0], "kernel": ["rbf", Laplacian(0.3)], "fit_intercept": [False, True]}
-    search = assert_like_peer(KernelRidge(gamma=0.3), grid, X, target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
-    assert search.plan_.refits == 8 * 3
-    assert search.plan_.sweeps == ()
-
-
-def test_the_exact_classifier_is_refitted():
-    assert_like_peer(
-        KernelRidgeClassifier(Gaussian(1.4)), {"alpha": [1e-3, 1.0]}, X, LABELS, cv=3, new=NEW,
-        scoring=["accuracy", "balanced_accuracy"], refit="accuracy",
-    )  # fmt: skip
-
-
-def test_exact_and_landmark_forms_in_one_grid():
-    grid = {"landmarks": ["uniform", Z], "alpha": [0.01, 1.0], "fit_intercept": [True, False]}
-    search = assert_like_peer(KernelRidge(Gaussian(1.4)), grid, X, y + 10, cv=FOLDS, new=NEW)
-    assert search.plan_.refits == 4 * 3
-    assert len(search.plan_.sweeps) == 1
 
 
 # ---------------------------------------------------------------- ranks, and the choice
@@ -406,10 +315,6 @@ def test_without_refit_there_is_a_best_candidate_and_no_model():
 def test_refit_names_the_score_that_chooses(refit):
     grid = {"alpha": [1e-4, 0.1, 1.0, 100.0], "kernel__sigma": [0.5, 3.0]}
     assert_like_peer(GIVEN, grid, X, Y * [1, 50], cv=FOLDS, scoring=NUMBERS, refit=refit, new=NEW, atol=1e-6)
-
-
-def test_a_name_of_refit_is_ignored_where_there_is_one_score():
-    assert_like_peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=FOLDS, scoring="r2", refit="r2", new=NEW)
 
 
 def test_within_one_standard_error_the_simplest_candidate_is_taken():
@@ -453,39 +358,3 @@ def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
         assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), wanted.predict(NEW), rtol=1e-7)
         wanted.set_params(alpha=5.0).refit()
         assert_allclose(model.set_params(alpha=5.0).refit().predict(NEW), wanted.predict(NEW), rtol=1e-8)
-
-
-@pytest.mark.parametrize("flags", [[False], [True], [True, False], [False, True]], ids=str)
-def test_the_best_linear_model_is_a_fit_in_every_way(flags, tmp_path):
-    search = SweepSearchCV(Ridge(), {"fit_intercept": flags, "alpha": [0.1, 1.0]}, cv=FOLDS).fit(X + 10, y + 100)
-    best, alone = search.best_estimator_, Ridge(**search.best_params_).fit(X + 10, y + 100)
-    save_model(best, tmp_path / "model")
-    for model in (best, load_model(tmp_path / "model")):
-        assert_allclose(model.coef_, alone.coef_, rtol=1e-8)
-        assert_allclose(model.intercept_, alone.intercept_, rtol=1e-9)
-        wanted = clone(alone).fit(np.r_[X + 10, NEW], np.r_[y + 100, np.ones(20)])
-        assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), wanted.predict(NEW), rtol=1e-7)
-
-
-def test_the_best_pipeline_may_be_stored(tmp_path):
-    model, grid = make_pipeline(Standardizer(), CLASSIFIER), {"kernelridgeclassifier__alpha": [0.1, 1.0]}
-    search = SweepSearchCV(model, grid, cv=3).fit(X * 3 + 1, LABELS)
-    save_model(search.best_estimator_, tmp_path / "model")
-    assert_array_equal(load_model(tmp_path / "model").predict(NEW), search.predict(NEW))
-
-
-def test_scores_of_the_search_are_those_of_its_best_model():
-    search = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS).fit(X, y)
-    assert search.score(NEW, np.sin(NEW[:, 0])) == search.best_estimator_.score(NEW, np.sin(NEW[:, 0]))
-    found = SweepSearchCV(CLASSIFIER, {"alpha": [0.1, 1.0]}, cv=3, scoring="balanced_accuracy").fit(X, LABELS)
-    pairs = StratifiedKFold(3).split(X, LABELS)
-    wanted = [
-        balanced_accuracy_score(
-            LABELS[test],
-            KernelRidgeClassifier(Gaussian(1.4), landmarks=Z, alpha=found.best_params_["alpha"])
-            .fit(X[train], LABELS[train])
-            .predict(X[test]),
-        )
-        for train, test in pairs
-    ]
-    assert_allclose(split_scores(found)[found.best_index_], wanted)

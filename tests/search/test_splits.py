@@ -15,10 +15,8 @@ from sklearn.model_selection import (
     KFold,
     LeaveOneGroupOut,
     LeaveOneOut,
-    LeavePOut,
     PredefinedSplit,
     RepeatedKFold,
-    RepeatedStratifiedKFold,
     ShuffleSplit,
     StratifiedGroupKFold,
     StratifiedKFold,
@@ -28,7 +26,7 @@ from sklearn.model_selection import (
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV
 from bigkernel.engine.rows import as_rows
 from bigkernel.search.splits import partitions
-from bigkernel.streaming.folds import ColumnFolds, DomainFolds, HashFolds
+from bigkernel.streaming.folds import DomainFolds, HashFolds
 
 rng = np.random.default_rng(1974)
 N, D = 60, 3
@@ -103,11 +101,6 @@ def test_scores_of_a_splitter_are_those_of_refits(cv, sweeps, pairs):
     assert len(search.plan_.sweeps) == sweeps + (not whole)  # else one more, of the best on all rows
 
 
-def test_a_generator_of_pairs_serves_once():
-    found = SweepSearchCV(MODEL, GRID, cv=KFold(3).split(X)).fit(X, y)
-    assert_allclose(split_scores(found), split_scores(SweepSearchCV(MODEL, GRID, cv=KFold(3)).fit(X, y)))
-
-
 @pytest.mark.parametrize("count", [2, 5, None])
 def test_a_number_means_the_folds_of_scikit_learn(count):
     rows, k = as_rows(X, y), count or 5
@@ -132,12 +125,6 @@ def test_splitters_of_groups_are_given_them(cv):
     assert len(search.plan_.sweeps) == 1
 
 
-def test_repeated_stratified_folds_of_classes():
-    cv = RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=1)
-    search = assert_like_peer(CLASSIFIER, GRID, X, LABELS, cv=cv, new=X[:5])
-    assert len(search.plan_.sweeps) == 4  # moments and counts, twice
-
-
 def test_one_row_is_left_out_in_one_sweep():
     few = slice(0, 20)
     search = assert_like_peer(
@@ -151,14 +138,6 @@ def test_one_row_is_left_out_in_one_sweep():
     H = B @ coef
     wanted = ((y[few] - H @ y[few]) / (1 - np.diagonal(H))) ** 2
     assert_allclose(-split_scores(search)[0], wanted, rtol=1e-7)
-
-
-def test_pairs_of_rows_left_out_are_packed_into_few_sweeps():
-    cv, few = LeavePOut(2), slice(0, 6)
-    rows = as_rows(X[few], y[few])
-    parts = partitions(cv, rows, None, classifier=False, seed=0)
-    assert_splits(parts, rows, cv.split(X[few]))
-    assert len(parts) < cv.get_n_splits(X[few])
 
 
 # ---------------------------------------------------------------- folds by row
@@ -232,18 +211,6 @@ def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind
         assert all(not tested[i] & tested[j] for i in range(3) for j in range(i))
 
 
-def test_folds_that_part_the_copies_of_a_row_flatter_the_model(make_corpus):
-    original = np.repeat(rng.normal(size=(40, D)), 5, axis=0)
-    rows, labels = original + 0.01 * rng.normal(size=(200, D)), np.repeat(rng.integers(0, 2, 40), 5)  # nothing to learn
-    model = KernelRidgeClassifier(Gaussian(0.3), landmarks=original[::5], alpha=1e-3)
-    scores = {}
-    for name, columns in {"apart": {}, "together": {"group": np.repeat(np.arange(40), 5)}}.items():
-        corpus = make_corpus(rows, name=name, classes=(0, 1), y=labels, **columns)
-        scores[name] = SweepSearchCV(model, {}, cv=4).fit(corpus).best_score_
-    assert scores["apart"] > 0.9
-    assert scores["together"] < 0.7
-
-
 @pytest.mark.parametrize("kind", ["dask", "zarr", "corpus"])
 def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     rows, options = lazy(kind, make_corpus, 7, y=y, domain=EVERY % 4)
@@ -260,20 +227,6 @@ def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     assert_allclose(split_scores(shuffled), split_scores(in_memory), rtol=0, atol=1e-8)
 
 
-def test_named_classes_of_a_corpus(make_corpus):
-    corpus = make_corpus(X, classes=("four", "nine", "seven"), y=np.searchsorted([4, 7, 9], LABELS).astype("i1"))
-    names = np.array(["four", "nine", "seven"])[np.searchsorted([4, 7, 9], LABELS)]
-    cv = StratifiedKFold(3)
-    search = SweepSearchCV(CLASSIFIER, GRID, cv=cv, scoring=["accuracy", "neg_log_loss"], refit="accuracy").fit(corpus)
-    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=cv, scoring=["accuracy", "neg_log_loss"], refit="accuracy").fit(
-        X, names
-    )
-    for label in ("accuracy", "neg_log_loss"):
-        assert_allclose(split_scores(search, label), split_scores(wanted, label), atol=1e-8)
-    assert search.classes_.tolist() == ["four", "nine", "seven"]
-    assert_array_equal(search.predict(X), wanted.predict(X))
-
-
 def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corpus):
     codes = np.where(EVERY % 5, LABELS, -1)
     corpus, known = make_corpus(X, classes=(4, 7, 9), y=codes.astype("i1")), codes != -1
@@ -283,22 +236,3 @@ def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corp
     fold = np.arange(N) % 3
     wanted = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])
     assert_array_equal(split_scores(SweepSearchCV(CLASSIFIER, GRID, cv=fold).fit(corpus)), split_scores(wanted))
-
-
-def test_a_corpus_brings_its_weights_and_they_may_be_replaced(make_corpus):
-    weight = rng.uniform(0.2, 2, N)
-    corpus, search = make_corpus(X, y=y, weight=weight), SweepSearchCV(MODEL, GRID, cv=KFold(3))
-    found = split_scores(search.fit(corpus))
-    assert_allclose(found, split_scores(search.fit(X, y, sample_weight=weight)), atol=1e-8)
-    found = split_scores(search.fit(corpus, sample_weight=np.ones(N)))
-    assert_allclose(found, split_scores(search.fit(X, y)), atol=1e-8)
-
-
-def test_a_column_of_folds_says_which_splits_it_serves():
-    rows = as_rows(X, y)
-    (part,) = partitions(NUMBERS, rows, None, classifier=False, seed=0)
-    assert part.folds == ColumnFolds(3)
-    assert part.splits == (0, 1, 2)
-    assert part.whole
-    apart = partitions(TimeSeriesSplit(3), rows, None, classifier=False, seed=0)
-    assert [one.whole for one in apart] == [False, False, True]

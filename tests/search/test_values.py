@@ -53,24 +53,22 @@ OF_CLASSES = ["f1_macro", "matthews_corrcoef", "accuracy", "jaccard_weighted"]
     "model, grid, y, scoring, atol",
     [
         (KernelRidge(landmarks=Z, fit_intercept=True), GRID, Y[:, 0] + 9, OF_NUMBERS, 1e-9),
-        (KernelRidge(), {"kernel": [Gaussian(0.8)], "alpha": [0.1, 1.0]}, Y[:, 0], OF_NUMBERS, 1e-12),
         (Ridge(), LINEAR, Y[:, 0] + 9, OF_NUMBERS, 1e-9),
         (KernelRidge(landmarks=Z), GRID, Y, ["neg_mean_absolute_error", "explained_variance"], 1e-9),
         (KernelRidge(landmarks=Z, solver="cg", tol=1e-10, max_iter=90), GRID, Y[:, 1], ["neg_max_error"], 1e-4),
         (make_pipeline(Rescaler(2.0), Ridge()), {"ridge__alpha": [1.0, 9.0]}, Y[:, 0], "neg_max_error", 1e-9),
         (CLASSIFIER, GRID, TWO, OF_TWO, 1e-12),
         (CLASSIFIER, GRID, LABELS, OF_CLASSES, 1e-12),
-        (KernelRidgeClassifier(Gaussian(0.8)), {"alpha": [0.1, 1.0]}, LABELS, OF_CLASSES, 1e-12),
     ],
-    ids=["landmarks", "exact", "linear", "targets", "cg", "pipeline", "two", "classes", "exact classes"],
+    ids=["landmarks", "linear", "targets", "cg", "pipeline", "two", "classes"],
 )
-def test_scores_are_those_of_the_peer_on_tested_and_trained_rows(model, grid, y, scoring, atol):
-    options = {"cv": SPLITS, "scoring": scoring, "refit": False, "return_train_score": True}
+def test_scores_are_those_of_the_peer(model, grid, y, scoring, atol):
+    options = {"cv": SPLITS, "scoring": scoring, "refit": False}
     with dask.config.set(STEPS):
         ours = SweepSearchCV(model, grid, **options).fit(X, y).cv_results_
     theirs = peer(model, grid, X, y, **options).cv_results_
     names = [name for name in theirs if name.startswith("split")]
-    assert len(names) == 6 * (1 if isinstance(scoring, str) else len(scoring))
+    assert len(names) == 3 * (1 if isinstance(scoring, str) else len(scoring))
     for name in names:
         assert_allclose(ours[name], theirs[name], rtol=0, atol=atol, err_msg=name)
 

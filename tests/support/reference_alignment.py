@@ -54,13 +54,3 @@ def joint_adaptation(K, labels, s, mu, alpha, rounds):
         told.append(ridge_labels(Z, labels, alpha))
         values, Z = components(K, labels, s, mu, told[-1])
     return values, Z, told
-
-
-def aligned_sssl(K, labels, s, alpha, weight, pseudo=None):
-    """Values f (n, c) of ridge on the eigenfunctions K a of KK a = λ(K + weight·n K ΣM_j K)a, each times √λ."""
-    n_source, n = len(labels), len(K)
-    m = discrepancy_vectors(labels, n - n_source, pseudo)
-    values, A = linalg.eigh(K @ K, K + weight * n * K @ m @ m.T @ K)
-    features = K @ A[:, ::-1][:, :s] * np.sqrt(values[::-1][:s])
-    P, Y = features[:n_source], (labels[:, None] == np.unique(labels)).astype(float)
-    return features @ np.linalg.solve(P.T @ P + alpha * np.eye(s), P.T @ Y)

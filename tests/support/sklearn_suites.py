@@ -18,6 +18,8 @@ from typing import Any
 
 import bigkernel
 
+LANDMARKS = 10_000  # as many as there are rows
+
 
 def refuse(what: str, asked: Any) -> None:
     """Refuse to do what ours cannot."""
@@ -126,7 +128,7 @@ class LinearSVC(_C, bigkernel.KernelRidgeClassifier):
 
     def __init__(self, *, C: Any = 1.0, fit_intercept: Any = True, random_state: Any = None):
         self.C = C
-        super().__init__("linear", fit_intercept=fit_intercept, random_state=random_state)
+        super().__init__("linear", fit_intercept=fit_intercept, n_landmarks=LANDMARKS, random_state=random_state)
 
 
 class SVC(_C, bigkernel.KernelRidgeClassifier):
@@ -139,7 +141,7 @@ class SVC(_C, bigkernel.KernelRidgeClassifier):
         self.C = C
         super().__init__(
             kernel, fit_intercept=fit_intercept, gamma=gamma, degree=degree, probability=probability,
-            random_state=random_state,
+            n_landmarks=LANDMARKS, random_state=random_state,
         )  # fmt: skip
 
 
@@ -154,12 +156,7 @@ class GridSearchCV(bigkernel.SweepSearchCV):
         self, estimator: Any, param_grid: Any, *, scoring: Any = None, n_jobs: Any = None, refit: Any = True,
         cv: Any = 5, verbose: Any = 0, error_score: Any = float("nan"), return_train_score: Any = False,
     ):  # fmt: skip
-        known = {"verbose": verbose, "error_score": error_score, "return_train_score": return_train_score}
-        ours = inspect.signature(bigkernel.SweepSearchCV.__init__).parameters
-        super().__init__(
-            estimator, param_grid, scoring=scoring, refit=refit, cv=5 if cv is None else cv,
-            **{name: value for name, value in known.items() if name in ours},
-        )  # fmt: skip
+        super().__init__(estimator, param_grid, scoring=scoring, refit=refit, cv=5 if cv is None else cv)
         self.n_jobs, self.verbose, self.error_score = n_jobs, verbose, error_score
         self.return_train_score = return_train_score
 

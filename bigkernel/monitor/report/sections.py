@@ -157,9 +157,8 @@ def _what(page: Page, facts: Facts) -> None:
     if fit.get("sums") == "qr":
         described["solved from"] = "a QR factorisation of the rows in place of moments"
     swept = fit.get("sweep")
-    for key, name in (("foretold", "foretold"), ("swept_again", "swept again")):
-        if isinstance(swept, Mapping) and swept.get(key):
-            described[name] = plainly(swept[key])
+    if isinstance(swept, Mapping) and swept.get("swept_again"):
+        described["swept again"] = plainly(swept["swept_again"])
     if fit.get("rounds"):
         described["rounds of pseudo-labels"] = rounds_in_words(fit["rounds"])
     described["run directory"] = facts.run
