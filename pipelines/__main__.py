@@ -19,6 +19,7 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "landmarks": ("landmark_choice", "Choices of landmarks: trace error, accuracy and seconds."),
     "labels": ("labels.command", "Few labels and many rows without one: five ways to learn, errors against labels."),
     "tune": ("tune.command", "Tuning: bandwidth and penalty by cross-validation, and why copies share a fold."),
+    "deform": ("deform", "A corpus of deformed copies of images, of any size."),
     "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
     "chaos": ("chaos.command", "Faults: workers and drivers killed and frozen at random; the model identical."),
     "soak": ("soak", "Endurance: a thousand fits, a hundred of them killed; nothing piles up."),

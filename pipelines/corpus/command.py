@@ -185,7 +185,9 @@ _SETTINGS = (
         show_default=True,
         help="Numbers of rows and of landmarks that the error is told for.",
     ),
-    click.option("--strength", type=click.FloatRange(0), help="Of the deformation [1; 8×8 digits 2]."),
+    click.option(
+        "--strength", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the deformation: its factor."
+    ),
     seed_option,
 )
 
@@ -237,15 +239,15 @@ def corpus(
                the penalty by generalised cross-validation from the statistics
     5. score   the error on test digits that nothing was made from: against the
                rows and, from the same statistics, against the landmarks
-    6. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv; what
-               the model sees, and misreads; RUN/model
+    6. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv;
+               RUN/model
 
     With --transform (the words of `bigkernel fit`) steps 3 to 5 are done twice: on rows of unit norm, and on these
     features; the model is that of the features.
 
     Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume goes
-    on to the same last bit (--resume also starts a run that is not there yet, so a scheduler of batch jobs can always
-    give it).
+    on to the same last bit; a corpus that was not whole is made again. --resume also starts a run that is not there
+    yet, so a scheduler of batch jobs can always give it.
 
     \b
     python -m pipelines corpus --run out/corpus --cluster local

@@ -33,7 +33,7 @@ class Settings:
     components: int
     labelled_per_class: int
     steps: int
-    strength: float | None
+    strength: float
     seed: int
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
 """`python -m pipelines domains`: what is learnt on one set of digits, recognised on another.
 
-Four parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
-the published figures (`pair`), the same on fresh images, domain generalization over rotated and restyled digits
-(`rotated`), and the sweeps of these methods at 1,000,000 rows (`shared.domain_sweeps`).
+Three parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
+the published figures (`pair`), the same on fresh images, and domain generalization over rotated and restyled digits
+(`rotated`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,10 @@ import click
 from pipelines.domains import looks, page, rotated
 from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, Fresh, mnist_digits, the_pair
 from pipelines.domains.features import BARE, TABLES, restyled, tasks_of
-from pipelines.domains.methods import METHODS
 from pipelines.domains.pair import Chosen, Fits, Sets, choose, fit_all, grid_size
-from pipelines.shared import domain_sweeps
 from pipelines.shared.experiments import Report, options, steps
-from pipelines.shared.timed_sweeps import digits_corpus
 
-SCALE_ROUNDS = 2
-PARTS = ("pair", "fresh", "rotated", "scale")
+PARTS = ("pair", "fresh", "rotated")
 DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 
@@ -38,7 +34,6 @@ class Size:
     m : landmarks
     rows : of USPS and of MNIST
     domain_rows : of a domain of the rotated digits
-    scale_rows : of the sweeps
     values : of each hyper-parameter that are tried; None: all
     """
 
@@ -47,7 +42,6 @@ class Size:
     m: int
     rows: tuple[int, int] = (USPS_ROWS, MNIST_ROWS)
     domain_rows: int = 1_000
-    scale_rows: int = 1_000_000
     values: int | None = None
 
     @property
@@ -59,7 +53,7 @@ class Size:
     def quick(self) -> Size:
         """To see that all runs."""
         few, m = min(self.repeats, 2), min(self.m, 60)
-        return replace(self, repeats=few, m=m, rows=(300, 300), domain_rows=100, scale_rows=20_000, values=1)
+        return replace(self, repeats=few, m=m, rows=(300, 300), domain_rows=100, values=1)
 
 
 def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[str, Any]:
@@ -79,11 +73,7 @@ def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[
             published=table == BARE,
             caption=page.practice_caption(table, size.m, len(size.draws)),
         )
-    forth = next(iter(tasks_of(sets, BARE, size.seed)))
     page.open_problem(report, sets, fits[BARE], size.m)
-    looks.before_and_after(report, forth, size.m, size.seed)
-    bare = fits[BARE]
-    looks.confusions(report, forth, bare["krr"][0][0], bare[page.ANSWER][0][0], METHODS[page.ANSWER].name)
     for table in TABLES:
         without_target_labels(report, sets, table, size, quiet=quiet)
     return found
@@ -134,15 +124,6 @@ def on_rotated_digits(report: Report, data: Path, size: Size, *, quiet: bool) ->
     rotated.show(report, found, rotated.styled(mnist, size.domain_rows, size.seed), size.domain_rows, size.m)
 
 
-def at_scale(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
-    """One sweep of each method on a local cluster of two workers."""
-    corpus = digits_corpus(report.out, data, size.scale_rows, quiet=quiet)
-    m = max(size.m, 1_000) if size.scale_rows > 100_000 else size.m
-    with steps("sweeps", 5 * SCALE_ROUNDS, quiet=quiet) as after:
-        found = domain_sweeps.measure(corpus, m, repeats=SCALE_ROUNDS, workers=2, update=lambda done, total: after())
-    page.scale(report, found, size.scale_rows, m)
-
-
 def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
     """The first rows of either."""
     first, second = (digits.take(slice(0, rows)) for digits, rows in zip(sets, size.rows, strict=True))
@@ -157,7 +138,7 @@ def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
     "parts",
     type=click.Choice([*PARTS, "all"]),
     multiple=True,
-    default=PARTS[:3],
+    default=PARTS,
     show_default=True,
     help="May be given more than once.",
 )
@@ -177,11 +158,9 @@ def domains(
              The open problem: a method on m landmarks against exact SSSL.
     fresh    The same settings on other images of both sets.
     rotated  Six domains of rotated and restyled MNIST digits, one left out in turn.
-    scale    One sweep of each method at 1,000,000 rows on a local cluster: seconds
-             against the plain Gram sweep, memory against what was announced.
 
     pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; fresh also zip.train.gz, zip.test.gz and
-    MNIST's training files, which rotated and scale need as well.
+    MNIST's training files, which rotated needs as well.
 
     \b
     python -m pipelines domains --part pair
@@ -197,7 +176,6 @@ def domains(
         "pair": on_the_pair,
         "fresh": on_fresh_images,
         "rotated": on_rotated_digits,
-        "scale": at_scale,
     }
     for part in PARTS:
         if part in wanted:

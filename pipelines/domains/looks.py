@@ -1,4 +1,4 @@
-"""Pictures of the digits on the page of `python -m pipelines domains`: examples, two components, confusion."""
+"""Digits of two sets on the page of `python -m pipelines domains`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.metrics import confusion_matrix
 
-from bigkernel import JDA, MomentNormalizer, Nystroem
-from pipelines.domains.data import Digits, Task
-from pipelines.domains.methods import METHODS, N_CLASSES, TARGET, Draws, Fit, kernel_of
-from pipelines.domains.pictures import View, two_views
+from bigkernel import MomentNormalizer
+from pipelines.domains.data import Digits
+from pipelines.domains.methods import N_CLASSES
 from pipelines.shared import pictures
 from pipelines.shared.experiments import Report
 
@@ -51,46 +48,3 @@ def bright(images: Array) -> Array:
     """Images (n, h, w) with their brightest pixel at 255."""
     scaled: Array = 255 * images / np.maximum(images.max(axis=(-2, -1), keepdims=True), 1e-300)
     return scaled
-
-
-def before_and_after(report: Report, task: Task, m: int, draw: int) -> None:
-    """All rows in two kernel principal components, and in two components of JDA."""
-    Z = Draws(task, m).landmarks(TARGET, draw)[0]
-    kernel = kernel_of(Z, METHODS["jda"].setting["width"])
-    principal = PCA(2).fit_transform(Nystroem(kernel, landmarks=Z).fit(task.rows).transform(task.rows))
-    after = JDA(kernel, 2, n_rounds=10, landmarks=Z).fit(task.rows, task.partial_labels).transform(task.rows)
-    n = len(task.source)
-    views = [
-        View(title, rows[:n], rows[n:], task.labels, task.target_labels, axes)
-        for title, rows, axes in (
-            ("before: principal components", principal, ("component 1", "component 2")),
-            ("after: joint distribution adaptation", after, ("component 1", "component 2")),
-        )
-    ]
-    source, target = task.name.split(" → ")
-    report.figure(
-        "components",
-        two_views,
-        views,
-        (f"{source}, labelled", f"{target}, labels not seen"),
-        caption=f"{task.name}, bare vectors: every digit as a point in the first two kernel principal components of "
-        "all rows, and in the first two of JDA after ten rounds. Figures stand at the means of the classes, in the "
-        "colour of their set; those of the target are by its true labels, which only this picture sees. The closer "
-        "two equal figures stand, the more of what is learnt on one set holds for the other. Components have no unit.",
-    )
-
-
-def confusions(report: Report, task: Task, before: Fit, after: Fit, name: str) -> None:
-    """Counts of true by predicted digits, without target images and after the alignment."""
-    for key, fit, text in (
-        ("confusion_before", before, f"{METHODS['krr'].name}, no target image seen"),
-        ("confusion_after", after, f"{name}, target images seen without labels"),
-    ):
-        counts = confusion_matrix(task.target_labels, fit.predicted, labels=range(N_CLASSES))
-        report.figure(
-            key,
-            pictures.confusion,
-            counts,
-            range(N_CLASSES),
-            caption=f"{task.name}, bare vectors, one draw. {text}: {fit.accuracy:.1f} % right.",
-        )

@@ -18,7 +18,6 @@ from pipelines.domains.methods import METHODS, SOURCE, TARGET, Fit
 from pipelines.domains.pair import Chosen, Fits
 from pipelines.domains.pictures import Bar, accuracy_panels
 from pipelines.shared import pictures
-from pipelines.shared.domain_sweeps import summary
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
 
 Array = NDArray[Any]
@@ -234,7 +233,7 @@ def sentence(found: Verdict, m: int) -> str:
 
 def subtitle(parts: Sequence[str]) -> str:
     """Of the page."""
-    words = {"pair": "USPS and MNIST", "fresh": "fresh images", "rotated": "rotated digits", "scale": "a million rows"}
+    words = {"pair": "USPS and MNIST", "fresh": "fresh images", "rotated": "rotated digits"}
     return "Domain generalization and adaptation with m landmarks: " + ", ".join(words[part] for part in parts)
 
 
@@ -304,19 +303,6 @@ def fresh_caption(table: str, rows: tuple[int, int]) -> str:
         f"{TABLES[table].text} {rows[0]:,} USPS digits that the pair has not and {rows[1]:,} MNIST training digits, "
         "drawn anew each time with the landmarks; settings of the papers' practice, which were found on the pair. Mean "
         "± standard error over the draws."
-    )
-
-
-def scale(report: Report, found: Mapping[str, Mapping[str, Any]], rows: int, m: int) -> None:
-    """Seconds and memory of one sweep of each method."""
-    report.table(
-        "scale",
-        f"{rows:,} rows on two workers",
-        summary(found),
-        caption=f"{rows:,} MNIST digits (repeated and shifted) of 784 pixels in four domains, the last without labels, "
-        f"read from disk; m = {m:,} landmarks, of XNV two views of half. One sweep of all rows on a local cluster of "
-        "two workers: median seconds, the ratio to the plain Gram sweep in the same rounds, the peak memory of the "
-        "largest worker, and what the plan announced before the sweep.",
     )
 
 

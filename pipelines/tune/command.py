@@ -25,6 +25,7 @@ from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar, progress
 from bigkernel.streaming.folds import HashFolds
 from pipelines.shared import digit_corpora
+from pipelines.shared.deformed import copies_of
 from pipelines.shared.digit_corpora import MNIST_FILES, Digits
 from pipelines.shared.experiments import Report, options
 from pipelines.tune import page
@@ -127,8 +128,8 @@ def compare(train: Corpus, *, landmarks: int, seed: int, repeats: int) -> list[R
                 for key, value in ((name, cell["error"]), (f"{name}_se", cell["error_se"])):
                     record[key] = record.get(key, 0.0) + value / repeats
     _, _, images, labels = digit_corpora.bundled_originals(seed)
-    shown = np.tile(images.reshape(len(images), -1), (TEST_COPIES, 1))
-    copies = digit_corpora.deformation(train, seed + 1).copies(shown, 0)
+    made = copies_of(images, TEST_COPIES, seed + 1, digit_corpora.VARIATION)
+    copies = made.reshape(len(made), -1)
     for number, (sigma, alpha) in enumerate(judged):
         if alpha == COPY_ALPHAS[0]:
             # the least penalty decides the arithmetic of the sums that all share

@@ -38,8 +38,6 @@ from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.data.readers import open_source
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorrupt, ChunkMissing, DataError
-from bigkernel.images.deform_corpus import deformation_of
-from bigkernel.images.virtual_copies import virtual_copies
 
 N, D, CHUNK_ROWS = 230, 300, 20
 RNG = np.random.default_rng(4)
@@ -254,15 +252,6 @@ def test_every_executor_gives_the_same_bits_and_predictions_are_written(corpus, 
         assert_array_equal(written, models[0].predict(corpus).compute())
         assert_array_equal(models[-1].dual_coef_, models[0].dual_coef_)
     assert models[0].sweep_["bytes_read"] == int(as_rows(corpus).row_bytes * N)
-
-
-def test_pictures_that_are_sparse_are_not_deformed(tmp_path):
-    corpus = write_corpus(tmp_path / "c", X, image_shape=(15, 20))
-    with pytest.raises(DataError, match="stored sparse and cannot be deformed"):
-        deformation_of(corpus)
-    for rows in (corpus, X):
-        with pytest.raises(DataError, match="rows that are sparse are no images"):
-            virtual_copies(rows, copies=2, image_shape=(15, 20))
 
 
 def test_bad_rows_are_refused_or_skipped(tmp_path):

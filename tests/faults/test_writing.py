@@ -35,7 +35,6 @@ from bigkernel.engine.store_filler import require_owned
 from bigkernel.errors import DataError, PlanTooLarge, ResumeMismatch
 from bigkernel.events.kinds import Event, Incident
 from bigkernel.events.scope import observe
-from bigkernel.images.deform_corpus import deform_corpus
 from bigkernel.streaming.plan import Plan
 
 N, D, CHUNK_ROWS = 210, 5, 20
@@ -347,34 +346,6 @@ def test_predictions_of_worker_processes_are_gone_on_with_in_this_one(client, mo
     predict(model, corpus, tmp_path / "undisturbed")
     assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
     assert left(tmp_path) == []
-
-
-def test_a_corpus_that_a_sweep_fills_is_gone_on_with_to_the_same_bytes(tmp_path, puts):
-    info = CorpusInfo("images", image_shape=(4, 4))
-    with CorpusWriter(tmp_path / "images", n_features=16, dtype=np.uint8, columns={}, info=info) as writer:
-        writer.append(x=np.arange(800, dtype=np.uint8).reshape(50, 16))
-    images = open_corpus(tmp_path / "images")
-
-    def make(name: str, run: Path | None = None, *, resume: bool = False) -> Path:
-        with executing("serial", run=run, resume=resume):
-            deform_corpus(images, tmp_path / name, 200, chunk_rows=8)
-        return tmp_path / name
-
-    expected = content(make("undisturbed"))
-    total = sum(name.startswith(("x/c/", "group/c/")) for name in expected)
-    assert total == 50
-    for k in (total // 2, total - 1):
-        puts.done, puts.fail_at = 0, k
-        with pytest.raises(Crash):
-            make(f"out{k}", tmp_path / f"run{k}")
-        puts.done, puts.fail_at = 0, None
-        assert content(make(f"out{k}", tmp_path / f"run{k}", resume=True)) == expected
-        assert left(tmp_path) == []
-        assert puts.done < total  # what finished segments wrote is not written again
-    assert puts.done <= total / 3
-
-
-# ---------------------------------------------------------------- F39: one task, one chunk
 
 
 def test_a_boundary_inside_a_chunk_is_refused_before_anything_is_written(model, corpus, tmp_path, monkeypatch, puts):

@@ -24,6 +24,7 @@ from bigkernel.kernels import uniform_landmarks
 from bigkernel.streaming.folds import HashFolds
 from pipelines.__main__ import main
 from pipelines.shared import digit_corpora
+from pipelines.shared.deformed import Variation
 from pipelines.shared.digit_corpora import Digits, bundled
 from pipelines.tune import command as tune
 from pipelines.tune import page as tune_page
@@ -118,7 +119,7 @@ def test_true_errors_count_copies_of_held_out_digits() -> None:
 def test_folds_of_rows_are_optimistic_where_copies_are_nearly_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digit_corpora, "STRENGTH", 0.2)
+    monkeypatch.setattr(digit_corpora, "VARIATION", Variation(elastic=0.1))
     monkeypatch.setattr(tune, "COPY_SIGMAS", (0.3, 0.4))
     monkeypatch.setattr(tune, "COPY_ALPHAS", (0.3, 1.0))
     train = bundled(tmp_path, 3600, 0, keep=False).train
