@@ -135,7 +135,6 @@ _SETTINGS = (
         show_default=True,
         help="m, drawn from all rows.",
     ),
-    click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
     transform_option,
     click.option(
         "--plain/--no-plain",
@@ -146,8 +145,8 @@ _SETTINGS = (
     click.option(
         "--sigma",
         type=_Widths(),
-        help="Width of the Gaussian kernel; of several the training rows choose [rows of unit norm 0.5, SSSL 0.4, 8×8 "
-        "digits 0.35 and 0.2; with --transform five around the median distance].",
+        help="Width of the Gaussian kernel; of several the training rows choose [rows of unit norm 0.5, 8×8 digits "
+        "0.35; with --transform five around the median distance].",
     ),
     click.option(
         "--alpha",
@@ -166,17 +165,7 @@ _SETTINGS = (
         type=click.Choice(["auto", "direct", "cg"]),
         default="auto",
         show_default=True,
-        help="Of krr: as in `bigkernel fit`; cg fits every step anew.",
-    ),
-    click.option(
-        "--components", type=click.IntRange(1), default=120, show_default=True, help="Eigenfunctions of SSSL."
-    ),
-    click.option(
-        "--labelled-per-class",
-        type=click.IntRange(1),
-        default=100,
-        show_default=True,
-        help="SSSL: originals of each class that keep their label; all other rows are unlabelled.",
+        help="As in `bigkernel fit`; cg fits every step anew.",
     ),
     click.option(
         "--steps",
@@ -228,7 +217,7 @@ def corpus(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make a large digit corpus, fit KRR or SSSL to it on a cluster, and tell the error on true test digits.
+    """Make a large digit corpus, fit kernel ridge regression to it, and tell the error on true test digits.
 
     \b
     1. corpus  --rows deformed copies of the originals; what is in --run is kept

@@ -37,7 +37,7 @@ from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
-from pipelines.corpus.material import Material, few_labels, first_rows, gather, truth
+from pipelines.corpus.material import Material, first_rows, gather, truth
 from pipelines.corpus.settings import Settings
 from pipelines.shared.digit_corpora import rows_at
 
@@ -101,7 +101,7 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
     searched = search_rows(job, len(train), n_originals)
     outcome = Outcome(job, material, len(ids), workers=_workers(train), searched_rows=searched)
     for name, texts in job.views.items():
-        view = _view(job, material, name, texts, first, ids, searched)
+        view = _view(job, material, name, texts, ids, searched)
         outcome.views.append(view)
         _fit(outcome, view, first)
     emit(Step("fits", len(outcome.fits), len(outcome.fits)))
@@ -116,17 +116,14 @@ def _landmark_rows(job: Settings, n_rows: int) -> Array:
     return rng.permutation(uniform(n_rows, min(job.landmarks, n_rows), rng))
 
 
-def _view(
-    job: Settings, material: Material, name: str, texts: Sequence[str], first: int, ids: Array, searched_rows: int
-) -> View:
+def _view(job: Settings, material: Material, name: str, texts: Sequence[str], ids: Array, searched_rows: int) -> View:
     """Learn what the transforms learn, choose the settings, and plan the fit, which may be refused."""
     train = material.train
     emit(Note(f"{name}: {', '.join(texts)}"))
     maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
-    rows = _labelled(job, maps.transform(train), first)
+    rows = maps.transform(train)
     choice = choose(job, rows, rows_at(rows, ids), searched_rows, train.n_features)
-    if job.method == "krr":  # one solver for all steps
-        choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])
+    choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])  # one for all steps
     plan = choice.model.plan(rows)
     _require_room(plan, rows)
     a_worker = plan.worker_bytes(settings().worker_base_bytes)
@@ -134,15 +131,10 @@ def _view(
     return View(name, maps, choice, plan)
 
 
-def _labelled(job: Settings, rows: Rows, first: int) -> Rows:
-    """The rows with the labels that the method may see."""
-    return as_rows(rows, few_labels(rows, first, job)) if job.method == "sssl" else rows
-
-
 def _fit(outcome: Outcome, view: View, first: int) -> None:
     """Fit to growing numbers of rows, and judge every step with several numbers of landmarks."""
     job, material, model = outcome.job, outcome.material, view.choice.model
-    rows = _labelled(job, view.maps.transform(material.train), first)
+    rows = view.maps.transform(material.train)
     seen, (known, true) = view.maps.transform(material.test), truth(material.test)
     ends = growing(first, len(rows), job.steps)
     counts = growing(max(10, outcome.landmarks // 16), outcome.landmarks, job.steps)

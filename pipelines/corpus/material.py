@@ -113,19 +113,6 @@ def first_rows(job: Settings, material: Material) -> int:
     return first
 
 
-def few_labels(rows: Rows, first: int, job: Settings) -> Array:
-    """Labels (n,) of which all but a few of the first rows are hidden."""
-    start = rows.window(0, first)
-    y, group = start.column("y"), start.column("group")
-    assert y is not None
-    few = np.full(len(rows), -1)
-    chosen = digit_corpora.choose_labelled(
-        y, np.arange(first) if group is None else group, job.labelled_per_class, job.seed
-    )
-    few[chosen] = y[chosen]
-    return few
-
-
 def _classes(corpus: Corpus) -> set[Any]:
     """The classes as the column y has them: names as their places."""
     classes = corpus.info.classes

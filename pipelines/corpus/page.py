@@ -90,8 +90,8 @@ def _ticks(values: list[float]) -> list[float]:
 
 def begin(job: Settings, out: Path, *, quiet: bool) -> Report:
     """The report of a job that begins now; makes `out`."""
-    method = {"krr": "Kernel ridge regression", "sssl": "Semi-supervised learning"}[job.method]
-    return Report(out, "A digit corpus and its model", f"{method} on {job.landmarks:,} landmarks", quiet=quiet)
+    subtitle = f"Kernel ridge regression on {job.landmarks:,} landmarks"
+    return Report(out, "A digit corpus and its model", subtitle, quiet=quiet)
 
 
 def _crossed(outcome: Outcome, counts: list[int]) -> Table:
@@ -195,8 +195,7 @@ def _described(view: View) -> str:
     """Transforms and settings of a view."""
     choice = view.choice
     alpha = choice.alpha if isinstance(choice.alpha, str) else f"{choice.alpha:g}"
-    solver = f", {choice.model.solver}" if hasattr(choice.model, "solver") else ""
-    return f"{' → '.join(name for name, _ in view.maps.steps)}; σ {choice.sigma:g}, α {alpha}{solver}"
+    return f"{' → '.join(name for name, _ in view.maps.steps)}; σ {choice.sigma:g}, α {alpha}, {choice.model.solver}"
 
 
 def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
@@ -208,7 +207,7 @@ def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
         "corpus": f"{material.train.path}; {'found whole' if material.kept else 'made'} in {material.seconds:.1f} s",
         "source": material.train.info.source,
         "test": f"{material.test.path}: {material.test.info.source}",
-        "method": f"{job.method}, m {outcome.landmarks:,}",
+        "landmarks": outcome.landmarks,
         **{view.name: _described(view) for view in outcome.views},
         "workers": outcome.workers,
         **(

@@ -77,15 +77,6 @@ def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], origin
     _training_digits(report, train, labelled, originals)
     report.page.heading("Predictions of SSSL")
     _predicted_digits(report, test, truth, fits[0].predicted)
-    report.page.heading("Where the time went")
-    swept = [fit for fit in fits if fit.sweep]
-    report.figure(
-        "stages",
-        pictures.stage_bars,
-        [fit.record["method"] for fit in swept],
-        [fit.sweep["stage_seconds"] for fit in swept],
-        caption="Stages of the sweeps over the corpus, seconds of all workers together.",
-    )
 
 
 def _training_digits(report: Report, train: Corpus, labelled: Array, originals: Any) -> None:

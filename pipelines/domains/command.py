@@ -1,8 +1,7 @@
 """`python -m pipelines domains`: what is learnt on one set of digits, recognised on another.
 
-Three parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
-the published figures (`pair`), the same on fresh images, and domain generalization over rotated and restyled digits
-(`rotated`).
+Two parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
+the published figures (`pair`), and domain generalization over rotated and restyled digits (`rotated`).
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Any
 
 import click
 
-from pipelines.domains import looks, page, rotated
-from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, Fresh, mnist_digits, the_pair
+from pipelines.domains import page, rotated
+from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, mnist_digits, the_pair
 from pipelines.domains.features import BARE, TABLES, restyled, tasks_of
-from pipelines.domains.pair import Chosen, Fits, Sets, choose, fit_all, grid_size
+from pipelines.domains.pair import Chosen, Fits, choose, fit_all, grid_size
 from pipelines.shared.experiments import Report, options, steps
 
-PARTS = ("pair", "fresh", "rotated")
+PARTS = ("pair", "rotated")
 DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 
@@ -59,11 +58,11 @@ class Size:
 def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[str, Any]:
     """All tables of the pair, the open problem, and the looks of it."""
     sets = cut(the_pair(data, size.seed), size)
-    looks.examples(report, sets, [restyled(digits, size.seed) for digits in sets], size.seed)
+    page.examples(report, sets, [restyled(digits, size.seed) for digits in sets], size.seed)
     found: dict[str, Any] = {}
     fits: dict[str, Fits] = {}
     for table, about in TABLES.items():
-        fits[table] = fit_all(Sets(lambda draw: sets), table, size.draws, size.m, what=about.title, quiet=quiet)
+        fits[table] = fit_all(sets, table, size.draws, size.m, what=about.title, quiet=quiet)
         found[table] = page.methods_table(
             report,
             f"pair_{table}",
@@ -87,7 +86,7 @@ def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: st
             chosen.append(choose(task, size.m, size.seed, size.values, after))
     settings = {key: [of_direction[key].setting for of_direction in chosen] for key in chosen[0]}
     what = f"{TABLES[table].title}: as chosen"
-    fits = fit_all(Sets(lambda draw: sets), table, size.draws, size.m, settings=settings, what=what, quiet=quiet)
+    fits = fit_all(sets, table, size.draws, size.m, settings=settings, what=what, quiet=quiet)
     page.methods_table(
         report,
         f"pair_{table}_chosen",
@@ -97,24 +96,6 @@ def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: st
         chosen=chosen,
         caption=page.chosen_caption(table),
     )
-
-
-def on_fresh_images(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
-    """The same methods and settings on images that the pair has not."""
-    fresh = Fresh.read(data)
-    first = fresh.draw(size.seed, *size.rows)
-    page.fresh_introduction(report, cut(the_pair(data, size.seed), size), first)
-    for table, about in TABLES.items():
-        drawn = Sets(lambda draw: fresh.draw(draw, *size.rows), redrawn=True)
-        fits = fit_all(drawn, table, size.draws, size.m, what=f"fresh: {about.title}", quiet=quiet)
-        page.methods_table(
-            report,
-            f"fresh_{table}",
-            f"Fresh images, {about.title[0].lower()}{about.title[1:]}",
-            fits,
-            DIRECTIONS,
-            caption=page.fresh_caption(table, size.rows),
-        )
 
 
 def on_rotated_digits(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
@@ -131,7 +112,7 @@ def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
 
 
 @click.command()
-@options("domains", repeats=10, repeats_help="Draws of landmarks, copies and fresh images.")
+@options("domains", repeats=10, repeats_help="Draws of landmarks and copies.")
 @click.option("--landmarks", "m", type=click.IntRange(20), default=400, show_default=True, help="Of all methods.")
 @click.option(
     "--part",
@@ -156,11 +137,9 @@ def domains(
              figures; with virtual copies; moments and orientations. In each the
              papers' practice, and hyper-parameters chosen on the source alone.
              The open problem: a method on m landmarks against exact SSSL.
-    fresh    The same settings on other images of both sets.
     rotated  Six domains of rotated and restyled MNIST digits, one left out in turn.
 
-    pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; fresh also zip.train.gz, zip.test.gz and
-    MNIST's training files, which rotated needs as well.
+    pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; rotated MNIST's training files.
 
     \b
     python -m pipelines domains --part pair
@@ -174,7 +153,6 @@ def domains(
     page.introduction(report)
     run: Mapping[str, Callable[..., Any]] = {
         "pair": on_the_pair,
-        "fresh": on_fresh_images,
         "rotated": on_rotated_digits,
     }
     for part in PARTS:

@@ -22,10 +22,9 @@ from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
 from bigkernel.monitor.report.page import Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import grey
-from pipelines.domains.looks import bright, one_of_each
 from pipelines.domains.methods import Predict, Setting, kernel_of
+from pipelines.domains.page import bright, one_of_each
 from pipelines.shared import pictures
-from pipelines.shared.charts import Curve, curves
 from pipelines.shared.deformed import turned
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds, steps, timed
 
@@ -243,25 +242,6 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
         {"": shown},
         names,
         caption="A digit of each class of every domain: turned by 0 to 75°, with thicker or thinner strokes, or paler.",
-    )
-    degrees = np.array([degrees for degrees, _, _ in STYLES.values()])
-    report.figure(
-        "rotated_curves",
-        curves,
-        [
-            Curve(
-                name,
-                degrees + shift,
-                [records[g][name] for g in range(len(names))],
-                error=[records[g][f"{name}_error"] or 0.0 for g in range(len(names))],
-            )
-            for (name, shift) in zip(METHODS, np.linspace(-0.9, 0.9, len(METHODS)), strict=True)
-        ],
-        x_label="rotation of the left-out domain, degrees",
-        y_label="accuracy on it, %",
-        x_ticks=degrees.tolist(),
-        caption="Accuracy on the left-out domain, mean ± standard error over the draws; points of one domain are drawn "
-        "side by side. The outermost rotations have neighbours on one side only.",
     )
 
 

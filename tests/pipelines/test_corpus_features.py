@@ -113,7 +113,6 @@ def test_a_dry_run_counts_the_features_and_the_rows_of_the_search(tmp_path):
         (("--sigma", "0"), "expected numbers above 0"),
         (("--alpha", "-1,2"), "expected gcv or a number of at least 0"),
         (("--search-rows", "500"), "give several --sigma or --alpha"),
-        (("--solver", "cg", "--method", "sssl", "--components", "10"), "sssl is solved directly"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_option(tmp_path, words, message):

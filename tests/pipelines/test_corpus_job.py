@@ -110,15 +110,6 @@ def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_ano
 
 
 @pytest.mark.slow
-def test_semi_supervised_learning_hides_labels_and_runs(tmp_path):
-    given = (*SMALL, "--method", "sssl", "--components", "30", "--labelled-per-class", "5", "--run", tmp_path / "r")
-    results = json.loads(call(*given, "--json").stdout)
-    model = load_model(tmp_path / "r" / "model")[-1]
-    assert model.statistics_["rows"].tolist() == [2950, 50]
-    assert 0 < results["errors"][-1]["error_60"] < 50
-
-
-@pytest.mark.slow
 def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     run, _ = done
     own = ("--corpus", run / "train.corpus", "--test", run / "originals" / "test.corpus")
@@ -203,7 +194,7 @@ def test_a_job_file_may_describe_its_cluster(tmp_path):
         ("job: {rows: 7}", "bigkernel.job.rows: 7 is not in the range x>=100"),
         ("job: {row: 700}", "bigkernel.job.row: unknown; the keys are"),
         ("job: {alpha: best}", "bigkernel.job.alpha: expected gcv or a number"),
-        ("job: {method: svm}", "bigkernel.job.method: 'svm' is not one of"),
+        ("job: {solver: svm}", "bigkernel.job.solver: 'svm' is not one of"),
         ("job: {resume: 1}", "bigkernel.job.resume: expected bool"),
         ("job: {data: ~nobody-of-this-name/x}", "bigkernel.job.data: ~nobody-of-this-name/x: Could not determine home"),
         ("job: {cluster: other/c.yaml}", "/other/c.yaml: expected 'local', an address"),
