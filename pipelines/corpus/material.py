@@ -72,7 +72,8 @@ def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None
     originals, n_rows = found.train, job.rows_wanted
     if n_rows == len(originals):
         return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
-    target, options = run / "train.corpus", {"seed": job.seed, "variation": ELASTIC.times(job.strength)}
+    variation = digit_corpora.VARIATION if job.data is None else ELASTIC
+    target, options = run / "train.corpus", {"seed": job.seed, "variation": variation.times(job.strength)}
     kept = digit_corpora.kept_copies(target, originals, n_rows, **options)
     if kept is None:
         require_room(blank_rows(n_rows, originals.n_features, originals.info.classes), originals)

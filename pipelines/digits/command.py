@@ -9,10 +9,11 @@ digits: the training originals were split into 800 to deform and 400 to judge by
 sides), three splits, ten draws of labelled rows each: error SSSL 10.4 %, KRR on the same 50 rows 15.3 % (standard
 error of either 0.5 %), KRR on all labels 0.8 %. MNIST: 50,000 training digits to fit, 10,000 to judge by, ten draws:
 SSSL 22.0 %, KRR on 50 rows 27.0 % (1 %), KRR on all labels 3.3 %. A single draw of labels, which is what a run shows,
-varies by about 3 %. Strokes of the bundled digits: 20,000 deformed copies of the training originals in four folds of
-whole digits, m = 500, five widths and four penalties: error on copies that were held out 2.0 ± 0.2 % with 4×4 cells,
-2.4 ± 0.3 with 8×8 cells, 4.2 ± 0.2 in a common pose, 2.8 ± 0.3 on pixels. The penalty of SSSL grows with the rows, as
-the eigenvalues of their kernel matrix do: it is given per row.
+varies by about 3 %. Bundled digits were then deformed by another recipe than today's. Strokes of the bundled digits:
+20,000 deformed copies of the training originals in four folds of whole digits, m = 500, five widths and four
+penalties: error on copies that were held out 2.0 ± 0.2 % with 4×4 cells, 2.4 ± 0.3 with 8×8 cells, 4.2 ± 0.2 in a
+common pose, 2.8 ± 0.3 on pixels. The penalty of SSSL grows with the rows, as the eigenvalues of their kernel matrix
+do: it is given per row.
 """
 
 from __future__ import annotations

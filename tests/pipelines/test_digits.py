@@ -21,8 +21,8 @@ from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import Column, Page, Table
 from pipelines.__main__ import main
 from pipelines.digits.page import COLUMNS
-from pipelines.shared.deformed import ELASTIC, blocks, copies_of
-from pipelines.shared.digit_corpora import bundled, bundled_originals, choose_labelled, originals
+from pipelines.shared.deformed import blocks, copies_of
+from pipelines.shared.digit_corpora import VARIATION, bundled, bundled_originals, choose_labelled, originals
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(t
     group, x = np.arange(2600) % 1200, corpus.column("x")
     images = images.reshape(1200, 64)
     np.testing.assert_array_equal(x[:1200], images)
-    rows = np.concatenate(list(blocks(images.reshape(-1, 8, 8), 2600, 3, ELASTIC)))
+    rows = np.concatenate(list(blocks(images.reshape(-1, 8, 8), 2600, 3, VARIATION)))
     np.testing.assert_array_equal(x, rows.reshape(2600, 64))
     np.testing.assert_array_equal(corpus.column("group"), group)
     np.testing.assert_array_equal(corpus.column("y"), labels[group])
@@ -63,7 +63,7 @@ def test_the_corpus_is_originals_and_copies_with_labels_and_groups_and_is_kept(t
 def test_copies_of_the_bundled_digits_differ_but_are_nearest_to_their_own_class(tmp_path: Path) -> None:
     found = originals(tmp_path, 0, keep=False)
     images, labels = found.train.column("x"), found.train.column("y")
-    copies = copies_of(images.reshape(-1, 8, 8), 1, 0, ELASTIC).reshape(-1, 64)
+    copies = copies_of(images.reshape(-1, 8, 8), 1, 0, VARIATION).reshape(-1, 64)
     assert np.abs(copies - images.astype(float)).mean() > 8  # of 255
     x, z = normalize(images.astype(float)), normalize(copies.astype(float))
     likeness = z @ x.T
