@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,10 @@ from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid, 
 from bigkernel.errors import DataError
 from bigkernel.kernels.positive_definite import GramSpectrum
 from bigkernel.monitor.report.page import Column, Table
-from pipelines.shared import pictures
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, digit_pair, options, steps
 
 Array = NDArray[Any]
-GRID_A, GRID_B = np.geomspace(0.1, 10, 9), np.linspace(-2, 2, 9)  # slope and offset of the sigmoid kernel
-GRID_ROWS = 300
 
 
 @dataclass(frozen=True)
@@ -109,14 +105,12 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
     2. Computes the spectrum of every kernel of the printed reference (“Fast Domain
        Generalization with Kernel Methods”, part 1) and of ours with
        bigkernel.check_positive_definite, and tells which are PDS.
-    3. Maps for which slope a and offset b the sigmoid kernel tanh(a⟨x,z⟩ + b) has
-       negative eigenvalues, and how much of its spectrum they are.
 
     \b
     python -m pipelines mercer
     python -m pipelines mercer --rows 3000 --repeats 1
 
-    In --out: report.html, kernels.csv, sigmoid.csv, spectra.png, sigmoid.png. Without the digit pair in --data it takes
+    In --out: report.html, kernels.csv, spectra.png. Without the digit pair in --data it takes
     scikit-learn's digits, and says so. Up to a minute on two processors.
     """
     X, source = digits(data)
@@ -125,29 +119,15 @@ def mercer(rows: int, data: Path, repeats: int, seed: int, out: Path, as_json: b
     draws = [rng.permutation(len(X))[:rows] for _ in range(repeats)]
     report = Report(out, "Positive definite or not", f"{rows:,} digits a draw, {repeats} draws", quiet=as_json)
     records, drawn = [], []
-    count = len(cases()) + len(GRID_A) * len(GRID_B)
-    with steps("eigenvalues", count, quiet=as_json) as after:
+    with steps("eigenvalues", len(cases()), quiet=as_json) as after:
         for case in cases():
             spectra = [check_positive_definite(case.kernel, X[ids]) for ids in draws]
             records.append(record(case, spectra))
             if case.drawn:
                 drawn.append(_spectrum(case.name, spectra[0]))
             after()
-        grid = sigmoid_grid(X[draws[0][:GRID_ROWS]], after)
     _kernels(report, records, drawn, rows)
-    _sigmoid(report, grid)
-    report.finish({"data": source, "rows": f"{rows:,} a draw, unit norm", "draws": repeats, "seed": seed}, sigmoid=grid)
-
-
-def sigmoid_grid(few: Array, after: Callable[[], None]) -> list[dict[str, float]]:
-    """The negative share of Σ|λ|, %, of the sigmoid kernel at every slope a and offset b; offsets change last."""
-    found = []
-    for b, a in product(GRID_B.tolist(), GRID_A.tolist()):
-        found.append(
-            {"a": a, "b": b, "negative_percent": 100 * check_positive_definite(Sigmoid(a, b), few).negative_mass}
-        )
-        after()
-    return found
+    report.finish({"data": source, "rows": f"{rows:,} a draw, unit norm", "draws": repeats, "seed": seed})
 
 
 def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], rows: int) -> None:
@@ -181,24 +161,6 @@ def _kernels(report: Report, records: list[dict[str, Any]], drawn: list[Curve], 
         caption="Size of the eigenvalues of one draw, on logarithmic axes; where a curve is below n·eps it shows "
         "rounding. How fast it falls is how few landmarks a Nyström approximation needs.",
     )
-
-
-def _sigmoid(report: Report, grid: list[dict[str, float]]) -> None:
-    """Draw the negative share over slopes and offsets."""
-    report.page.heading("The sigmoid kernel")
-    report.figure(
-        "sigmoid",
-        pictures.heat_map,
-        np.reshape([cell["negative_percent"] for cell in grid], (len(GRID_B), len(GRID_A))),
-        [f"{a:.2g}" for a in GRID_A],
-        [f"{b:+.1f}".replace("-", "−") for b in GRID_B],
-        x_label="slope a",
-        y_label="offset b",
-        value_label="negative share of Σ|λ|, %",
-        caption=f"tanh(a⟨x, z⟩ + b) on {GRID_ROWS} digits at most: the share of its eigenvalue mass that is negative, "
-        "in %. “0” is none beyond rounding.",
-    )
-    Table([Column(key, key) for key in grid[0]], grid).write_csv(report.out / "sigmoid.csv")
 
 
 def _spectrum(name: str, spectrum: GramSpectrum) -> Curve:

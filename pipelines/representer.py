@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression
-from bigkernel.data.readers import open_source
-from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import Column, Table
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, options, timed
@@ -71,27 +69,13 @@ def posterior_draws(
     return draws
 
 
-def read_points(path: Path) -> tuple[Array, Array]:
-    """x and y from a CSV file of two columns, with or without a header; at least 5 points."""
-    source = open_source(path, format="csv")
-    blocks = list(source.blocks()) or [(np.zeros((0, 1)), np.zeros(0))]
-    x, y = (np.concatenate([np.asarray(block[k], np.float64) for block in blocks]) for k in (0, 1))
-    if x.shape[1:] != (1,) or len(x) < 5 or not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise DataError(
-            f"{path}: expected at least 5 rows of two finite numbers x,y, found {len(x)} of {x.shape[1] + 1}"
-        )
-    return x[:, 0], y
-
-
 @click.command()
-@click.option("--points", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of your own x,y.")
 @click.option("--g2", type=float, default=1.0, show_default=True, help="Scale of the kernel, printed as g2.")
 @click.option("--a", "a", type=float, default=1 / 25, show_default=True, help="1/length², printed as A.")
 @click.option("--w2", type=float, default=1e-8, show_default=True, help="Noise on the diagonal, printed as w2.")
 @click.option("--gamma", type=float, default=1e-4, show_default=True, help="The penalty, printed as gamma.")
 @options("representer", repeats=10, repeats_help="Functions drawn from the posterior, in the last figure.")
 def representer(
-    points: Path | None,
     g2: float,
     a: float,
     w2: float,
@@ -117,17 +101,16 @@ def representer(
     \b
     python -m pipelines representer
     python -m pipelines representer --gamma 0.1
-    python -m pipelines representer --points mine.csv --a 0.5
 
     In --out: report.html, fits.csv, curves.csv, fig1.png to fig5.png. The seven points are in the program; --data is
     not read. Some seconds.
     """
     if not (a > 0 and g2 > 0 and gamma >= 0 and w2 >= 0):
         raise click.UsageError("expected --a and --g2 above 0, --gamma and --w2 of at least 0")
-    x, y = read_points(points) if points else (X, Y)
+    x, y = X, Y
     kernel = SquaredExponential(g2, a, w2)
     sigma, alpha = kernel.mapped(gamma)
-    at = np.linspace(0, 20, 401) if points is None else np.linspace(x.min(), x.max(), 401)
+    at = np.linspace(0, 20, 401)
     report = Report(out, "The representer theorem on seven points", f"{len(x)} points, σ = {sigma:.4g}", quiet=as_json)
 
     fits, std, seconds = fit_all(x, y, at, kernel, gamma)
@@ -146,8 +129,7 @@ def representer(
     columns = {"x": at, **{name: values[len(x) :] for name, values in fits.items()}, "std": std}
     lines = [dict(zip(columns, map(float, line), strict=True)) for line in zip(*columns.values(), strict=True)]
     Table([Column(name, name) for name in columns], lines).write_csv(out / "curves.csv")
-    source = str(points or "the seven printed ones")
-    facts = {"points": source, "kernel": f"σ {sigma:.6g}, alpha {alpha:.6g}", "seed": seed}
+    facts = {"kernel": f"σ {sigma:.6g}, alpha {alpha:.6g}", "seed": seed}
     report.say(f"σ = {sigma:.6g}, alpha = {alpha:.6g}; largest difference to the printed formula {difference:.1e}")
     report.finish(facts, difference=difference, sigma=sigma, alpha=alpha)
 
@@ -229,7 +211,7 @@ def _process(report: Report, x: Array, y: Array, at: Array, mean: Array, std: Ar
             Curve("mean ± 2σ", at, mean, band=2 * std, marks=False, colour=1),
             Curve("training data", x, y, line=False, colour="ink"),
         ],
-        **_axes(y, at),
+        **AXES,
         caption=f"{len(draws)} functions drawn from the Gaussian process given the points, its mean, and the band of "
         "two standard deviations of an observation, from predict(…, return_std=True).",
     )
@@ -268,18 +250,13 @@ def _figures(report: Report, x: Array, y: Array, at: Array, fits: dict[str, Arra
         ),
     ]
     for number, (chosen, caption) in enumerate(shown, 1):
-        report.figure(f"fig{number}", curves, chosen, **_axes(y, at), caption=caption)
+        report.figure(f"fig{number}", curves, chosen, **AXES, caption=caption)
 
 
-def _axes(y: Array, at: Array) -> dict[str, Any]:
-    ticks = {"x_ticks": (0, 5, 10, 15, 20)} if at[-1] == 20 and at[0] == 0 else {}
-    low, high = (
-        (0.0, 5.0) if len(y) == len(Y) and np.array_equal(y, Y) else (y.min() - np.ptp(y) / 2, y.max() + np.ptp(y) / 2)
-    )
-    return {
-        **ticks,
-        "x_label": "input x (no unit)",
-        "y_label": "output y (no unit)",
-        "x_range": (float(at[0]), float(at[-1])),
-        "y_range": (float(low), float(high)),
-    }
+AXES: dict[str, Any] = {
+    "x_ticks": (0, 5, 10, 15, 20),
+    "x_label": "input x (no unit)",
+    "y_label": "output y (no unit)",
+    "x_range": (0.0, 20.0),
+    "y_range": (0.0, 5.0),
+}

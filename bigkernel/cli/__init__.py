@@ -31,7 +31,6 @@ from bigkernel.errors import BigKernelError, DataError
 COMMANDS = {
     "fetch": ("fetch", "Fetch a public data set: mnist, usps or wine."),
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
-    "deform": ("deform", "Make a large corpus of deformed copies of images."),
     "info": ("data", "Say what a corpus, model or prediction store is."),
     "check": ("data", "Read all of a store or run: every checksum, every value."),
     "plan": ("models", "Tell what a fit would cost. Nothing is run."),

@@ -16,9 +16,9 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.state_schema import SEEN, Floats, Whole
 from bigkernel.estimators.transforms import PlainTransformer
+from bigkernel.images.checks import image_shape_of
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.patch_learning import LayerOptions, learn_layers
-from bigkernel.images.virtual_copies import image_shape_of
 
 Array = NDArray[Any]
 _MOST_LAYERS = 2

@@ -17,8 +17,8 @@ from sklearn.utils._param_validation import Interval, Options
 from bigkernel.errors import ConfigError, ModelRejected
 from bigkernel.estimators.state_schema import SEEN, Whole
 from bigkernel.estimators.transforms import PlainTransformer, SameWidthTransformer
+from bigkernel.images.checks import image_shape_of
 from bigkernel.images.pose_and_strokes import DIRECTIONS, MomentNormalise, Orientations
-from bigkernel.images.virtual_copies import image_shape_of
 from bigkernel.streaming.row_maps import RowMap
 
 _SHAPE: dict[str, list[Any]] = {"image_shape": ["array-like", None]}

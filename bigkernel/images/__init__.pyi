@@ -1,8 +1,8 @@
 """The names of this package, and the module that each comes from."""
 
+from .checks import square_side as square_side
 from .patch_layers import PatchFeatures as PatchFeatures
 from .patch_layers import PatchGrid as PatchGrid
 from .patch_layers import PatchLayer as PatchLayer
 from .pose_and_strokes import MomentNormalise as MomentNormalise
 from .pose_and_strokes import Orientations as Orientations
-from .pose_and_strokes import square_side as square_side

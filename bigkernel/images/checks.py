@@ -1,11 +1,11 @@
-"""Checks of what makes copies of images: their sides, the seed, and the rows that come in."""
+"""What is known of rows that are images: their height and width, and which sides can be worked on."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from numpy.typing import NDArray
-
+from bigkernel.data.corpus import Corpus
 from bigkernel.errors import ConfigError, DataError
 
 LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
@@ -17,15 +17,33 @@ def require_image(height: int, width: int, refusal: type[ConfigError | DataError
         raise refusal(f"images of {height}×{width} pixels: expected sides of 1 to {LONGEST_SIDE:,} pixels")
 
 
-def require_seed(seed: int) -> None:
-    """Raise ConfigError unless `seed` is a key of `images.elastic.draws`."""
-    if not 0 <= seed < 2**63:
-        raise ConfigError(f"seed: expected 0 to 2⁶³ − 1, found {seed}")
+def square_side(d: int) -> int:
+    """The side h of square images of d = h² pixels.
+
+    Raises
+    ------
+    DataError
+        d is no square.
+    """
+    side = math.isqrt(d)
+    if side * side != d:
+        raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
+    return side
 
 
-def require_rows(originals: NDArray[Any], height: int, width: int) -> None:
-    """Raise DataError unless `originals` are rows of height·width pixels."""
-    if originals.ndim != 2 or originals.shape[1] != height * width:
-        raise DataError(
-            f"originals: expected rows of {height}×{width} = {height * width} pixels, found shape {originals.shape}"
-        )
+def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple[int, int]:
+    """(height, width) of rows of d pixels: as given, or as the corpus X says, or of a square.
+
+    Raises
+    ------
+    DataError
+        Sides whose product is not d; or no shape is known and d is no square.
+    """
+    if image_shape is None and isinstance(X, Corpus):
+        image_shape = X.info.image_shape
+    if image_shape is None:
+        return square_side(d), square_side(d)
+    height, width = (int(side) for side in image_shape)
+    if height * width != d:
+        raise DataError(f"image_shape {height}×{width} is {height * width} pixels, but rows have {d}")
+    return height, width

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
-from bigkernel.images.elastic import draws
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.uniform_landmarks import uniform
@@ -93,9 +92,9 @@ class PatchSample:
     def _patches(self, images: Array, ids: NDArray[np.int64]) -> tuple[Array, Array]:
         """Directions (k, q) of patches of images at the places of their ids, and which have contrast (b, per_row)."""
         grid = self.grid
-        drawn = np.vstack([draws(self.seed, int(row), 1, 2 * self.per_row) for row in ids]).astype(np.int64)
-        down, across = grid.places
-        lines, columns = drawn[:, ::2] * down >> 16, drawn[:, 1::2] * across >> 16
+        generators = (np.random.default_rng([self.seed, int(row)]) for row in ids)
+        drawn = np.stack([rng.integers(grid.places, size=(self.per_row, 2)) for rng in generators])
+        lines, columns = drawn[..., 0], drawn[..., 1]
         peak = np.abs(images).max(axis=1, initial=0)
         with np.errstate(invalid="ignore"):
             scaled = images / np.where(peak == 0, 1, peak)[:, None]

@@ -43,20 +43,6 @@ _STEEPEST = 2.0  # slant that is taken away, in pixels across for one down
 _PIXEL_VARIANCE = 1 / 12  # of ink spread evenly over one pixel
 
 
-def square_side(d: int) -> int:
-    """The side h of square images of d = h² pixels.
-
-    Raises
-    ------
-    DataError
-        d is no square.
-    """
-    side = math.isqrt(d)
-    if side * side != d:
-        raise DataError(f"rows of {d} features are no square images; give image_shape=(height, width)")
-    return side
-
-
 @dataclass(frozen=True)
 class _ImageMap:
     """Base of the maps: rows of `height`·`width` pixels.

@@ -1,4 +1,4 @@
-"""Bilinear resampling of images by an affine map each, many images at a time.
+"""Bilinear resampling of images by an affine map each that leaves lines level, many images at a time.
 
 Positions are multiples of 2⁻¹⁶ pixels, computed with integers, and all else is elementwise: the pixels of an image do
 not depend on what is resampled beside it.
@@ -17,89 +17,16 @@ FRACTION_BITS = 16
 
 
 @dataclass
-class Resampler:
-    """Bilinear resampling of some images at a time by an affine map each, with its buffers.
+class LineResampler:
+    """Resampling of some images at a time, with its buffers: between two lines first, then along them; 0 beyond.
+
+    Positions are multiples of 2⁻¹⁶ pixels: float32 holds those below 2⁸ exactly, and float64 all others.
 
     Attributes
     ----------
     height, width : of an image
     rows : most images at a time
     dtype : of the pixels that come out, float32 or float64
-    """
-
-    height: int
-    width: int
-    rows: int
-    dtype: Any
-
-    def __post_init__(self) -> None:
-        h, w, b = self.height, self.width, self.rows
-        self._framed = np.zeros((b, h + 3, w + 3), self.dtype)
-        self._down, self._across = np.empty((b, h, w), np.int32), np.empty((b, h, w), np.int32)
-        self._index = np.empty((b, h, w), np.intp)
-        self._parts = [np.empty((b, h, w), self.dtype) for _ in range(5)]
-        self._first = (np.arange(b) * (h + 3) * (w + 3))[:, None, None]
-
-    @staticmethod
-    def pixel_bytes(itemsize: int) -> int:
-        """Of the buffers, for a pixel of an image (and its frame)."""
-        return 8 + 8 + 6 * itemsize
-
-    def __call__(self, images: Array, affine: Array, ground: float = 0.0) -> Array:
-        """Images (b, h, w) at affine (b, 2, 3) times (row, column, 1) of every pixel, `ground` beyond their edges.
-
-        Returns
-        -------
-        (b, h, w), a buffer that the next call overwrites
-        """
-        b, h, w = len(images), self.height, self.width
-        framed = self._framed[:b]
-        framed[...] = ground
-        framed[:, 1 : h + 1, 1 : w + 1] = images
-        down, down_part = self._positions(affine[:, 0], self._down[:b], self._parts[0][:b], h)
-        across, across_part = self._positions(affine[:, 1], self._across[:b], self._parts[1][:b], w)
-        index = self._index[:b]
-        np.multiply(down, w + 3, out=index)
-        np.add(index, across, out=index)
-        np.add(index, self._first[:b], out=index)
-        top, right, bottom = (part[:b] for part in self._parts[2:])
-        flat = framed.reshape(-1)
-        self._lines(flat, index, across_part, top, right)
-        index += w + 3
-        self._lines(flat, index, across_part, bottom, right)
-        return _between(top, bottom, down_part)
-
-    def _positions(self, coefficients: Array, whole: Array, part: Array, side: int) -> tuple[Array, Array]:
-        """Pixel before each position, in the frame, and how far behind it the position lies, 0 … 1."""
-        one = 1 << FRACTION_BITS
-        fixed = np.rint(coefficients * one).astype(np.int32)
-        down = fixed[:, 0, None] * np.arange(self.height, dtype=np.int32) + fixed[:, 2, None]
-        across = fixed[:, 1, None] * np.arange(self.width, dtype=np.int32)
-        np.add(down[:, :, None], across[:, None, :], out=whole)
-        # beyond the frame there is nothing but ground
-        np.clip(whole, -one, side * one, out=whole)
-        np.add(whole, one, out=whole)
-        np.bitwise_and(whole, one - 1, out=self._index[: len(whole)])
-        np.multiply(self._index[: len(whole)], 1 / one, out=part, casting="unsafe")
-        np.right_shift(whole, FRACTION_BITS, out=whole)
-        return whole, part
-
-    def _lines(self, flat: Array, index: Array, part: Array, left: Array, right: Array) -> None:
-        """`left` becomes the values between the pixels at index and index + 1."""
-        np.take(flat, index, out=left, mode="clip")
-        np.take(flat[1:], index, out=right, mode="clip")
-        _between(left, right, part)
-
-
-@dataclass
-class LineResampler:
-    """`Resampler` for maps that leave lines level: between two lines first, then along them, beyond whose ends is 0.
-
-    Positions are multiples of 2⁻¹⁶ pixels: float32 holds those below 2⁸ exactly, and float64 all others.
-
-    Attributes
-    ----------
-    height, width, rows, dtype : see `Resampler`
     reach : pixels; neither a position along a line nor a term of it is larger
     """
 
@@ -128,7 +55,7 @@ class LineResampler:
 
     @staticmethod
     def pixel_bytes(itemsize: int, reach: float) -> int:
-        """See `Resampler`."""
+        """Of the buffers, for a pixel of an image (and its frame)."""
         return 8 + 4 + 4 + 5 * itemsize + 2 * LineResampler._place_dtype(reach, f"f{itemsize}").itemsize
 
     def __call__(self, images: Array, affine: Array, out: Array | None = None) -> Array:

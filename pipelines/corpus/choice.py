@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from bigkernel import Gaussian, KernelRidgeClassifier, SSSLClassifier, SweepSearchCV
+from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import BestAtEdge
 from bigkernel.events.kinds import Note
@@ -50,10 +50,9 @@ class Choice:
 def model_of(job: Settings, sigma: float, alpha: float | str, landmarks: Any = "uniform") -> Any:
     """The estimator of a job; landmarks are an array (m, d), or drawn."""
     count = job.landmarks if isinstance(landmarks, str) else len(landmarks)
-    nystrom: dict[str, Any] = {"n_landmarks": count, "landmarks": landmarks, "random_state": job.seed}
-    if job.method == "sssl":
-        return SSSLClassifier(Gaussian(sigma=sigma), min(job.components, count), alpha, **nystrom)
-    return KernelRidgeClassifier(Gaussian(sigma=sigma), alpha, solver=job.solver, **nystrom)
+    return KernelRidgeClassifier(
+        Gaussian(sigma=sigma), alpha, solver=job.solver, n_landmarks=count, landmarks=landmarks, random_state=job.seed
+    )
 
 
 def search_rows(job: Settings, n_rows: int, n_originals: int | None) -> int:

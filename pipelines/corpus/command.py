@@ -135,7 +135,6 @@ _SETTINGS = (
         show_default=True,
         help="m, drawn from all rows.",
     ),
-    click.option("--method", type=click.Choice(["krr", "sssl"]), default="krr", show_default=True),
     transform_option,
     click.option(
         "--plain/--no-plain",
@@ -146,8 +145,8 @@ _SETTINGS = (
     click.option(
         "--sigma",
         type=_Widths(),
-        help="Width of the Gaussian kernel; of several the training rows choose [rows of unit norm 0.5, SSSL 0.4, 8×8 "
-        "digits 0.35 and 0.2; with --transform five around the median distance].",
+        help="Width of the Gaussian kernel; of several the training rows choose [rows of unit norm 0.5, 8×8 digits "
+        "0.35; with --transform five around the median distance].",
     ),
     click.option(
         "--alpha",
@@ -166,17 +165,7 @@ _SETTINGS = (
         type=click.Choice(["auto", "direct", "cg"]),
         default="auto",
         show_default=True,
-        help="Of krr: as in `bigkernel fit`; cg fits every step anew.",
-    ),
-    click.option(
-        "--components", type=click.IntRange(1), default=120, show_default=True, help="Eigenfunctions of SSSL."
-    ),
-    click.option(
-        "--labelled-per-class",
-        type=click.IntRange(1),
-        default=100,
-        show_default=True,
-        help="SSSL: originals of each class that keep their label; all other rows are unlabelled.",
+        help="As in `bigkernel fit`; cg fits every step anew.",
     ),
     click.option(
         "--steps",
@@ -185,7 +174,9 @@ _SETTINGS = (
         show_default=True,
         help="Numbers of rows and of landmarks that the error is told for.",
     ),
-    click.option("--strength", type=click.FloatRange(0), help="Of the deformation [1; 8×8 digits 2]."),
+    click.option(
+        "--strength", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the deformation: its factor."
+    ),
     seed_option,
 )
 
@@ -226,7 +217,7 @@ def corpus(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make a large digit corpus, fit KRR or SSSL to it on a cluster, and tell the error on true test digits.
+    """Make a large digit corpus, fit kernel ridge regression to it, and tell the error on true test digits.
 
     \b
     1. corpus  --rows deformed copies of the originals; what is in --run is kept
@@ -237,15 +228,15 @@ def corpus(
                the penalty by generalised cross-validation from the statistics
     5. score   the error on test digits that nothing was made from: against the
                rows and, from the same statistics, against the landmarks
-    6. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv; what
-               the model sees, and misreads; RUN/model
+    6. report  RUN/results: report.html, rows.png, landmarks.png, errors.csv;
+               RUN/model
 
     With --transform (the words of `bigkernel fit`) steps 3 to 5 are done twice: on rows of unit norm, and on these
     features; the model is that of the features.
 
     Everything is kept in --run: after Ctrl-C, SIGKILL or the loss of the cluster, the same command with --resume goes
-    on to the same last bit (--resume also starts a run that is not there yet, so a scheduler of batch jobs can always
-    give it).
+    on to the same last bit; a corpus that was not whole is made again. --resume also starts a run that is not there
+    yet, so a scheduler of batch jobs can always give it.
 
     \b
     python -m pipelines corpus --run out/corpus --cluster local

@@ -10,7 +10,6 @@ with it: what is finished is found and taken.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,14 +33,13 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.estimators.evaluation import judge, told
 from bigkernel.events.kinds import Figures, Note, Step
 from bigkernel.events.scope import emit
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
-from pipelines.corpus.material import Material, few_labels, first_rows, gather, labels_of, targets_of, truth
+from pipelines.corpus.material import Material, first_rows, gather, truth
 from pipelines.corpus.settings import Settings
-from pipelines.shared.sight import Sight, looked_at, rows_at
+from pipelines.shared.digit_corpora import rows_at
 
 Array = NDArray[Any]
 
@@ -78,9 +76,7 @@ class Outcome:
     views : the ways in which rows are looked at; the last one's model is judged and saved
     fits : a record a fit: features, rows, seconds, GFLOP/s, alpha, peak memory, what was resumed
     errors : a record a view, a number of rows and of landmarks, with the error in % and its standard error
-    gemm : flop/s of the matrix product on all workers together, measured before every fit and after the last
     verdict : of the last model on the test digits, see `cli.judgement`
-    sight : what the last model sees in some test digits; None where rows are no pictures
     """
 
     job: Settings
@@ -89,19 +85,10 @@ class Outcome:
     views: list[View] = field(default_factory=list)
     fits: list[Record] = field(default_factory=list)
     errors: list[Record] = field(default_factory=list)
-    gemm: list[float] = field(default_factory=list)
     verdict: Record = field(default_factory=dict)
     workers: int = 0
     searched_rows: int = 0
     model: str = ""
-    sight: Sight | None = None
-
-    @property
-    def rate(self) -> float:
-        """flop/s of all sweeps together, of what was computed and not resumed."""
-        computed = [fit for fit in self.fits if fit["computed_flops"]]
-        seconds = sum(fit["sweep_seconds"] for fit in computed)
-        return sum(fit["computed_flops"] for fit in computed) / seconds if computed else 0.0
 
 
 def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
@@ -114,12 +101,11 @@ def work(job: Settings, run: Path, *, quiet: bool) -> Outcome:
     searched = search_rows(job, len(train), n_originals)
     outcome = Outcome(job, material, len(ids), workers=_workers(train), searched_rows=searched)
     for name, texts in job.views.items():
-        view = _view(job, material, name, texts, first, ids, searched)
+        view = _view(job, material, name, texts, ids, searched)
         outcome.views.append(view)
         _fit(outcome, view, first)
     emit(Step("fits", len(outcome.fits), len(outcome.fits)))
-    outcome.gemm.append(_machine_rate(train))
-    _settle(outcome, run, first, ids)
+    _finish(outcome, run)
     return outcome
 
 
@@ -130,17 +116,14 @@ def _landmark_rows(job: Settings, n_rows: int) -> Array:
     return rng.permutation(uniform(n_rows, min(job.landmarks, n_rows), rng))
 
 
-def _view(
-    job: Settings, material: Material, name: str, texts: Sequence[str], first: int, ids: Array, searched_rows: int
-) -> View:
+def _view(job: Settings, material: Material, name: str, texts: Sequence[str], ids: Array, searched_rows: int) -> View:
     """Learn what the transforms learn, choose the settings, and plan the fit, which may be refused."""
     train = material.train
     emit(Note(f"{name}: {', '.join(texts)}"))
     maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
-    rows = _labelled(job, maps.transform(train), first)
+    rows = maps.transform(train)
     choice = choose(job, rows, rows_at(rows, ids), searched_rows, train.n_features)
-    if job.method == "krr":  # one solver for all steps
-        choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])
+    choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])  # one for all steps
     plan = choice.model.plan(rows)
     _require_room(plan, rows)
     a_worker = plan.worker_bytes(settings().worker_base_bytes)
@@ -148,15 +131,10 @@ def _view(
     return View(name, maps, choice, plan)
 
 
-def _labelled(job: Settings, rows: Rows, first: int) -> Rows:
-    """The rows with the labels that the method may see."""
-    return as_rows(rows, few_labels(rows, first, job)) if job.method == "sssl" else rows
-
-
 def _fit(outcome: Outcome, view: View, first: int) -> None:
     """Fit to growing numbers of rows, and judge every step with several numbers of landmarks."""
     job, material, model = outcome.job, outcome.material, view.choice.model
-    rows = _labelled(job, view.maps.transform(material.train), first)
+    rows = view.maps.transform(material.train)
     seen, (known, true) = view.maps.transform(material.test), truth(material.test)
     ends = growing(first, len(rows), job.steps)
     counts = growing(max(10, outcome.landmarks // 16), outcome.landmarks, job.steps)
@@ -165,7 +143,6 @@ def _fit(outcome: Outcome, view: View, first: int) -> None:
         emit(Step("fits", done + number, expected))
         new = f", {stop - start:,} of them new" if start else ""
         emit(Note(f"fit {done + number + 1} of {expected}: {view.name}, {stop:,} rows{new}"))
-        outcome.gemm.append(_machine_rate(rows))
         begun = time.perf_counter()
         if start and hasattr(model, "partial_fit"):
             model.partial_fit(rows.window(start, stop))
@@ -195,20 +172,15 @@ def _fewer(job: Settings, view: View, rows: Rows, count: int, *, last: bool) -> 
     return small.fit(rows)
 
 
-def _settle(outcome: Outcome, run: Path, first: int, ids: Array) -> None:
-    """Save the last model, judge it, and see what it sees."""
+def _finish(outcome: Outcome, run: Path) -> None:
+    """Save the last model, and judge it."""
     material, view = outcome.material, outcome.views[-1]
     train, test, model = material.train, material.test, view.choice.model
     outcome.model = str(run / "model")
     emit(Figures("fit", {**model.fit_report(), "corpus": train.path, "model": outcome.model, "seed": outcome.job.seed}))
     save_model(view.pipeline, outcome.model, overwrite=True)
-    outcome.verdict = judge(view.pipeline, test, as_rows(test), of="held-out", pictures=True)
+    outcome.verdict = judge(view.pipeline, test, as_rows(test), of="held-out", pictures=False)
     emit(Figures("score", told(outcome.verdict)))
-    if test.info.image_shape:
-        names = lambda y: labels_of(train, y)  # noqa: E731
-        outcome.sight = looked_at(
-            view.pipeline, train, test, outcome.verdict["worst"], ids, first, targets=targets_of(train), names=names
-        )
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
@@ -252,14 +224,6 @@ def _workers(rows: Rows) -> int:
     return len(executor.ncores()) if isinstance(executor, Client) else processors() if executor == "threads" else 1
 
 
-def _machine_rate(rows: Rows) -> float:
-    """flop/s of the float32 matrix product, one thread a worker, on all workers at the same time."""
-    executor = executor_in_force(rows)
-    if isinstance(executor, Client):
-        return float(sum(executor.run(gemm_flops_per_second, 2048, 1.0).values()))
-    return gemm_flops_per_second(2048, 0.2) * (processors() if executor == "threads" else 1)
-
-
 def _fitted(model: Any, stop: int, seconds: float) -> Record:
     """Return the record of a fit from the report of its sweep."""
     swept = model.sweep_
@@ -269,7 +233,6 @@ def _fitted(model: Any, stop: int, seconds: float) -> Record:
         "alpha": model.alpha_,
         "fit_seconds": seconds,
         "sweep_seconds": swept["seconds"],
-        "computed_flops": swept["gflops_per_second"] * 1e9 * swept["seconds"],
         "gflops_per_second": swept["gflops_per_second"],
         "peak_bytes": swept["peak_bytes"],
         "executor": swept["executor"],
@@ -278,11 +241,6 @@ def _fitted(model: Any, stop: int, seconds: float) -> Record:
         "stage_seconds": swept["stage_seconds"],
         "incidents": swept["incidents"],
     }
-
-
-def median_rate(rates: Sequence[float]) -> float:
-    """The machine's rate: the median of what was measured between the fits."""
-    return statistics.median(rates) if rates else 0.0
 
 
 def steps_of(outcome: Outcome) -> Iterator[tuple[Record, Record]]:

@@ -16,11 +16,11 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.events.kinds import Note
 from bigkernel.events.scope import emit
-from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at, deformed_rows
 from bigkernel.monitor.terminal.bar import bar
-from bigkernel.statistics.moments import Targets
 from pipelines.corpus.settings import LANDMARK_SHARE, Settings
 from pipelines.shared import digit_corpora
+from pipelines.shared.blank import blank_rows
+from pipelines.shared.deformed import ELASTIC
 
 Array = NDArray[Any]
 
@@ -72,16 +72,13 @@ def gather(job: Settings, run: Path, require_room: Callable[[Rows, Corpus], None
     originals, n_rows = found.train, job.rows_wanted
     if n_rows == len(originals):
         return Material(originals, originals, found.test, found.kept, time.perf_counter() - start)
-    strength = (digit_corpora.STRENGTH if job.data is None else 1.0) if job.strength is None else job.strength
-    deformation = deformation_of(originals, seed=job.seed, strength=strength)
-    target = run / "train.corpus"
-    kept = deformed_at(target, originals, n_rows, deformation)
+    variation = digit_corpora.VARIATION if job.data is None else ELASTIC
+    target, options = run / "train.corpus", {"seed": job.seed, "variation": variation.times(job.strength)}
+    kept = digit_corpora.kept_copies(target, originals, n_rows, **options)
     if kept is None:
-        require_room(deformed_rows(originals, n_rows, deformation), originals)
+        require_room(blank_rows(n_rows, originals.n_features, originals.info.classes), originals)
         emit(Note(f"corpus: {n_rows:,} rows from {len(originals):,} originals"))
-    train = kept or deform_corpus(
-        originals, target, n_rows, seed=job.seed, strength=strength, overwrite=target.exists()
-    )
+    train = kept or digit_corpora.deform(originals, target, n_rows, **options, quiet=quiet, overwrite=True)
     return Material(originals, train, found.test, kept is not None, time.perf_counter() - start)
 
 
@@ -93,20 +90,6 @@ def truth(test: Corpus) -> tuple[Array, Array]:
         return known, y[known]
     known = y >= 0
     return known, np.array(classes)[y[known]]
-
-
-def targets_of(corpus: Corpus) -> Targets:
-    """How the column y of a corpus with classes tells them."""
-    codes = np.array(sorted(_classes(corpus)))
-    return Targets(len(codes), codes)
-
-
-def labels_of(corpus: Corpus, y: Array) -> list[str]:
-    """Values of the column y as text; – where there is no label."""
-    classes = corpus.info.classes
-    if _named(classes):
-        return [str(classes[int(place)]) if place >= 0 else "–" for place in y]
-    return [str(value) if value in classes else "–" for value in y.tolist()]
 
 
 def first_rows(job: Settings, material: Material) -> int:
@@ -129,19 +112,6 @@ def first_rows(job: Settings, material: Material) -> int:
             "classes; give --steps 1, which fits all rows at once, or a corpus in random order"
         )
     return first
-
-
-def few_labels(rows: Rows, first: int, job: Settings) -> Array:
-    """Labels (n,) of which all but a few of the first rows are hidden."""
-    start = rows.window(0, first)
-    y, group = start.column("y"), start.column("group")
-    assert y is not None
-    few = np.full(len(rows), -1)
-    chosen = digit_corpora.choose_labelled(
-        y, np.arange(first) if group is None else group, job.labelled_per_class, job.seed
-    )
-    few[chosen] = y[chosen]
-    return few
 
 
 def _classes(corpus: Corpus) -> set[Any]:

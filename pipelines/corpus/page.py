@@ -1,5 +1,4 @@
-"""The page of `python -m pipelines corpus`: its plan, its choices, its fits, the error against rows, landmarks and
-features, and what the model sees."""
+"""The page of `python -m pipelines corpus`: its plan, its choices, its fits, the error against rows and landmarks."""
 
 from __future__ import annotations
 
@@ -9,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from bigkernel.config import settings
-from bigkernel.monitor.format import MISSING, duration, flops_rate, size
+from bigkernel.monitor.format import MISSING, duration, size
 from bigkernel.monitor.report.page import Column, Table
 from bigkernel.monitor.terminal.figures import show
 from pipelines.corpus.choice import HELD_OUT, MOST_LANDMARKS, Record
-from pipelines.corpus.job import Outcome, View, median_rate, steps_of
+from pipelines.corpus.job import Outcome, View, steps_of
 from pipelines.corpus.settings import Settings
-from pipelines.shared import pictures, sight_pictures
+from pipelines.shared import pictures
 from pipelines.shared.charts import COLOURS, Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
 from pipelines.shared.pictures import LIGHT, Paper
@@ -35,8 +34,7 @@ FITS = [
     Column("alpha", "α", ".3g"),
     *spread_columns("error", "error %", ".2f", suffix="_se"),
     Column("fit_seconds", "fit s", ",.1f"),
-    Column("gflops_per_second", "GFLOP/s", lambda r: f"{r['gflops_per_second']:.0f}" if r["share"] else MISSING),
-    Column("share", "of GEMM", lambda r: f"{r['share']:.2f}" if r["share"] else MISSING),
+    Column("gflops_per_second", "GFLOP/s", ".0f"),
     Column("peak_bytes", "peak MB", lambda r: f"{r['peak_bytes'] / 1e6:,.0f}" if r["peak_bytes"] else MISSING),
     Column("resumed_segments", "resumed", lambda r: f"{r['resumed_segments']} of {r['segments']}"),
     Column("segments", "segments", hidden=True),
@@ -92,8 +90,8 @@ def _ticks(values: list[float]) -> list[float]:
 
 def begin(job: Settings, out: Path, *, quiet: bool) -> Report:
     """The report of a job that begins now; makes `out`."""
-    method = {"krr": "Kernel ridge regression", "sssl": "Semi-supervised learning"}[job.method]
-    return Report(out, "A digit corpus and its model", f"{method} on {job.landmarks:,} landmarks", quiet=quiet)
+    subtitle = f"Kernel ridge regression on {job.landmarks:,} landmarks"
+    return Report(out, "A digit corpus and its model", subtitle, quiet=quiet)
 
 
 def _crossed(outcome: Outcome, counts: list[int]) -> Table:
@@ -113,28 +111,18 @@ def _crossed(outcome: Outcome, counts: list[int]) -> Table:
 
 def fill(made: Report, outcome: Outcome) -> None:
     """Print the tables, and leave report.html, errors.csv, fits.csv, rows.png, landmarks.png."""
-    gemm = median_rate(outcome.gemm)
-    fits = [
-        {**fit, "error": error["error"], "error_se": error["error_se"], "share": fit["computed_flops"] / gemm / sweep}
-        for fit, error in steps_of(outcome)
-        if (sweep := fit["sweep_seconds"] or 1e-9)
-    ]
+    fits = [{**fit, "error": error["error"], "error_se": error["error_se"]} for fit, error in steps_of(outcome)]
     _introduction(made, outcome, fits)
     _choices(made, outcome)
-    _fits(made, fits, gemm)
-    computed = sum(fit["computed_flops"] for fit in fits)
-    if computed:
-        made.say(
-            f"all sweeps: {flops_rate(outcome.rate)}, {outcome.rate / gemm:.3f} of the matrix product's "
-            f"{flops_rate(gemm)} on {outcome.workers} workers"
-        )
+    made.table(
+        "fits",
+        "Fits: the first one swept its rows, each other one the rows that it adds",
+        Table(FITS, fits),
+        caption="GFLOP/s of the sweep. Resumed: segments that were found in the run.",
+    )
     _errors(made, outcome, fits[-1]["rows"])
-    _sight(made, outcome, fits[0]["rows"])
     made.finish(
         _facts(outcome, max(fit["peak_bytes"] for fit in fits)),
-        gemm_gflops=[rate / 1e9 for rate in outcome.gemm],
-        sweep_gflops=outcome.rate / 1e9,
-        share_of_gemm=outcome.rate / gemm if computed else None,
         stage_seconds=[fit["stage_seconds"] for fit in outcome.fits],
         confusion=outcome.verdict["confusion"],
         corpus_seconds=outcome.material.seconds,
@@ -180,23 +168,6 @@ def _choices(made: Report, outcome: Outcome) -> None:
             made.tell(f"The choice for {record['features']} lies at an end: {record['edge']}.")
 
 
-def _fits(made: Report, fits: list[Record], gemm: float) -> None:
-    """Write the table of the fits."""
-    made.table(
-        "fits",
-        "Fits: the first one swept its rows, each other one the rows that it adds",
-        Table(FITS, fits),
-        caption=f"GFLOP/s of the sweep, and over that of the matrix product (float32, one thread a worker, all workers "
-        f"at once, measured between the fits): {flops_rate(gemm)}. Resumed: segments that were found in the run.",
-    )
-
-
-def _sight(made: Report, outcome: Outcome, among: int) -> None:
-    """What the last model sees of some test digits."""
-    if outcome.sight is not None:
-        sight_pictures.show(made, outcome.sight, among=among, tested="test digits")
-
-
 def _errors(made: Report, outcome: Outcome, rows: int) -> None:
     """Write errors against rows and landmarks, and the confusion of the last fit, which has all `rows`."""
     counts = sorted({record["landmarks"] for record in outcome.errors})
@@ -224,8 +195,7 @@ def _described(view: View) -> str:
     """Transforms and settings of a view."""
     choice = view.choice
     alpha = choice.alpha if isinstance(choice.alpha, str) else f"{choice.alpha:g}"
-    solver = f", {choice.model.solver}" if hasattr(choice.model, "solver") else ""
-    return f"{' → '.join(name for name, _ in view.maps.steps)}; σ {choice.sigma:g}, α {alpha}{solver}"
+    return f"{' → '.join(name for name, _ in view.maps.steps)}; σ {choice.sigma:g}, α {alpha}, {choice.model.solver}"
 
 
 def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
@@ -237,7 +207,7 @@ def _facts(outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
         "corpus": f"{material.train.path}; {'found whole' if material.kept else 'made'} in {material.seconds:.1f} s",
         "source": material.train.info.source,
         "test": f"{material.test.path}: {material.test.info.source}",
-        "method": f"{job.method}, m {outcome.landmarks:,}",
+        "landmarks": outcome.landmarks,
         **{view.name: _described(view) for view in outcome.views},
         "workers": outcome.workers,
         **(

@@ -9,15 +9,13 @@ from typing import Any
 from bigkernel import open_corpus
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_free
-from bigkernel.data.corpus import CorpusInfo, chunk_rows_for
-from bigkernel.engine.context import processors
+from bigkernel.data.corpus import CorpusInfo
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from pipelines.corpus.choice import Record, search_rows
 from pipelines.corpus.job import plan_of
 from pipelines.corpus.settings import Settings
 from pipelines.shared import digit_corpora
-from pipelines.shared.blank import Blank
+from pipelines.shared.blank import blank_rows
 
 MNIST_SIZE = (60_000, 784)
 
@@ -38,7 +36,6 @@ def planned(job: Settings, run: Path) -> Record:
     corpus_bytes = 0 if originals is None else len(rows) * (rows.shape[1] + 16)
     run.parent.mkdir(parents=True, exist_ok=True)
     require_free(run.parent, corpus_bytes, "the corpus")
-    rate = gemm_flops_per_second() * processors()
     return {
         "originals": originals,
         **plan.summary(),
@@ -47,7 +44,6 @@ def planned(job: Settings, run: Path) -> Record:
         "worker_bytes": plan.worker_bytes(settings().worker_base_bytes),
         "corpus_bytes": corpus_bytes,
         "partial_bytes": plan.partial_bytes,
-        "sweep_seconds_here": plan.seconds(rate),
     }
 
 
@@ -58,8 +54,6 @@ def _rows(job: Settings) -> tuple[Rows, Any, int | None]:
         return as_rows(train), train, None
     n, d = MNIST_SIZE if job.data else (1797 - digit_corpora.TEST_ORIGINALS, 64)
     side = int(d**0.5)
-    chunk_rows = chunk_rows_for(d, 1, job.rows_wanted)
-    x, y = Blank((job.rows_wanted, d), chunk_rows), Blank((job.rows_wanted,), chunk_rows)
     classes = tuple(range(10))
-    rows = Rows(x, {"y": y}, name="deformed digits", classes=classes)
-    return rows, SimpleNamespace(info=CorpusInfo("digits", "", classes, (side, side), 255.0)), n
+    info = CorpusInfo("digits", "", classes, (side, side), 255.0)
+    return blank_rows(job.rows_wanted, d, classes), SimpleNamespace(info=info), n

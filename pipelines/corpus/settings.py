@@ -11,7 +11,7 @@ DEFAULT_ROWS = 200_000
 LANDMARK_SHARE = 5  # rows of the first fit for each landmark, at least
 PLAIN = ("unit-norm",)
 # of Gaussian kernels on 28×28 and on 8×8 digits of unit norm, where nothing is searched
-SIGMA = {"krr": (0.5, 0.35), "sssl": (0.4, 0.2)}
+SIGMA, SMALL_SIGMA = 0.5, 0.35
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,14 @@ class Settings:
     test: Path | None
     rows: int | None
     landmarks: int
-    method: str
     transforms: tuple[str, ...]
     plain: bool
     sigma: tuple[float, ...] | None
     alpha: tuple[float, ...] | str | None
     solver: str
     search_rows: int | None
-    components: int
-    labelled_per_class: int
     steps: int
-    strength: float | None
+    strength: float
     seed: int
 
     def check(self) -> None:
@@ -42,10 +39,6 @@ class Settings:
             raise ConfigError("--corpus and --test go together: the rows to fit, and true test rows that are not in it")
         if self.corpus is not None and self.data is not None:
             raise ConfigError("--corpus is fitted as it is, --data holds originals to deform: give one of them")
-        if self.method == "sssl" and self.components > self.landmarks:
-            raise ConfigError(f"--components {self.components}: more than the {self.landmarks} landmarks")
-        if self.method == "sssl" and self.solver == "cg":
-            raise ConfigError("--solver cg: sssl is solved directly; cg is for --method krr")
         if self.search_rows is not None and not self.searches:
             raise ConfigError(f"--search-rows {self.search_rows}: give several --sigma or --alpha to choose among")
 
@@ -74,8 +67,7 @@ class Settings:
         """The width σ where nothing is searched, of rows that are stored with so many features."""
         if self.sigma:
             return self.sigma[0]
-        large, small = SIGMA[self.method]
-        return small if n_features < 256 else large
+        return SMALL_SIGMA if n_features < 256 else SIGMA
 
     @property
     def penalty(self) -> float | str:

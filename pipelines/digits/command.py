@@ -9,10 +9,11 @@ digits: the training originals were split into 800 to deform and 400 to judge by
 sides), three splits, ten draws of labelled rows each: error SSSL 10.4 %, KRR on the same 50 rows 15.3 % (standard
 error of either 0.5 %), KRR on all labels 0.8 %. MNIST: 50,000 training digits to fit, 10,000 to judge by, ten draws:
 SSSL 22.0 %, KRR on 50 rows 27.0 % (1 %), KRR on all labels 3.3 %. A single draw of labels, which is what a run shows,
-varies by about 3 %. Strokes of the bundled digits: 20,000 deformed copies of the training originals in four folds of
-whole digits, m = 500, five widths and four penalties: error on copies that were held out 2.0 ± 0.2 % with 4×4 cells,
-2.4 ± 0.3 with 8×8 cells, 4.2 ± 0.2 in a common pose, 2.8 ± 0.3 on pixels. The penalty of SSSL grows with the rows, as
-the eigenvalues of their kernel matrix do: it is given per row.
+varies by about 3 %. Bundled digits were then deformed by another recipe than today's. Strokes of the bundled digits:
+20,000 deformed copies of the training originals in four folds of whole digits, m = 500, five widths and four
+penalties: error on copies that were held out 2.0 ± 0.2 % with 4×4 cells, 2.4 ± 0.3 with 8×8 cells, 4.2 ± 0.2 in a
+common pose, 2.8 ± 0.3 on pixels. The penalty of SSSL grows with the rows, as the eigenvalues of their kernel matrix
+do: it is given per row.
 """
 
 from __future__ import annotations
@@ -40,19 +41,14 @@ from bigkernel import (
     executing,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.evaluation import judge
-from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal.bar import bar, progress
-from bigkernel.statistics.moments import Targets
 from pipelines.digits.page import Fit, show
-from pipelines.shared import digit_corpora, sight_pictures
+from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import Digits
 from pipelines.shared.experiments import Report, json_option, seed_option, timed
-from pipelines.shared.sight import Sight, looked_at
 
 Array = NDArray[Any]
 SMALL_PIXELS = 256  # of a digit: below, a common pose costs more than it brings
-NEIGHBOURS_AMONG = 20_000  # first rows that neighbours of misread digits are looked for among
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ MNIST = Setting(
 def corpora(out: Path, data: Path | None, rows: int, seed: int, *, keep: bool, quiet: bool) -> Digits:
     """The corpora of MNIST's files in `data`, or of the bundled digits; made, or found, below `out`."""
     if data is None:
-        return digit_corpora.bundled(out, rows, seed, keep=keep)
+        return digit_corpora.bundled(out, rows, seed, keep=keep, quiet=quiet)
     with bar("ingest", enabled=not quiet) as shown:
         return digit_corpora.mnist(out, data, keep=keep, progress=shown)
 
@@ -130,17 +126,6 @@ def strokes(corpus: Corpus) -> tuple[Any, ...]:
     if corpus.n_features < SMALL_PIXELS:
         return (OrientationFeatures(shape, cells=4),)
     return MomentNormalizer(shape), OrientationFeatures(shape)
-
-
-def sight_of(fit: Fit, found: Digits, landmarks: int, seed: int) -> Sight:
-    """What the model of a fit sees; its landmarks are those that `seed` draws from all rows."""
-    train, test = found.train, found.test
-    verdict = judge(fit.model, test, as_rows(test), of="held-out", pictures=False)
-    ids = uniform(len(train), min(landmarks, len(train)), np.random.RandomState(seed))
-    targets = Targets(len(train.info.classes), np.array(train.info.classes))
-    among = min(len(train), NEIGHBOURS_AMONG)
-    names = lambda y: [str(label) for label in y.tolist()]  # noqa: E731
-    return looked_at(fit.model, train, test, verdict["worst"], ids, among, targets=targets, names=names)
 
 
 def _fit(name: str, model: Pipeline, X: Any, y: Array | None, test: Corpus, truth: Array) -> Fit:
@@ -223,9 +208,8 @@ def digits(
        and on oriented strokes.
     3. The test digits are predicted, a table is printed and a page written.
 
-    It shows what unlabelled rows add to a few labels, what all labels would give, and what features add to these; and
-    what the last model sees. About half a minute on two
-    processors; the corpus is made once.
+    It shows what unlabelled rows add to a few labels, what all labels would give, and what features add to these.
+    About half a minute on two processors; the corpus is made once.
 
     \b
     python -m pipelines digits
@@ -252,11 +236,9 @@ def digits(
         labelled = labelled_rows(found.train, labelled_per_class, seed)
         setting = (MNIST if data else BUNDLED).chosen(len(found.train), given)
         fits = fit_all(found.train, found.test, labelled, setting, landmarks, seed)
-        sight = sight_of(fits[-1], found, landmarks, seed)
     corpus = f"{'found whole' if found.kept else 'made'} in {seconds:.1f} s"
     report.say(f"{found.train.info.name}: {len(found.train):,} rows, {len(found.test):,} test digits; corpus {corpus}")
     show(report, found, labelled, fits, None if data else digit_corpora.bundled_originals(seed)[0])
-    sight_pictures.show(report, sight, among=min(len(found.train), NEIGHBOURS_AMONG), tested="test digits")
     facts = setting.facts(landmarks) | {"cluster": f"{cluster}, {fits[0].sweep['workers']} workers", "corpus": corpus}
     figures = {"setting": asdict(setting), "corpus_seconds": seconds, "labelled_rows": labelled.tolist()}
     results = [{**fit.record, "sweep": fit.sweep} for fit in fits]

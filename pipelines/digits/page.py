@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel import Corpus
-from bigkernel.engine.rows import as_rows
 from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.shared import pictures
-from pipelines.shared.digit_corpora import Digits
+from pipelines.shared.digit_corpora import Digits, images_at
 from pipelines.shared.experiments import Report
 
 Array = NDArray[Any]
@@ -78,15 +77,6 @@ def show(report: Report, found: Digits, labelled: Array, fits: list[Fit], origin
     _training_digits(report, train, labelled, originals)
     report.page.heading("Predictions of SSSL")
     _predicted_digits(report, test, truth, fits[0].predicted)
-    report.page.heading("Where the time went")
-    swept = [fit for fit in fits if fit.sweep]
-    report.figure(
-        "stages",
-        pictures.stage_bars,
-        [fit.record["method"] for fit in swept],
-        [fit.sweep["stage_seconds"] for fit in swept],
-        caption="Stages of the sweeps over the corpus, seconds of all workers together.",
-    )
 
 
 def _training_digits(report: Report, train: Corpus, labelled: Array, originals: Any) -> None:
@@ -98,7 +88,7 @@ def _training_digits(report: Report, train: Corpus, labelled: Array, originals: 
         report.figure(
             "copies",
             pictures.contact_sheet,
-            {"": _images(train, np.stack(rounds))},
+            {"": images_at(train, np.stack(rounds))},
             ["original", *(f"copy {k + 1}" for k in range(len(rounds) - 1))],
             caption="Training originals, and rows of the corpus made from them by smooth random distortions. Test "
             "digits are originals that were held out before.",
@@ -107,7 +97,7 @@ def _training_digits(report: Report, train: Corpus, labelled: Array, originals: 
     report.figure(
         "labelled",
         pictures.contact_sheet,
-        {"": _images(train, columns)},
+        {"": images_at(train, columns)},
         [str(k + 1) for k in range(len(columns))],
         caption="The labelled rows, a column a class: all that SSSL and the second fit are told.",
     )
@@ -126,16 +116,8 @@ def _predicted_digits(report: Report, test: Corpus, truth: Array, predicted: Arr
     }
     for name, (ids, caption) in shown.items():
         if len(ids):
-            given = _images(test, ids), predicted[ids], truth[ids]
+            given = images_at(test, ids), predicted[ids], truth[ids]
             report.figure(name, pictures.predictions, *given, caption=caption)
     classes = test.info.classes
     counts = np.array([[np.sum((truth == a) & (predicted == b)) for b in classes] for a in classes])
     report.figure("confusion", pictures.confusion, counts, classes, caption="Test digits by true and predicted label.")
-
-
-def _images(corpus: Corpus, ids: Array) -> Array:
-    """Rows of any order and shape of ids as images, (*ids.shape, h, w)."""
-    rows, place = np.unique(ids, return_inverse=True)
-    shape = corpus.info.image_shape or (1, corpus.n_features)
-    images: Array = as_rows(corpus).take(rows)[place.reshape(ids.shape)].reshape(*ids.shape, *shape)
-    return images

@@ -1,8 +1,7 @@
 """`python -m pipelines domains`: what is learnt on one set of digits, recognised on another.
 
-Four parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
-the published figures (`pair`), the same on fresh images, domain generalization over rotated and restyled digits
-(`rotated`), and the sweeps of these methods at 1,000,000 rows (`shared.domain_sweeps`).
+Two parts, each with its tables and pictures on one page: the USPS–MNIST pair of Long et al. in both directions beside
+the published figures (`pair`), and domain generalization over rotated and restyled digits (`rotated`).
 """
 
 from __future__ import annotations
@@ -14,17 +13,13 @@ from typing import Any
 
 import click
 
-from pipelines.domains import looks, page, rotated
-from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, Fresh, mnist_digits, the_pair
+from pipelines.domains import page, rotated
+from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, mnist_digits, the_pair
 from pipelines.domains.features import BARE, TABLES, restyled, tasks_of
-from pipelines.domains.methods import METHODS
-from pipelines.domains.pair import Chosen, Fits, Sets, choose, fit_all, grid_size
-from pipelines.shared import domain_sweeps
+from pipelines.domains.pair import Chosen, Fits, choose, fit_all, grid_size
 from pipelines.shared.experiments import Report, options, steps
-from pipelines.shared.timed_sweeps import digits_corpus
 
-SCALE_ROUNDS = 2
-PARTS = ("pair", "fresh", "rotated", "scale")
+PARTS = ("pair", "rotated")
 DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 
@@ -38,7 +33,6 @@ class Size:
     m : landmarks
     rows : of USPS and of MNIST
     domain_rows : of a domain of the rotated digits
-    scale_rows : of the sweeps
     values : of each hyper-parameter that are tried; None: all
     """
 
@@ -47,7 +41,6 @@ class Size:
     m: int
     rows: tuple[int, int] = (USPS_ROWS, MNIST_ROWS)
     domain_rows: int = 1_000
-    scale_rows: int = 1_000_000
     values: int | None = None
 
     @property
@@ -59,17 +52,17 @@ class Size:
     def quick(self) -> Size:
         """To see that all runs."""
         few, m = min(self.repeats, 2), min(self.m, 60)
-        return replace(self, repeats=few, m=m, rows=(300, 300), domain_rows=100, scale_rows=20_000, values=1)
+        return replace(self, repeats=few, m=m, rows=(300, 300), domain_rows=100, values=1)
 
 
 def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[str, Any]:
     """All tables of the pair, the open problem, and the looks of it."""
     sets = cut(the_pair(data, size.seed), size)
-    looks.examples(report, sets, [restyled(digits, size.seed) for digits in sets], size.seed)
+    page.examples(report, sets, [restyled(digits, size.seed) for digits in sets], size.seed)
     found: dict[str, Any] = {}
     fits: dict[str, Fits] = {}
     for table, about in TABLES.items():
-        fits[table] = fit_all(Sets(lambda draw: sets), table, size.draws, size.m, what=about.title, quiet=quiet)
+        fits[table] = fit_all(sets, table, size.draws, size.m, what=about.title, quiet=quiet)
         found[table] = page.methods_table(
             report,
             f"pair_{table}",
@@ -79,11 +72,7 @@ def on_the_pair(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[
             published=table == BARE,
             caption=page.practice_caption(table, size.m, len(size.draws)),
         )
-    forth = next(iter(tasks_of(sets, BARE, size.seed)))
     page.open_problem(report, sets, fits[BARE], size.m)
-    looks.before_and_after(report, forth, size.m, size.seed)
-    bare = fits[BARE]
-    looks.confusions(report, forth, bare["krr"][0][0], bare[page.ANSWER][0][0], METHODS[page.ANSWER].name)
     for table in TABLES:
         without_target_labels(report, sets, table, size, quiet=quiet)
     return found
@@ -97,7 +86,7 @@ def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: st
             chosen.append(choose(task, size.m, size.seed, size.values, after))
     settings = {key: [of_direction[key].setting for of_direction in chosen] for key in chosen[0]}
     what = f"{TABLES[table].title}: as chosen"
-    fits = fit_all(Sets(lambda draw: sets), table, size.draws, size.m, settings=settings, what=what, quiet=quiet)
+    fits = fit_all(sets, table, size.draws, size.m, settings=settings, what=what, quiet=quiet)
     page.methods_table(
         report,
         f"pair_{table}_chosen",
@@ -109,38 +98,11 @@ def without_target_labels(report: Report, sets: tuple[Digits, Digits], table: st
     )
 
 
-def on_fresh_images(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
-    """The same methods and settings on images that the pair has not."""
-    fresh = Fresh.read(data)
-    first = fresh.draw(size.seed, *size.rows)
-    page.fresh_introduction(report, cut(the_pair(data, size.seed), size), first)
-    for table, about in TABLES.items():
-        drawn = Sets(lambda draw: fresh.draw(draw, *size.rows), redrawn=True)
-        fits = fit_all(drawn, table, size.draws, size.m, what=f"fresh: {about.title}", quiet=quiet)
-        page.methods_table(
-            report,
-            f"fresh_{table}",
-            f"Fresh images, {about.title[0].lower()}{about.title[1:]}",
-            fits,
-            DIRECTIONS,
-            caption=page.fresh_caption(table, size.rows),
-        )
-
-
 def on_rotated_digits(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
     """Domain generalization over six domains."""
     mnist = mnist_digits(data)
     found = rotated.measure(mnist, size.domain_rows, size.m, size.draws, quiet=quiet)
     rotated.show(report, found, rotated.styled(mnist, size.domain_rows, size.seed), size.domain_rows, size.m)
-
-
-def at_scale(report: Report, data: Path, size: Size, *, quiet: bool) -> None:
-    """One sweep of each method on a local cluster of two workers."""
-    corpus = digits_corpus(report.out, data, size.scale_rows, quiet=quiet)
-    m = max(size.m, 1_000) if size.scale_rows > 100_000 else size.m
-    with steps("sweeps", 5 * SCALE_ROUNDS, quiet=quiet) as after:
-        found = domain_sweeps.measure(corpus, m, repeats=SCALE_ROUNDS, workers=2, update=lambda done, total: after())
-    page.scale(report, found, size.scale_rows, m)
 
 
 def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
@@ -150,14 +112,14 @@ def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
 
 
 @click.command()
-@options("domains", repeats=10, repeats_help="Draws of landmarks, copies and fresh images.")
+@options("domains", repeats=10, repeats_help="Draws of landmarks and copies.")
 @click.option("--landmarks", "m", type=click.IntRange(20), default=400, show_default=True, help="Of all methods.")
 @click.option(
     "--part",
     "parts",
     type=click.Choice([*PARTS, "all"]),
     multiple=True,
-    default=PARTS[:3],
+    default=PARTS,
     show_default=True,
     help="May be given more than once.",
 )
@@ -175,13 +137,9 @@ def domains(
              figures; with virtual copies; moments and orientations. In each the
              papers' practice, and hyper-parameters chosen on the source alone.
              The open problem: a method on m landmarks against exact SSSL.
-    fresh    The same settings on other images of both sets.
     rotated  Six domains of rotated and restyled MNIST digits, one left out in turn.
-    scale    One sweep of each method at 1,000,000 rows on a local cluster: seconds
-             against the plain Gram sweep, memory against what was announced.
 
-    pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; fresh also zip.train.gz, zip.test.gz and
-    MNIST's training files, which rotated and scale need as well.
+    pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; rotated MNIST's training files.
 
     \b
     python -m pipelines domains --part pair
@@ -195,9 +153,7 @@ def domains(
     page.introduction(report)
     run: Mapping[str, Callable[..., Any]] = {
         "pair": on_the_pair,
-        "fresh": on_fresh_images,
         "rotated": on_rotated_digits,
-        "scale": at_scale,
     }
     for part in PARTS:
         if part in wanted:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from bigkernel import MomentNormalizer, OrientationFeatures
-from bigkernel.images.restyle import Restyling
-from bigkernel.images.virtual_copies import restyle
 from pipelines.domains.data import Digits, Task
+from pipelines.shared.deformed import RESTYLED, copies_of
 
 Array = NDArray[Any]
 BARE, COPIES, MOMENTS = "bare", "copies", "moments"
@@ -68,12 +67,9 @@ def restyled(digits: Digits, seed: int) -> Digits:
 
 def with_copies(digits: Digits, seed: int, copies: int = N_COPIES) -> tuple[Digits, Array]:
     """The digits, then restyled copies of each; and 0 for a digit, 1 for a copy."""
-    n, shape = len(digits), digits.images.shape[1:]
-    restyling = Restyling(*shape, low=0.0, high=1.0)
-    rows, labels, _ = restyle(
-        digits.images.reshape(n, -1), digits.labels, copies=copies, seed=seed, image_shape=shape, restyling=restyling
-    )
-    return Digits(digits.name, rows.reshape(-1, *shape), labels), np.repeat([0, 1], [n, copies * n])
+    n, images = len(digits), digits.images
+    shown = np.concatenate([images, copies_of(images, copies, seed, RESTYLED)])
+    return Digits(digits.name, shown, np.tile(digits.labels, copies + 1)), np.repeat([0, 1], [n, copies * n])
 
 
 def task_of(source: Digits, target: Digits, table: str, seed: int) -> Task:

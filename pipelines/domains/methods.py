@@ -7,7 +7,7 @@ one rule for every table, direction and set; SSSL keeps the σ that its printed 
 
 Settings marked as the papers' practice were found by us, as those of the papers were, on accuracies of this pair; one
 setting serves both directions and all tables; `pipelines.domains.pair.choose` finds others without any label of the
-target, and fresh images tell whether these hold elsewhere. For ARTL we looked at manifold 0.3, 0.5, 0.7, 1 and alpha
+target. For ARTL we looked at manifold 0.3, 0.5, 0.7, 1 and alpha
 0.1, 0.3: a smaller alpha lets about every fifth draw end with two classes exchanged (78 instead of 90 %).
 """
 

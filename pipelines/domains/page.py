@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel import MomentNormalizer
 from bigkernel.monitor.report.page import MISSING, Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, TABLES
-from pipelines.domains.looks import bright, one_of_each
-from pipelines.domains.methods import METHODS, SOURCE, TARGET, Fit
+from pipelines.domains.methods import METHODS, N_CLASSES, SOURCE, TARGET, Fit
 from pipelines.domains.pair import Chosen, Fits
 from pipelines.domains.pictures import Bar, accuracy_panels
 from pipelines.shared import pictures
-from pipelines.shared.domain_sweeps import summary
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds
 
 Array = NDArray[Any]
@@ -116,6 +115,39 @@ def methods_table(
 def setting_text(setting: Mapping[str, float]) -> str:
     """Names and values."""
     return ", ".join(f"{name} {value:g}" for name, value in setting.items())
+
+
+def examples(report: Report, sets: Sequence[Digits], restyled: Sequence[Digits], seed: int) -> None:
+    """One digit of each class: as they are, a restyled copy of the same, and after moment normalisation."""
+    rows: dict[str, Array] = {}
+    for digits, copies in zip(sets, restyled, strict=True):
+        rng = np.random.default_rng(seed)
+        ids = np.array([rng.choice(np.flatnonzero(digits.labels == label)) for label in range(N_CLASSES)])
+        upright = MomentNormalizer(image_shape=digits.images.shape[1:])
+        shown = digits.images[ids]
+        rows[digits.name] = shown
+        rows[f"restyled {digits.name}"] = copies.images[ids]
+        rows[f"upright {digits.name}"] = upright.fit_transform(shown.reshape(len(shown), -1)).reshape(shown.shape)
+    report.figure(
+        "examples",
+        pictures.contact_sheet,
+        {"": np.stack([bright(images) for images in rows.values()])},
+        list(rows),
+        caption="A digit of each class of either set; a virtual copy of it, whose size, slant, rotation, place and "
+        "thickness were drawn at random; and the digit itself with the moments of its ink brought to those of any "
+        "other. Every image is scaled to its brightest pixel.",
+    )
+
+
+def one_of_each(labels: Array) -> Array:
+    """The first row of each class; of a class that is missing, the first of all."""
+    return np.array([np.argmax(labels == label) for label in range(N_CLASSES)])
+
+
+def bright(images: Array) -> Array:
+    """Images (n, h, w) with their brightest pixel at 255."""
+    scaled: Array = 255 * images / np.maximum(images.max(axis=(-2, -1), keepdims=True), 1e-300)
+    return scaled
 
 
 # -- the open problem --------------------------------------------------------------------------------------------------
@@ -234,7 +266,7 @@ def sentence(found: Verdict, m: int) -> str:
 
 def subtitle(parts: Sequence[str]) -> str:
     """Of the page."""
-    words = {"pair": "USPS and MNIST", "fresh": "fresh images", "rotated": "rotated digits", "scale": "a million rows"}
+    words = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
     return "Domain generalization and adaptation with m landmarks: " + ", ".join(words[part] for part in parts)
 
 
@@ -275,48 +307,6 @@ def chosen_caption(table: str) -> str:
         f"{TABLES[table].text} Each method's hyper-parameters by 3-fold cross-validation over digits of the source, "
         "copies of a digit in one fold; separately for either direction. CSV: what was chosen, and its accuracy on "
         "held-out digits. Labels of the source tell what fits the source, and little of what carries over."
-    )
-
-
-def fresh_introduction(report: Report, pair: tuple[Digits, Digits], fresh: tuple[Digits, Digits]) -> None:
-    """Say how fresh images are made, and show some beside the pair's."""
-    report.page.heading("Fresh images")
-    report.page.text(
-        "Was anything tuned to the pair? The same methods, at the same settings, on images that it has not: rows of "
-        "the zip code digits whose number is no multiple of five, and MNIST's training digits; the pair has test "
-        "digits. They are made as the pair was: USPS smoothed by a Gaussian of 0.75 pixels, which gives the pair's own "
-        "rows to 4·10⁻⁷, MNIST by an antialiased bicubic resize, which gives them to a fifth of a grey level.",
-    )
-    rows = [(name, digits) for name, sets in (("pair", pair), ("fresh", fresh)) for digits in sets]
-    images = [bright(digits.images[one_of_each(digits.labels)]) for _, digits in rows]
-    report.figure(
-        "fresh_examples",
-        pictures.contact_sheet,
-        {"": np.stack(images)},
-        [f"{digits.name}, {name}" for name, digits in rows],
-        caption="The first digit of each class, of the pair and of fresh images.",
-    )
-
-
-def fresh_caption(table: str, rows: tuple[int, int]) -> str:
-    """Of a table over draws of images."""
-    return (
-        f"{TABLES[table].text} {rows[0]:,} USPS digits that the pair has not and {rows[1]:,} MNIST training digits, "
-        "drawn anew each time with the landmarks; settings of the papers' practice, which were found on the pair. Mean "
-        "± standard error over the draws."
-    )
-
-
-def scale(report: Report, found: Mapping[str, Mapping[str, Any]], rows: int, m: int) -> None:
-    """Seconds and memory of one sweep of each method."""
-    report.table(
-        "scale",
-        f"{rows:,} rows on two workers",
-        summary(found),
-        caption=f"{rows:,} MNIST digits (repeated and shifted) of 784 pixels in four domains, the last without labels, "
-        f"read from disk; m = {m:,} landmarks, of XNV two views of half. One sweep of all rows on a local cluster of "
-        "two workers: median seconds, the ratio to the plain Gram sweep in the same rounds, the peak memory of the "
-        "largest worker, and what the plan announced before the sweep.",
     )
 
 

@@ -21,20 +21,6 @@ Fits = dict[str, list[list[Fit]]]  # by the key of a method: for either directio
 
 
 @dataclass(frozen=True)
-class Sets:
-    """The two sets of digits of a draw.
-
-    Attributes
-    ----------
-    of : draw -> the sets
-    redrawn : whether their images differ between draws
-    """
-
-    of: Callable[[int], tuple[Digits, Digits]]
-    redrawn: bool = False
-
-
-@dataclass(frozen=True)
 class Chosen:
     """Hyper-parameters found by cross-validation on the source, and their accuracy there, %."""
 
@@ -43,7 +29,7 @@ class Chosen:
 
 
 def fit_all(
-    sets: Sets,
+    sets: tuple[Digits, Digits],
     table: str,
     draws: Sequence[int],
     m: int,
@@ -61,10 +47,10 @@ def fit_all(
     what : name of the bar
     """
     fits: Fits = {}
-    same = not sets.redrawn and table != COPIES
+    same = table != COPIES
     with steps(what, 2 * len(draws), quiet=quiet) as after, threadpool_limits(limits=1, user_api="blas"):
         for number, draw in enumerate(draws):
-            for direction, task in enumerate(tasks_of(sets.of(draw), table, draw)):
+            for direction, task in enumerate(tasks_of(sets, table, draw)):
                 drawn = Draws(task, m)
                 for key, method in METHODS.items():
                     again = same and not method.landmarks and number >= TIMED

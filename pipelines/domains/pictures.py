@@ -1,4 +1,4 @@
-"""Pictures of `python -m pipelines domains`: accuracies by method, and rows of two sets in two components."""
+"""The picture of accuracies by method of `python -m pipelines domains`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipelines.shared.pictures import LIGHT, SERIES, Paper, bare, drawing
 
 Array = NDArray[Any]
-BLUE, ORANGE, GREEN, GREY = SERIES[0], SERIES[1], SERIES[2], SERIES[4]
+BLUE, GREEN, GREY = SERIES[0], SERIES[2], SERIES[4]
 
 
 @dataclass(frozen=True)
@@ -65,49 +65,4 @@ def accuracy_panels(bars: Sequence[Bar], panels: Sequence[str], kinds: Sequence[
         axes[0].set_yticks(places, [bar.name for bar in bars])
         axes[0].invert_yaxis()
         figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=1, columnspacing=1.1, fontsize=9)
-    return png.getvalue()
-
-
-@dataclass(frozen=True)
-class View:
-    """Rows of two sets in two components.
-
-    Attributes
-    ----------
-    title : of the panel
-    source, target : (n, 2) and (k, 2)
-    source_labels, target_labels : (n,) and (k,); of the target for the picture only
-    axes : names of the two components
-    """
-
-    title: str
-    source: Array
-    target: Array
-    source_labels: Array
-    target_labels: Array
-    axes: tuple[str, str]
-
-
-def two_views(views: Sequence[View], names: tuple[str, str], *, paper: Paper = LIGHT) -> bytes:
-    """Panels side by side: rows as points, the mean of every class as its digit, in the colour of its set."""
-    with drawing(6.4, 3.7, paper) as (figure, png):
-        for ax, view in zip(figure.subplots(1, len(views), squeeze=False)[0], views, strict=True):
-            sets = ((view.source, view.source_labels), (view.target, view.target_labels))
-            for (rows, _), colour, name in zip(sets, (BLUE, ORANGE), names, strict=True):
-                ax.scatter(rows[:, 0], rows[:, 1], s=3, color=colour, alpha=0.35, linewidths=0, label=name)
-            for (rows, labels), colour in zip(sets, (BLUE, ORANGE), strict=True):
-                for label in np.unique(labels):
-                    x, y = rows[labels == label].mean(axis=0)
-                    text = ax.text(x, y, str(label), ha="center", va="center", weight="bold", fontsize=11, color=colour)
-                    text.set_bbox({"facecolor": paper.ground, "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
-            ax.set(title=view.title, xlabel=view.axes[0], ylabel=view.axes[1])
-            bare(ax, paper)
-            ax.grid(axis="y", color=paper.line, linewidth=0.8)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        legend = figure.legend(
-            handles, labels, loc="outside upper left", ncols=2, frameon=False, markerscale=4, handletextpad=0.2
-        )
-        for handle in legend.legend_handles:
-            if handle is not None:
-                handle.set_alpha(1)
     return png.getvalue()

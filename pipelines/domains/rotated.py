@@ -19,24 +19,24 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from bigkernel import DICA, KernelRidgeClassifier, SSSLClassifier
-from bigkernel.images.restyle import Style, Styling
 from bigkernel.monitor.report.page import Column, Table
 from pipelines.domains.data import Digits
 from pipelines.domains.features import grey
-from pipelines.domains.looks import bright, one_of_each
 from pipelines.domains.methods import Predict, Setting, kernel_of
+from pipelines.domains.page import bright, one_of_each
 from pipelines.shared import pictures
-from pipelines.shared.charts import Curve, curves
+from pipelines.shared.deformed import turned
 from pipelines.shared.experiments import Report, mean_and_error, plus_minus, show_seconds, steps, timed
 
 Array = NDArray[Any]
+# degrees, pen and contrast of a domain
 STYLES = {
-    "0°": Style(0, 0.0, 1.0),
-    "15°, thick": Style(15, 0.5, 1.0),
-    "30°, thin": Style(30, -0.3, 1.0),
-    "45°, pale": Style(45, 0.0, 0.8),
-    "60°, thick": Style(60, 0.5, 1.0),
-    "75°, thin": Style(75, -0.3, 1.0),
+    "0°": (0, 0.0, 1.0),
+    "15°, thick": (15, 0.5, 1.0),
+    "30°, thin": (30, -0.3, 1.0),
+    "45°, pale": (45, 0.0, 0.8),
+    "60°, thick": (60, 0.5, 1.0),
+    "75°, thin": (75, -0.3, 1.0),
 }
 
 
@@ -74,9 +74,7 @@ def styled(mnist: Digits, rows: int, seed: int) -> list[Digits]:
     found = []
     for (name, style), some in zip(STYLES.items(), np.array_split(ids, len(STYLES)), strict=True):
         digits = mnist.take(some)
-        h, w = digits.images.shape[1:]
-        drawn = Styling(h, w, (style,), low=0.0, high=1.0).images(digits.images.reshape(-1, h * w), 0)
-        found.append(Digits(name, drawn.reshape(-1, h, w), digits.labels))
+        found.append(Digits(name, turned(digits.images, *style), digits.labels))
     return found
 
 
@@ -244,25 +242,6 @@ def show(report: Report, found: Rotated, sets: Sequence[Digits], rows: int, m: i
         {"": shown},
         names,
         caption="A digit of each class of every domain: turned by 0 to 75°, with thicker or thinner strokes, or paler.",
-    )
-    degrees = np.array([style.rotation for style in STYLES.values()])
-    report.figure(
-        "rotated_curves",
-        curves,
-        [
-            Curve(
-                name,
-                degrees + shift,
-                [records[g][name] for g in range(len(names))],
-                error=[records[g][f"{name}_error"] or 0.0 for g in range(len(names))],
-            )
-            for (name, shift) in zip(METHODS, np.linspace(-0.9, 0.9, len(METHODS)), strict=True)
-        ],
-        x_label="rotation of the left-out domain, degrees",
-        y_label="accuracy on it, %",
-        x_ticks=degrees.tolist(),
-        caption="Accuracy on the left-out domain, mean ± standard error over the draws; points of one domain are drawn "
-        "side by side. The outermost rotations have neighbours on one side only.",
     )
 
 

@@ -5,7 +5,6 @@ All go through the same row maps, which look at one image alone: a common pose, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import MomentNormalizer, OrientationFeatures, UnitNormalizer
-from bigkernel.data.readers import open_source
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.bandwidths import median_width
 from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
-from pipelines.shared.experiments import data_file
+from pipelines.shared.experiments import data_file, read_all
 
 Array = NDArray[Any]
 SHARE = 0.5  # σ in median distances between rows: no label chooses it
@@ -88,7 +86,5 @@ def features(pixels: Array) -> Array:
 
 
 def _read(path: Path) -> tuple[Array, Array]:
-    blocks: Iterable[Any] = open_source(path).blocks()
-    pairs = [(np.asarray(block[0]), np.asarray(block[1])) for block in blocks]
-    pixels, labels = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    pixels, labels = read_all(path)
     return pixels - pixels.min(), labels  # USPS has −1 where there is no ink

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-import operator
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -26,10 +25,11 @@ from typing import Any
 
 import dask
 import numpy as np
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Client, Scheduler, Worker
 
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.schedule import MOST_SEGMENTS
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import Stalled
 from bigkernel.statistics.moments import add
@@ -92,26 +92,16 @@ class Cost:
     processor: dict[str, float]
 
 
-def count_rows(client: Client, segments: int, *, run: Path | None, watched: bool, long: bool = True) -> Cost:
+def count_rows(client: Client, segments: int, *, run: Path | None, long: bool = True) -> Cost:
     """Sweep so many segments of one row each; `long`: a task each, as where they take seconds."""
     statistic = Count(LONG_FLOPS if long else 1.0)
-    with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1, "bigkernel.monitor": watched}):
+    with dask.config.set({"bigkernel.segment-rows": 1, "bigkernel.min-segments": 1}):
         before, start = processor_seconds(client), time.perf_counter()
         swept = sweep(Rows(Blank((segments, 1), 1)), statistic, client=client, run=run, what="count")
         seconds, after = time.perf_counter() - start, processor_seconds(client)
     if len(swept.receipts) != segments or swept.total["rows"][0] != segments:
         raise RuntimeError(f"a sweep of {segments} segments counted {swept.total['rows'][0]} rows")
     return Cost(segments, seconds, {role: after[role] - before[role] for role in ROLES})
-
-
-def bare_tasks(client: Client, count: int) -> Cost:
-    """As many tasks that return a number, and nothing of ours: what they cost is the least that a task of Dask does."""
-    before, start = processor_seconds(client), time.perf_counter()
-    futures = client.map(operator.pos, range(count), pure=False)
-    with client.as_current():
-        wait(futures, timeout=START_SECONDS)
-    seconds, after = time.perf_counter() - start, processor_seconds(client)
-    return Cost(count, seconds, {role: after[role] - before[role] for role in ROLES})
 
 
 def processor_seconds(client: Client) -> dict[str, float]:
@@ -219,45 +209,28 @@ def line(costs: Sequence[Cost]) -> dict[str, float]:
     return {**{name: float(slope) for name, (slope, _) in slopes.items()}, "fixed": float(slopes["seconds"][1])}
 
 
-def measure_short() -> dict[str, float]:
-    """The cost of a segment of which sixteen are one task, with the monitor and without a run, as `line` gives it."""
+def measure_short() -> dict[str, Any]:
+    """A record of segments of which sixteen are one task."""
     with crowd(SHORT_WORKERS) as client:
-        count_rows(client, SHORT_SEGMENTS[0], run=None, watched=True, long=False)  # workers have imported everything
-        return line([count_rows(client, count, run=None, watched=True, long=False) for count in SHORT_SEGMENTS])
+        count_rows(client, SHORT_SEGMENTS[0], run=None, long=False)  # workers have imported everything
+        costs = [count_rows(client, count, run=None, long=False) for count in SHORT_SEGMENTS]
+    return {"task": MOST_SEGMENTS, "run": False, **line(costs)}
 
 
 def measure(
     workers: int, counts: Sequence[int], *, out: Path, update: Callable[[int, int | None], None]
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """The cost of a segment that has a task of its own, with and without monitoring and a run directory: a record each.
-
-    A record has `monitor` and `run` (whether), `segments` and `wall` (of its sweeps), and what `line` gives. Beside
-    them the cost of a bare task of Dask (`bare_tasks`), as `line` gives it.
-    """
-    cases = [(watched, published) for published in (False, True) for watched in (True, False)]
-    total, done = len(cases) * len(counts), 0
-    found: dict[tuple[bool, bool], list[Cost]] = {case: [] for case in cases}
-    bare: list[Cost] = []
+) -> list[dict[str, Any]]:
+    """Records of segments that have a task of their own, without and with a run directory: what `line` gives."""
+    found: dict[bool, list[Cost]] = {False: [], True: []}
+    done = 0
     with crowd(workers) as client:
         # workers know one another, and have imported everything
-        count_rows(client, workers, run=None, watched=True)
-        # every round meets all cases, so that a slow minute does too
+        count_rows(client, workers, run=None)
+        # every round meets both cases, so that a slow minute does too
         for count in counts:
-            bare.append(bare_tasks(client, count))
-            for watched, published in cases:
+            for published, costs in found.items():
                 with tempfile.TemporaryDirectory(dir=out) as scratch:
-                    run = Path(scratch, "run") if published else None
-                    found[watched, published].append(count_rows(client, count, run=run, watched=watched))
+                    costs.append(count_rows(client, count, run=Path(scratch, "run") if published else None))
                 done += 1
-                update(done, total)
-    records = [
-        {
-            "monitor": watched,
-            "run": published,
-            "segments": [cost.segments for cost in costs],
-            "wall": [cost.seconds for cost in costs],
-            **line(costs),
-        }
-        for (watched, published), costs in found.items()
-    ]
-    return records, line(bare)
+                update(done, 2 * len(counts))
+    return [{"task": 1, "run": published, **line(costs)} for published, costs in found.items()]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data.corpus import chunk_rows_for
+from bigkernel.engine.rows import Rows
 from bigkernel.engine.sources import Source
 
 
@@ -44,3 +46,10 @@ class Blank(Source):
     def fingerprint(self) -> str:
         """Its shape."""
         return f"blank {self.shape}"
+
+
+def blank_rows(n_rows: int, n_features: int, classes: tuple[Any, ...]) -> Rows:
+    """Rows of bytes with labels, cut as a corpus of them would be."""
+    chunk_rows = chunk_rows_for(n_features, 1, n_rows)
+    x, y = Blank((n_rows, n_features), chunk_rows), Blank((n_rows,), chunk_rows)
+    return Rows(x, {"y": y}, name="deformed digits", classes=classes)

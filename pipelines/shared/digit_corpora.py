@@ -1,14 +1,14 @@
-"""Digit corpora for the pipelines: scikit-learn's bundled digits, deformed to any number of rows, and MNIST.
+"""Digit corpora for the pipelines: scikit-learn's bundled digits, MNIST, and deformed copies to any number of rows.
 
 The bundled digits are split into originals to train on and digits to test with; the training corpus is the originals
-and their deformed copies (`images.deform_corpus`). Copies of one original share its number in the column `group`.
+and their deformed copies (`shared.deformed`). Copies of one original share its number in the column `group`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.data import zarr_arrays
+from bigkernel.data.atomic_write import require_free
 from bigkernel.data.convert import ingest
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.readers import open_source
+from bigkernel.engine.context import processors
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
-from bigkernel.images.deform_corpus import deform_corpus, deformation_of, deformed_at
-from bigkernel.images.elastic import Deformation
+from bigkernel.monitor.terminal.bar import bar
+from pipelines.shared.deformed import Variation, blocks
 
 Array = NDArray[Any]
 TEST_ORIGINALS = 597  # of 1,797
-STRENGTH = 2.0  # twice as far as MNIST's: copies of 8 by 8 pixels would hardly differ from one another
+# of the copies of the bundled digits: more would move classes of 8×8 pixels into one another
+VARIATION = Variation(elastic=0.35)
 MNIST_FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 
 Progress = Callable[[int, int | None], None]
@@ -77,18 +82,66 @@ def _undeformed(path: Path, name: str, what: str, images: Array, labels: Array, 
     return kept or open_corpus(path), kept is not None
 
 
-def deformation(corpus: Corpus, seed: int) -> Deformation:
-    """Return the deformation of the bundled digits in `corpus`."""
-    return deformation_of(corpus, seed=seed, strength=STRENGTH)
+def deform(
+    originals: Corpus,
+    target: Path,
+    n_rows: int,
+    *,
+    seed: int,
+    variation: Variation,
+    quiet: bool,
+    overwrite: bool = False,
+) -> Corpus:
+    """Write `n_rows` rows to `target`: the images of a corpus as they are, then deformed copies round by round.
 
+    Columns are repeated; `group` is the number of the original where there is none. The originals are held in memory.
 
-def bundled(out: Path, n_rows: int, seed: int, *, keep: bool) -> Digits:
-    """Training corpus of `n_rows` deformed digits and test corpus of originals; made by the cluster in force."""
-    found, path = originals(out, seed, keep=keep), out / "train.corpus"
-    kept = deformed_at(path, found.train, n_rows, deformation(found.train, seed)) if keep else None
-    train = kept or deform_corpus(
-        found.train, path, n_rows, seed=seed, strength=STRENGTH, name="deformed digits", overwrite=True
+    Raises
+    ------
+    DataError
+        Rows that are no images of 8-bit pixels, or a target that cannot be written, or exists and is not to be
+        overwritten.
+    PlanTooLarge
+        No room on the disk.
+    """
+    shape, pixels = originals.info.image_shape, originals.array("x")
+    if shape is None or pixels.dtype != np.uint8:
+        raise DataError(f"{originals.path}: expected images (with an image_shape) of 8-bit pixels, to deform them")
+    columns = {name: originals.column(name) for name in originals.columns}
+    columns.setdefault("group", np.arange(len(originals)))
+    images = np.asarray(pixels[:]).reshape(-1, *shape)
+    require_free(target.parent, n_rows * (images[0].size + 16), "the corpus")
+    info = replace(originals.info, name="deformed digits", source=_source_of_copies(originals, seed, variation))
+    kinds = {name: values.dtype for name, values in columns.items()}
+    writer = CorpusWriter(
+        target, n_features=images[0].size, dtype=np.uint8, columns=kinds, info=info, overwrite=overwrite
     )
+    done = 0
+    with bar("deform", enabled=not quiet) as update, writer:
+        for rows in blocks(images, n_rows, seed, variation, processors()):
+            ids = np.arange(done, done + len(rows)) % len(images)
+            writer.append(x=rows.reshape(len(rows), -1), **{name: values[ids] for name, values in columns.items()})
+            done += len(rows)
+            update(done, n_rows)
+    return open_corpus(target)
+
+
+def kept_copies(path: Path, originals: Corpus, n_rows: int, *, seed: int, variation: Variation) -> Corpus | None:
+    """The corpus at `path`, if it is whole and what `deform` would make."""
+    return _kept(path, _source_of_copies(originals, seed, variation), n_rows, keep=True)
+
+
+def _source_of_copies(originals: Corpus, seed: int, variation: Variation) -> str:
+    content = fingerprint(tuple(zarr_arrays.stored_fingerprint(originals.array(x)) for x in ("x", *originals.columns)))
+    return f"{variation}, seed {seed}, of {originals.n_rows} originals {content[:16]}: {originals.info.source}"
+
+
+def bundled(out: Path, n_rows: int, seed: int, *, keep: bool, quiet: bool = True) -> Digits:
+    """Training corpus of `n_rows` deformed digits and test corpus of originals."""
+    found, path = originals(out, seed, keep=keep), out / "train.corpus"
+    options: dict[str, Any] = {"seed": seed, "variation": VARIATION}
+    kept = kept_copies(path, found.train, n_rows, **options) if keep else None
+    train = kept or deform(found.train, path, n_rows, **options, quiet=quiet, overwrite=True)
     return Digits(train, found.test, kept is not None)
 
 
@@ -126,6 +179,19 @@ def choose_labelled(y: Array, group: Array, per_class: int, seed: int) -> Array:
             raise DataError(f"class {label}: {len(first)} different digits, fewer than the {per_class} to be labelled")
         chosen.append(ids[np.sort(first)[:per_class]])
     return np.sort(np.concatenate(chosen))
+
+
+def rows_at(rows: Rows, ids: Array) -> Array:
+    """The mapped rows of ids in any order and shape, (*ids.shape, d)."""
+    distinct, place = np.unique(ids, return_inverse=True)
+    taken: Array = rows.take(distinct)[place.reshape(ids.shape)]
+    return taken
+
+
+def images_at(corpus: Corpus, ids: Array) -> Array:
+    """Rows of ids in any order and shape as images, (*ids.shape, h, w)."""
+    shape = corpus.info.image_shape or (1, corpus.n_features)
+    return rows_at(as_rows(corpus), ids).reshape(*ids.shape, *shape)
 
 
 def _kept(path: Path, source: str, n_rows: int | None, *, keep: bool) -> Corpus | None:

@@ -28,6 +28,7 @@ from sklearn.preprocessing import normalize
 
 import bigkernel
 from bigkernel.data.atomic_write import clear_orphans, write_json
+from bigkernel.data.readers import open_source
 from bigkernel.engine.context import processors
 from bigkernel.errors import DataError
 from bigkernel.monitor.report.page import MISSING, Column, Page, Table
@@ -99,6 +100,13 @@ def data_file(data: Path, name: str) -> Path:
     if not path.is_file():
         raise DataError(f"{path}: not found; it is {FILES[name]}. --data or BIGKERNEL_DATA names its directory")
     return path
+
+
+def read_all(path: Path, **options: Any) -> tuple[Array, Array]:
+    """All rows of a file and their labels, in memory; options are those of `open_source`."""
+    blocks = [(np.asarray(block[0]), np.asarray(block[1])) for block in open_source(path, **options).blocks()]
+    x, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return x, y
 
 
 def digit_pair(data: Path) -> tuple[Array, Array, Array, Array]:

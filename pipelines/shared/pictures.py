@@ -76,44 +76,22 @@ def predictions(
 
 def confusion(counts: Array, labels: Sequence[Any], *, paper: Paper = LIGHT) -> bytes:
     """Draw a confusion matrix (c, c), true class by predicted class, with its counts."""
-    names = [str(label) for label in labels]
-    # square root: single errors are seen beside a full diagonal
-    shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
-    texts = [[f"{int(count):,}" if count else "·" for count in row] for row in counts]
-    side = 1.4 + 0.42 * len(labels)
-    size = (side, side - 0.35)
-    axes = {"x_label": "predicted digit", "y_label": "true digit"}
-    return heat_map(shares, names, names, **axes, texts=texts, size=size, paper=paper)
-
-
-def heat_map(
-    values: Array,
-    columns: Sequence[str],
-    rows: Sequence[str],
-    *,
-    x_label: str,
-    y_label: str,
-    value_label: str = "",
-    texts: Sequence[Sequence[str]] | None = None,
-    size: tuple[float, float] | None = None,
-    paper: Paper = LIGHT,
-) -> bytes:
-    """Draw numbers (r, c) of at least 0 as colours, each with its text or value, columns and rows under their names."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    with drawing(*(size or (6.4, 1.3 + 0.36 * len(rows))), paper) as (figure, png):
+    # square root: single errors are seen beside a full diagonal
+    shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+    side = 1.4 + 0.42 * len(labels)
+    with drawing(side, side - 0.35, paper) as (figure, png):
         ax = figure.subplots()
         heat = LinearSegmentedColormap.from_list("heat", [paper.ground, paper.bar])
-        top = max(float(np.max(values)), 1e-300)
-        ax.imshow(values, cmap=heat, vmin=0, vmax=top, aspect="auto")
-        for (i, j), value in np.ndenumerate(values):
-            ink = "#ffffff" if value > 0.6 * top else (paper.ink if value else paper.soft)
-            text = texts[i][j] if texts else "0" if value == 0 else f"{value:.1f}" if value >= 0.1 else "<0.1"
+        ax.imshow(shares, cmap=heat, vmin=0, vmax=max(float(np.max(shares)), 1e-300), aspect="auto")
+        for (i, j), share in np.ndenumerate(shares):
+            ink = "#ffffff" if share > 0.6 * shares.max() else (paper.ink if share else paper.soft)
+            text = f"{int(counts[i, j]):,}" if counts[i, j] else "·"
             ax.text(j, i, text, ha="center", va="center", color=ink, fontsize=9)
-        ax.set(xlabel=x_label, ylabel=y_label)
-        ax.set_title(value_label, loc="left")
-        ax.set_xticks(range(len(columns)), list(columns))
-        ax.set_yticks(range(len(rows)), list(rows))
+        ax.set(xlabel="predicted digit", ylabel="true digit")
+        ax.set_xticks(range(len(labels)), [str(label) for label in labels])
+        ax.set_yticks(range(len(labels)), [str(label) for label in labels])
         ax.tick_params(length=0)
         for spine in ax.spines.values():
             spine.set_visible(False)
@@ -137,25 +115,6 @@ def accuracy_bars(
         ax.set(xlim=(0, 104), xlabel="accuracy on the test digits, % (± one standard error)")
         ax.set_xticks(range(0, 101, 20))
         bare(ax, paper)
-    return png.getvalue()
-
-
-def stage_bars(names: Sequence[str], seconds: Sequence[Mapping[str, float]], *, paper: Paper = LIGHT) -> bytes:
-    """Seconds of all tasks by stage, one stacked bar a sweep."""
-    found = dict.fromkeys(stage for one in seconds for stage in one)
-    stages = sorted(found, key=lambda stage: [*palette.STAGES, stage].index(stage))
-    with drawing(6.4, 1.15 + 0.42 * len(names), paper) as (figure, png):
-        ax = figure.subplots()
-        places, left = np.arange(len(names)), np.zeros(len(names))
-        for stage in stages:
-            widths = np.array([one.get(stage, 0.0) for one in seconds])
-            ax.barh(places, widths, left=left, height=0.62, color=paper.roles[palette.stage_role(stage)], label=stage)
-            left += widths
-        ax.set_yticks(places, names)
-        ax.invert_yaxis()
-        ax.set(xlabel="seconds, added over all tasks", xlim=(0, 1.02 * max(left.max(initial=0), 1e-9)))
-        bare(ax, paper)
-        figure.legend(loc="outside upper left", ncols=len(stages), frameon=False, handlelength=1, columnspacing=1.2)
     return png.getvalue()
 
 
@@ -191,30 +150,6 @@ def bare(ax: Axes, paper: Paper) -> None:
     ax.tick_params(length=0)
     ax.grid(axis="x", color=paper.line, linewidth=0.8)
     ax.set_axisbelow(True)
-
-
-def signed_sheet(
-    images: Array, row_titles: Sequence[str], column_titles: Sequence[str], *, paper: Paper = LIGHT
-) -> bytes:
-    """Images of numbers of either sign (r, c, h, w): red above zero, blue below, the paper at zero.
-
-    The images of a column share one scale, which is the same on both sides of zero.
-    """
-    from matplotlib.colors import LinearSegmentedColormap
-
-    r, c = images.shape[:2]
-    signed = LinearSegmentedColormap.from_list("signed", [SERIES[0], paper.ground, WRONG])
-    with drawing(6.4, 0.25 + 5.4 / c * r, paper) as (figure, png):
-        axes = figure.subplots(r, c, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
-        for j in range(c):
-            top = max(float(np.abs(images[:, j]).max()), 1e-300)
-            for i in range(r):
-                axes[i, j].imshow(images[i, j], cmap=signed, vmin=-top, vmax=top, interpolation="nearest")
-                _frame(axes[i, j], paper)
-            axes[0, j].set_title(column_titles[j], pad=4)
-        for i in range(r):
-            axes[i, 0].set_ylabel(row_titles[i], rotation=0, ha="right", va="center", labelpad=6)
-    return png.getvalue()
 
 
 def contact_sheet(groups: Mapping[str, Array], row_titles: Sequence[str], *, paper: Paper = LIGHT) -> bytes:

@@ -6,15 +6,16 @@ Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two)
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from bigkernel import open_corpus
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
-from bigkernel.data.readers import open_source
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
@@ -23,6 +24,7 @@ from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.row_maps import UnitNorm
+from pipelines.shared.experiments import read_all
 
 FEATURES = 784
 SIGMA = 0.7071  # of unit-norm digits
@@ -37,9 +39,8 @@ def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows
     except DataError:
         pass
     if source.exists():
-        blocks = list(open_source(source).blocks())
-        x = np.concatenate([block[0] for block in blocks])
-        y = np.concatenate([np.asarray(block[1]) for block in blocks]).astype(np.int64)
+        x, y = read_all(source)
+        y = y.astype(np.int64)
     else:
         rng = np.random.default_rng(0)
         x = rng.integers(0, 256, (20_000, FEATURES), dtype=np.uint8)
@@ -71,6 +72,19 @@ def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStat
     kernel, dtype = Gaussian(SIGMA), np.dtype(np.float32)
     features = LandmarkMap(kernel, landmarks, dtype, centre_of(kernel, landmarks, dtype))
     return rows, MomentStatistic(features, Targets(10, np.arange(10)))
+
+
+def gemm_flops_per_second(size: int = 2048, seconds: float = 0.5) -> float:
+    """Rate of the single-threaded float32 matrix product of this machine."""
+    a = np.ones((size, size), np.float32)
+    out = np.empty_like(a)
+    with threadpool_limits(limits=1, user_api="blas"):
+        np.matmul(a, a, out=out)
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            np.matmul(a, a, out=out)
+            count += 1
+        return 2.0 * size**3 * count / (time.perf_counter() - start)
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -1,1 +1,1 @@
-"""Bandwidth and penalty by cross-validation, and why copies of an image share a fold."""
+"""Bandwidth and penalty by cross-validation."""

@@ -1,8 +1,8 @@
-"""`python -m pipelines tune`: width and penalty by cross-validation, a final model, and why copies share a fold.
+"""`python -m pipelines tune`: width and penalty by cross-validation, and a final model.
 
 The whole grid (width σ × penalty α × folds) comes from a few sweeps of the training rows (`SweepSearchCV`). The test
-digits are looked at once, when everything is chosen. A corpus of deformed digits then shows why all copies of a digit
-belong in one fold: folds of single rows test on copies of what they trained on, and promise too small an error.
+digits are looked at once, when everything is chosen. All copies of a digit are in one fold: else folds would test on
+copies of what they trained on, and promise too small an error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel import Corpus, Gaussian, KernelRidgeClassifier, SweepSearchCV, UnitNormalizer
 from bigkernel.cli.options import Numbers
-from bigkernel.events.kinds import Step
-from bigkernel.events.scope import emit
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar, progress
-from bigkernel.streaming.folds import HashFolds
 from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import MNIST_FILES, Digits
-from pipelines.shared.experiments import Report, options
+from pipelines.shared.experiments import Report, data_option, json_option, out_option, seed_option
 from pipelines.tune import page
 from pipelines.tune.page import Record
 
@@ -36,8 +33,6 @@ HELD_OUT = 1 / 6  # of the training digits, to choose the final model by
 # of the final model, times what fewer landmarks chose: widths around it, and penalties between, for more landmarks
 # can do with less
 FINAL_SIGMAS, FINAL_ALPHAS = (1 / 1.2, 1.0, 1.2), (0.0099, 1.0)
-COPY_SIGMAS, COPY_ALPHAS = (0.15, 0.2, 0.3, 0.4, 0.5), (0.001, 0.01, 0.1, 1.0)
-TEST_COPIES = 20  # of each digit held out
 
 
 def pipeline(landmarks: int, seed: int, *, sigma: float = 1.0) -> Pipeline:
@@ -98,54 +93,12 @@ def originals(corpus: Corpus) -> int:
     return len(np.unique(corpus.column("group")))
 
 
-def true_errors(model: Pipeline, images: Array, labels: Array, copies: Array) -> Record:
-    """Errors in % on held-out originals (n, h, w) and on their copies (c·n, h·w), copy i of original i mod n.
-
-    The standard error is that of a mean over originals: copies of one digit are wrong together.
-    """
-    wrong = (model.predict(copies) != np.resize(labels, len(copies))).reshape(-1, len(labels)).mean(axis=0)
-    return {
-        "true": 100 * float(wrong.mean()),
-        "true_se": 100 * float(wrong.std(ddof=1) / np.sqrt(len(wrong))),
-        "originals": 100 * float(np.mean(model.predict(images.reshape(len(images), -1)) != labels)),
-    }
-
-
-def compare(train: Corpus, *, landmarks: int, seed: int, repeats: int) -> list[Record]:
-    """The grid of `COPY_SIGMAS` and `COPY_ALPHAS` on deformed digits: errors by folds of rows and of groups, and true.
-
-    Errors over folds and their standard errors are means over `repeats` partitions. True errors are those of digits
-    whose originals were held out, deformed as the training rows are, under a model of all training rows.
-    """
-    judged: dict[tuple[float, float], Record] = {(s, a): {} for s in COPY_SIGMAS for a in COPY_ALPHAS}
-    for name, by in (("ungrouped", "row"), ("grouped", "group")):
-        for number in range(repeats):
-            cv = HashFolds(FOLDS, seed + number, by)
-            found = search(train, COPY_SIGMAS, COPY_ALPHAS, landmarks=landmarks, seed=seed, cv=cv, refit=False)
-            for cell in cells(found):
-                record = judged[cell["sigma"], cell["alpha"]]
-                for key, value in ((name, cell["error"]), (f"{name}_se", cell["error_se"])):
-                    record[key] = record.get(key, 0.0) + value / repeats
-    _, _, images, labels = digit_corpora.bundled_originals(seed)
-    shown = np.tile(images.reshape(len(images), -1), (TEST_COPIES, 1))
-    copies = digit_corpora.deformation(train, seed + 1).copies(shown, 0)
-    for number, (sigma, alpha) in enumerate(judged):
-        if alpha == COPY_ALPHAS[0]:
-            # the least penalty decides the arithmetic of the sums that all share
-            model = pipeline(landmarks, seed, sigma=sigma).set_params(krr__alpha=min(COPY_ALPHAS)).fit(train)
-        model[-1].set_params(alpha=alpha).refit()
-        judged[sigma, alpha] |= true_errors(model, images, labels, copies)
-        emit(Step("true errors", number + 1, len(judged)))
-    return [{"sigma": sigma, "alpha": alpha, **record} for (sigma, alpha), record in judged.items()]
-
-
-def corpora(out: Path, data: Path, rows: int, seed: int, *, quiet: bool) -> tuple[Digits, Digits]:
-    """The digits to tune on, MNIST or else the deformed ones, and the deformed ones; made, or found, below `out`."""
-    copies = digit_corpora.bundled(out / "copies", rows, seed, keep=True)
+def corpora(out: Path, data: Path, rows: int, seed: int, *, quiet: bool) -> tuple[Digits, bool]:
+    """The digits to tune on, and whether they are MNIST's, or else deformed ones; made, or found, below `out`."""
     if not any((data / name).exists() for name in MNIST_FILES):
-        return copies, copies
+        return digit_corpora.bundled(out / "copies", rows, seed, keep=True, quiet=quiet), False
     with bar("ingest", enabled=not quiet) as shown:
-        return digit_corpora.mnist(out / "mnist", data, keep=True, progress=shown), copies
+        return digit_corpora.mnist(out / "mnist", data, keep=True, progress=shown), True
 
 
 @click.command()
@@ -154,10 +107,12 @@ def corpora(out: Path, data: Path, rows: int, seed: int, *, quiet: bool) -> tupl
 @click.option("--landmarks", type=click.IntRange(10), default=1000, show_default=True, help="m, of the searches.")
 @click.option("--final-landmarks", type=click.IntRange(10), default=4000, show_default=True, help="Of the final model.")
 @click.option("--rows", type=click.IntRange(2400), default=20_000, show_default=True, help="Deformed digits to make.")
-@options("tune", repeats=1, repeats_help="Partitions into folds that the comparison of folds averages.")
+@data_option("Directory with MNIST's idx files; deformed digits without them.")
+@seed_option
+@out_option("tune", "Directory for report.html, CSV, PNG and the corpora.")
+@json_option
 def tune(
     data: Path,
-    repeats: int,
     seed: int,
     out: Path,
     as_json: bool,
@@ -176,48 +131,41 @@ def tune(
     2. The final model, --final-landmarks: a few widths and penalties around that
        choice, judged on a sixth of the training digits. Then, and only then, the
        error on the 10,000 test digits.
-    3. Why copies share a fold: --rows deformed copies of 1,200 digits from
-       scikit-learn. Folds of rows and folds of digits side by side, and the true
-       error, on copies of digits that were held out.
 
     --sigma and --alpha take a number, numbers with commas between, or FIRST:LAST:COUNT in equal ratios. --data is the
-    directory of MNIST's idx files (train-images-idx3-ubyte.gz …); without them steps 1 and 2 take the deformed digits,
-    and say so. Some minutes on two processors, most of them for the final model.
+    directory of MNIST's idx files (train-images-idx3-ubyte.gz …); without them it takes --rows deformed copies of
+    scikit-learn's digits, a digit and its copies in one fold, and says so. Some minutes on two processors, most of them
+    for the final model.
 
     \b
     python -m pipelines tune
-    python -m pipelines tune --sigma 0.4:0.8:5 --alpha 0.01,0.1,1 --repeats 5
+    python -m pipelines tune --sigma 0.4:0.8:5 --alpha 0.01,0.1,1
     python -m pipelines tune --final-landmarks 2000 --out /scratch/tune
     python -m pipelines tune --json | jq '.test'
 
     \b
     In --out: report.html (opens offline), results.json, candidates.csv, grid.csv,
-    final.csv, copies.csv, grid.png, copies.png, and the corpora.
+    final.csv, grid.png, and the corpora.
     """
     sigmas, alphas = sorted(set(sigma)), sorted(set(alpha))
     size = f"{len(sigmas)} widths × {len(alphas)} penalties × {FOLDS} folds of digits"
     report = Report(out, "Tuning by cross-validation", size, quiet=as_json)
     with progress(enabled=not as_json):
-        found, copies = corpora(out, data, rows, seed, quiet=as_json)
-        require_count(len(copies.train), landmarks)
+        found, mnist = corpora(out, data, rows, seed, quiet=as_json)
         require_count(len(found.train), max(landmarks, final_landmarks))
-        mnist = found is not copies
         _introduction(report, found.train, landmarks, mnist=mnist)
         first = search(found.train, sigmas, alphas, landmarks=landmarks, seed=seed, cv=FOLDS, refit=False)
         page.grid(report, cells(first), folds=FOLDS, sweeps=len(first.plan_.sweeps), seconds=first.seconds_)
         chosen = cells(first)[first.best_index_]
         final = finalists(found.train, chosen, alphas, landmarks=final_landmarks, seed=seed)
         _final(report, found, final, final_landmarks, mnist=mnist)
-        compared = compare(copies.train, landmarks=landmarks, seed=seed, repeats=repeats)
-        counts = {"rows": len(copies.train), "originals": originals(copies.train)}
-        page.copies(report, compared, **counts, folds=FOLDS, repeats=repeats)
     count = f"{landmarks:,} in the searches, {final_landmarks:,} in the final model"
-    report.finish(_facts(found, copies, final) | {"landmarks": count, "seed": seed})
+    report.finish(_facts(found, final) | {"landmarks": count, "seed": seed})
 
 
-def _facts(found: Digits, copies: Digits, final: SweepSearchCV) -> dict[str, Any]:
+def _facts(found: Digits, final: SweepSearchCV) -> dict[str, Any]:
     """Corpora and searches, for the foot of the page."""
-    rows = f"{len(found.train):,} training, {len(found.test):,} test; comparison of folds: {len(copies.train):,}"
+    rows = f"{len(found.train):,} training, {len(found.test):,} test"
     sweeps = f"{len(final.plan_.sweeps)} sweeps, {final.seconds_:.0f} s"
     return {"data": found.train.info.source, "rows": rows, "final model": sweeps}
 

@@ -1,4 +1,4 @@
-"""The page of `python -m pipelines tune`: the grid and its picture, the final model, and folds with and without groups.
+"""The page of `python -m pipelines tune`: the grid and its picture, and the final model.
 
 A record is a candidate: `sigma`, `alpha`, figures in % each with its standard error under a key that ends in _se, and
 `prediction_error`, how far rounding has moved its predictions.
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bigkernel.monitor.report.page import Column, Table
-from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
 from pipelines.shared.pictures import LIGHT, Paper, heat_map
 
@@ -86,57 +85,3 @@ def final(report: Report, records: list[Record], error: Record, *, held_out: str
     )
     chosen = {key: ranked[0][key] for key in ("sigma", "alpha")}
     report.results["test"] = {**error, "landmarks": landmarks, **chosen}
-
-
-def promise(records: list[Record], way: str, what: str) -> tuple[Record, str]:
-    """Return the choice of folds of one kind, with its true error less the promised one; and in words."""
-    chosen = min(records, key=lambda record: (record[way], -record["alpha"]))
-    optimism = chosen["true"] - chosen[way]
-    text = (
-        f"Folds of {what} choose {named(chosen)} and promise {chosen[way]:.2f} % error; the true error is "
-        f"{chosen['true']:.2f} ± {chosen['true_se']:.2f} %, {abs(optimism):.2f} points "
-        f"{'more' if optimism > 0 else 'less'}."
-    )
-    share = float(np.mean([record[way] / record["true"] for record in records]))
-    return {**chosen, "optimism": optimism, "share": share}, text
-
-
-def copies(report: Report, records: list[Record], *, rows: int, originals: int, folds: int, repeats: int) -> None:
-    """Folds of rows and of groups: table, what either chooses and promises, picture."""
-    judged = [
-        column
-        for way in ("ungrouped", "grouped", "true")
-        for column in spread_columns(way, f"{way} %", ".2f", suffix="_se")
-    ]
-    report.table(
-        "copies",
-        "Copies share a fold",
-        Table([*GRID, *judged, Column("originals", "originals %", ".2f")], records),
-        caption=f"{rows:,} deformed copies of {originals:,} digits. Error over {folds} folds of rows (ungrouped) and "
-        f"over {folds} folds of digits with all their copies (grouped), mean of {repeats} "
-        f"partition{'s' * (repeats > 1)}; landmarks are drawn from all rows. True: the error on copies of digits that "
-        "were held out, which is what cross-validation is to foretell. Originals: on the same digits undeformed, which "
-        "is easier. ±: one standard error.",
-    )
-    ungrouped, first = promise(records, "ungrouped", "rows")
-    grouped, second = promise(records, "grouped", "digits")
-    report.tell(
-        f"{first} {second} Over the whole grid folds of rows promise {ungrouped['share']:.2f} of the true error on "
-        f"average, folds of digits {grouped['share']:.2f}. A fold of rows tests on copies of digits that were trained "
-        "on, and a new digit has none there; SweepSearchCV keeps groups together where a corpus has them."
-    )
-    line = [record for record in records if record["alpha"] == grouped["alpha"]]
-    sigmas = [record["sigma"] for record in line]
-    names = {"ungrouped": "folds of rows", "grouped": "folds of digits", "true": "copies of new digits"}
-    report.figure(
-        "copies",
-        curves,
-        [Curve(name, sigmas, [r[key] for r in line], [r[f"{key}_se"] for r in line]) for key, name in names.items()],
-        x_label="width σ of the kernel (rows of unit norm)",
-        y_label="error, %",
-        x_log=True,
-        x_ticks=sigmas,
-        y_range=(0, 1.05 * max(record[key] + record[f"{key}_se"] for record in line for key in names)),
-        caption=f"Error at α = {grouped['alpha']:g} over the width, ± one standard error.",
-    )
-    report.results["optimism"] = {"ungrouped": ungrouped, "grouped": grouped}

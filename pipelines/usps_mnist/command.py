@@ -26,9 +26,7 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh
 
-from bigkernel import Gaussian
 from bigkernel.kernels.uniform_landmarks import require_count
 from pipelines.shared.experiments import Report, options, steps
 from pipelines.usps_mnist import page
@@ -58,18 +56,6 @@ from pipelines.usps_mnist.fits import (
 Array = NDArray[Any]
 REFERENCE = "“Fast Domain Generalization with Kernel Methods”, part 2"
 COUNTS = (50, 100, 200, 400, 800)  # landmarks of the curves
-SHOWN = 8  # eigenfunctions
-
-
-def eigenvectors(X: Array, sigma: float, count: int) -> tuple[Array, Array]:
-    """The largest eigenvalues of K (count,) and their vectors (N, count), each with its largest entry positive.
-
-    ψ_j(x) = Σ_i v_ij k(x_i, x)/√σ_j takes the value √σ_j v_ij at row i (eq. 3 of the reference).
-    """
-    values, V = eigsh(Gaussian(sigma)(X), count, v0=np.ones(len(X)))
-    values, V = values[::-1], V[:, ::-1]
-    largest = V[np.abs(V).argmax(axis=0), np.arange(count)]
-    return values, V * np.sign(largest)
 
 
 def as_printed(report: Report, draws: Draws, m: int, repeats: int, *, quiet: bool) -> Fits:
@@ -146,8 +132,7 @@ def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m:
        reference) and of all rows; landmarks uniform and by k-means.
     2. The same methods with hyper-parameters chosen without any label of MNIST, by
        5-fold cross-validation on USPS: what an honest user would have got.
-    3. Accuracy and seconds against the number of landmarks, 50 to 800; the leading
-       eigenfunctions, seen on the digits.
+    3. Accuracy and seconds against the number of landmarks, 50 to 800.
 
     Needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat (the pair of Long et al., ICCV 2013) in --data. Two
     to three minutes on two processors; --repeats 2 takes half of that.
@@ -161,7 +146,7 @@ def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m:
     \b
     In --out: report.html (opens offline), results.json, and each table and picture
     by itself: printed.csv, chosen.csv, grid.csv, curves.csv, digits.png, target.png,
-    source.png, seconds.png, weighted.png, extremes.png.
+    source.png, seconds.png.
     """
     pair = Pair.read(data)
     require_count(2 * min(len(pair.source), len(pair.target)), m)
@@ -172,8 +157,6 @@ def usps_mnist(data: Path, repeats: int, seed: int, out: Path, as_json: bool, m:
     fits = as_printed(report, draws, m, repeats, quiet=as_json)
     against_landmarks(report, draws, m, fits, quiet=as_json)
     without_target_labels(report, draws, m, seed, fits, quiet=as_json)
-    values, V = eigenvectors(pair.rows, SIGMA, SHOWN)
-    page.eigenfunctions(report, values, V, pair.source, pair.target)
     facts = {
         "data": f"{len(pair.source):,} USPS and {len(pair.target):,} MNIST digits, 16×16 pixels, rows of unit norm",
         "draws": f"{repeats} of {m} landmarks, seeds {seed} to {seed + repeats - 1}; folds by seed {seed}",

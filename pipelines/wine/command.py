@@ -8,7 +8,7 @@ from d = 11 attributes. Kernel Gaussian with σ = 1.4, λ = 10 for RR and KRR, a
 What the reference does and we repeat: it prepends a column of ones to X and penalises its weight in RR as any other; it
 standardises the test rows by their own statistics, which a single new wine does not have; and its random splits put
 copies of one wine on both sides (937 of the 4,898 rows repeat an earlier one), which flatters a method that remembers
-its training rows. Hence a second experiment without these two, and a table of what each of them is worth.
+its training rows. Hence a second experiment without these two.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from bigkernel import Gaussian, KernelRidge, LinearRegression, Ridge
-from bigkernel.data.readers import open_source
 from bigkernel.errors import RankDeficient
 from bigkernel.kernels.uniform_landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
-from pipelines.shared.experiments import Report, data_file, options, timed
+from pipelines.shared.experiments import Report, data_file, options, read_all, timed
 from pipelines.wine import page
 from pipelines.wine.formula import compare, race
 from pipelines.wine.page import Run
@@ -53,7 +52,6 @@ class Split:
     X, y : (n, d) and (n,), training rows, by their own statistics
     X_test, y_test : (q, d) and (q,), test rows by the statistics of the training rows
     X_apart, y_apart : the same test rows by their own statistics, as the reference has them
-    copied : (q,) bool, whether a training row has the same attributes
     points : quality points in one unit of y
     """
 
@@ -63,15 +61,13 @@ class Split:
     y_test: Array
     X_apart: Array
     y_apart: Array
-    copied: Array
     points: float
 
 
 def read(data: Path) -> tuple[Array, Array]:
     """Attributes (n, d) and quality (n,) of the wines, float64."""
-    blocks = list(open_source(data_file(data, "winequality-white.csv"), target=-1).blocks())  # quality comes last
-    X, y = (np.concatenate(parts).astype(np.float64) for parts in zip(*blocks, strict=True))
-    return X, y
+    X, y = read_all(data_file(data, "winequality-white.csv"), target=-1)  # quality comes last
+    return X.astype(np.float64), y.astype(np.float64)
 
 
 def zscore(values: Array, like: Array | None = None) -> Array:
@@ -90,12 +86,11 @@ def groups(X: Array) -> Array:
     return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def standardised(X: Array, y: Array, group: Array, train: Array, test: Array) -> Split:
+def standardised(X: Array, y: Array, train: Array, test: Array) -> Split:
     """Standardise the rows `train` and `test` (ids)."""
-    copied = np.isin(group[test], group[train])
     by_train = zscore(X[test], X[train]), zscore(y[test], y[train])
     points = float(y[train].std(ddof=1))
-    return Split(zscore(X[train]), zscore(y[train]), *by_train, zscore(X[test]), zscore(y[test]), copied, points)
+    return Split(zscore(X[train]), zscore(y[train]), *by_train, zscore(X[test]), zscore(y[test]), points)
 
 
 def random_splits(n: int, repeats: int, seed: int) -> list[tuple[Array, Array]]:
@@ -109,11 +104,6 @@ def grouped_splits(group: Array, repeats: int, seed: int) -> list[tuple[Array, A
     """Training and test ids with every group on one side; a tenth of the groups is for the test."""
     splitter = GroupShuffleSplit(n_splits=repeats, test_size=0.1, random_state=seed)
     return list(splitter.split(group, groups=group))
-
-
-def without_copies(group: Array, train: Array, test: Array) -> tuple[Array, Array]:
-    """The same ids, but for training rows that some test row repeats."""
-    return train[~np.isin(group[train], group[test])], test
 
 
 def with_ones(X: Array) -> Array:
@@ -148,23 +138,19 @@ def judge(method: str, number: int, model: Any, split: Split) -> Run:
         # landmarks repeat one another as rows do; the rank is in the table
         warnings.simplefilter("ignore", RankDeficient)
         (train, apart), seconds = timed(fit_predict)
-    errors = (model.predict(split.X_test) - split.y_test) ** 2
     mse = {
         "train": (train - split.y) ** 2,
         "apart": (apart - split.y_apart) ** 2,
-        "test": errors,
-        "copied": errors[split.copied],
-        "new": errors[~split.copied],
+        "test": (model.predict(split.X_test) - split.y_test) ** 2,
         "constant": split.y_test**2,
     }
     return Run(
         method,
         number,
-        {rows: float(squares.mean()) if len(squares) else None for rows, squares in mse.items()},
+        {rows: float(squares.mean()) for rows, squares in mse.items()},
         points=split.points,
         n_train=len(split.y),
         n_test=len(split.y_test),
-        n_copied=int(split.copied.sum()),
         seconds=seconds,
         rank=getattr(model, "rank_", None),
     )
@@ -210,8 +196,7 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     2. Nyström KRR on the same splits with 100 to 1,600 uniform landmarks: what of
        the error of exact KRR is reached in what part of its time.
     3. An honest variant: statistics of the training rows alone, and rows that
-       repeat one another on one side of the split; and how much of KRR's advantage
-       over RR came from copies and from standardising apart.
+       repeat one another on one side of the split.
     4. Exact KRR against the printed formula, which inverts an n×n matrix twice:
        seconds in turn in the same run, and the largest difference.
 
@@ -224,16 +209,15 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
 
     \b
     In --out: report.html (opens offline), results.json, and each table and picture
-    by itself: as_printed.csv, nystrom.csv, honest.csv, advantage.csv,
-    formula.csv, nystrom_error.png, nystrom_seconds.png.
+    by itself: as_printed.csv, nystrom.csv, honest.csv, formula.csv,
+    nystrom_error.png, nystrom_seconds.png.
     """
     X, y = read(data)
     group = groups(X)
     counts = sorted(set(landmarks))
     drawn = random_splits(len(X), repeats, seed)
-    cut = partial(standardised, X, y, group)
+    cut = partial(standardised, X, y)
     splits = [cut(*ids) for ids in drawn]
-    cleared = [cut(*without_copies(group, *ids)) for ids in drawn]
     together = [cut(*ids) for ids in grouped_splits(group, repeats, seed)]
     require_count(min(len(one.y) for one in (*splits, *together)), max(*counts, HONEST_LANDMARKS))
     subtitle = f"{len(X):,} wines, {X.shape[1]} attributes, quality from 0 to 10; {REFERENCE}, redone"
@@ -246,8 +230,6 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
     page.landmarks(report, exact, few, counts)
     honest = fit("honest splits", together, lambda number: dense() | nystrom([HONEST_LANDMARKS], seed + number))
     page.honest(report, honest, *(len(rows) - groups(rows).max() - 1 for rows in (X, np.column_stack([X, y]))))
-    without = fit("without copies", cleared, lambda _: dense())
-    page.advantage(report, exact, without, honest)
     if pairs:
         one = splits[0]
         compare(report, race(dense()["KRR"], one.X, one.y, one.X_apart, PENALTY, SIGMA, pairs=pairs, quiet=as_json))
@@ -256,5 +238,5 @@ def wine(data: Path, repeats: int, seed: int, out: Path, as_json: bool, landmark
         "splits": f"{repeats} of either kind, seed {seed}; {len(splits[0].y):,} training rows of {len(X):,} at random",
         "models": f"λ = {PENALTY:g} (RR, KRR), Gaussian kernel of σ = {SIGMA:g}, uniform landmarks; float64",
     }
-    runs = {"random": exact + few, "without_copies": without, "grouped": honest}
+    runs = {"random": exact + few, "grouped": honest}
     report.finish(facts, runs={name: [asdict(run) for run in several] for name, several in runs.items()})

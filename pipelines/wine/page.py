@@ -31,21 +31,19 @@ class Run:
     Attributes
     ----------
     mse : in units of the standardised quality, squared: of the rows "train", of the test rows "apart" (standardised by
-        themselves) and "test" (by the training rows), of those of them that a training row repeats and the others,
-        "copied" and "new" (None where there are none), and of a "constant" prediction on "test"
+        themselves) and "test" (by the training rows), and of a "constant" prediction on "test"
     points : quality points in one unit of the standardised quality
-    n_train, n_test, n_copied : rows
+    n_train, n_test : rows
     seconds : to fit, and to predict training and test rows
     rank : of the kernel matrix or core, for kernel methods
     """
 
     method: str
     split: int
-    mse: dict[str, float | None]
+    mse: dict[str, float]
     points: float
     n_train: int
     n_test: int
-    n_copied: int
     seconds: float
     rank: int | None
 
@@ -61,7 +59,7 @@ def of(runs: Sequence[Run], method: str) -> list[Run]:
 
 
 def errors(runs: Sequence[Run], method: str, rows: str) -> Array:
-    """MSE of a method on `rows` of every split, (splits,); NaN where a split has no such rows."""
+    """MSE of a method on `rows` of every split, (splits,)."""
     return np.array([run.mse[rows] for run in of(runs, method)], np.float64)
 
 
@@ -233,59 +231,4 @@ def honest(report: Report, runs: Sequence[Run], repeated: int, repeated_with_qua
 
 def points(runs: Sequence[Run], rows: str) -> list[float]:
     """Root mean squared errors in quality points, one a split."""
-    return [run.points * (run.mse[rows] or 0.0) ** 0.5 for run in runs]
-
-
-def advantage(report: Report, random: Sequence[Run], cleared: Sequence[Run], grouped: Sequence[Run]) -> None:
-    """Take KRR's advantage over RR apart; `cleared` are the random splits without the copies of test rows."""
-    share = 100 * statistics.mean(run.n_copied / run.n_test for run in random)
-    taken = random[0].n_train - statistics.mean(run.n_train for run in of(cleared, "LR"))
-    steps = [
-        ("random, test rows standardised apart", random, "apart", 100.0),
-        ("random, training statistics", random, "test", 100.0),
-        ("– test rows with a copy in training", random, "copied", share),
-        ("– test rows without", random, "new", 100 - share),
-        ("the same, those copies taken out", cleared, "test", 100.0),
-        ("copies together (the honest splits)", grouped, "test", 100.0),
-    ]
-    records: list[dict[str, Any]] = []
-    for name, runs, rows, percent in steps:
-        rr, krr = errors(runs, "RR", rows), errors(runs, "KRR", rows)
-        known = ~np.isnan(rr)
-        record = {"case": name, "rows": rows, "test_rows_percent": percent}
-        if known.any():
-            gap = spread("advantage", (rr - krr)[known])
-            record |= {"rr_mse": float(rr[known].mean()), "krr_mse": float(krr[known].mean()), **gap}
-        records.append(record)
-    columns = [
-        Column("case", "split, and what is tested", left=True),
-        Column("test_rows_percent", "rows %", ".0f"),
-        Column("rr_mse", "RR", ".3f"),
-        Column("krr_mse", "KRR", ".3f"),
-        *spread_columns("advantage", "RR − KRR", ".3f"),
-    ]
-    report.table(
-        "advantage",
-        "What KRR's advantage over RR is made of",
-        Table(columns, records),
-        caption="Test MSE of RR and of exact KRR, and their difference on the same split. The first four lines are the "
-        "same fits. In the fifth the test rows are the same, and the training rows that one of them repeats are taken "
-        f"out, {taken:,.0f} of {random[0].n_train:,} on average. The sixth has other test rows.",
-    )
-    apart, test, clear = (
-        errors(runs, "RR", rows) - errors(runs, "KRR", rows)
-        for runs, rows in ((random, "apart"), (random, "test"), (cleared, "test"))
-    )
-    whole = float(apart.mean())
-
-    def part(values: Array) -> str:
-        found = spread("mean", values)
-        deviation = "" if found["mean_std"] is None else f" ± {found['mean_std']:.3f}"
-        share = f" ({100 * found['mean'] / whole:+z.0f} %)" if whole > 0 else ""
-        return f"{found['mean']:+z.3f}{deviation}{share}"
-
-    report.tell(
-        f"Tested as the reference does it, KRR is better than RR by {whole:.3f} in MSE. Of this, {part(apart - test)} "
-        f"comes from standardising the test rows apart and {part(test - clear)} from copies of test rows among the "
-        f"training rows; {part(clear)} is left.",
-    )
+    return [run.points * run.mse[rows] ** 0.5 for run in runs]

@@ -14,8 +14,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference_images import moment_normalised, moments, orientation_features
 
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.images.checks import square_side
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
-from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations, square_side
+from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm, map_costs
 

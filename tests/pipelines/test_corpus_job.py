@@ -77,7 +77,6 @@ def test_pictures_tables_and_pages_are_left(done):
         assert (run / "results" / name).stat().st_size > 200
     assert "error on test digits" not in (run / "results" / "errors.csv").read_text()
     assert (run / "report.html").is_file()
-    assert results["share_of_gemm"] > 0
     assert np.sum(results["confusion"]) == 597
 
 
@@ -108,15 +107,6 @@ def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_ano
     assert "holds a run already; resume it" in call(*SMALL, "--run", run, code=3).stderr
     other = call(*SMALL, "--run", run, "--resume", "--sigma", "0.5", code=5)
     assert "another job" in other.stderr
-
-
-@pytest.mark.slow
-def test_semi_supervised_learning_hides_labels_and_runs(tmp_path):
-    given = (*SMALL, "--method", "sssl", "--components", "30", "--labelled-per-class", "5", "--run", tmp_path / "r")
-    results = json.loads(call(*given, "--json").stdout)
-    model = load_model(tmp_path / "r" / "model")[-1]
-    assert model.statistics_["rows"].tolist() == [2950, 50]
-    assert 0 < results["errors"][-1]["error_60"] < 50
 
 
 @pytest.mark.slow
@@ -204,7 +194,7 @@ def test_a_job_file_may_describe_its_cluster(tmp_path):
         ("job: {rows: 7}", "bigkernel.job.rows: 7 is not in the range x>=100"),
         ("job: {row: 700}", "bigkernel.job.row: unknown; the keys are"),
         ("job: {alpha: best}", "bigkernel.job.alpha: expected gcv or a number"),
-        ("job: {method: svm}", "bigkernel.job.method: 'svm' is not one of"),
+        ("job: {solver: svm}", "bigkernel.job.solver: 'svm' is not one of"),
         ("job: {resume: 1}", "bigkernel.job.resume: expected bool"),
         ("job: {data: ~nobody-of-this-name/x}", "bigkernel.job.data: ~nobody-of-this-name/x: Could not determine home"),
         ("job: {cluster: other/c.yaml}", "/other/c.yaml: expected 'local', an address"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import warnings
 from dataclasses import replace
@@ -13,19 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from scipy.io import loadmat, savemat
-from scipy.ndimage import gaussian_filter
+from scipy.io import savemat
 from sklearn.cluster import KMeans
-from sklearn.preprocessing import normalize
 
-from bigkernel.errors import DataError, PseudoLabelsCollapsed
+from bigkernel.errors import PseudoLabelsCollapsed
 from pipelines.__main__ import main
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import page as domains_page
 from pipelines.domains import pair as domains_pair
 from pipelines.domains import rotated as domains_rotated
-from pipelines.domains.data import Digits, Fresh
+from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
 from pipelines.domains.methods import METHODS, SOURCE, TARGET, Draws, Fit, Method
 from pipelines.shared import domain_sweeps, pictures
@@ -101,86 +98,14 @@ def test_copies_weigh_as_much_as_their_digit_did_alone_and_know_which_it_was(set
     assert np.abs(task.source[N_SOURCE:] - bare.source[task.digit[N_SOURCE:]]).max(axis=1).min() > 0
 
 
-def write_zip(path: Path, rows: np.ndarray) -> None:
-    with gzip.open(path, "wt", encoding="ascii") as file:
-        np.savetxt(file, rows)
-
-
-def test_fresh_usps_digits_are_no_rows_of_the_pair_and_smoothed_as_it_is(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = np.column_stack([np.arange(23) % 10, rng.uniform(-1, 1, (23, 256))])
-    write_zip(tmp_path / "zip.train.gz", rows[:12])
-    write_zip(tmp_path / "zip.test.gz", rows[12:])
-    found = domains_data._other_usps(tmp_path)
-    kept = [i for i in range(23) if i % 5]
-    np.testing.assert_array_equal(found.labels, rows[kept, 0])
-    # the same by hand: a 7×7 kernel over a frame of zeros
-    taps = np.exp(-(np.arange(-3, 4) ** 2) / (2 * 0.75**2))
-    taps /= taps.sum()
-    framed = np.pad((rows[kept[3], 1:].reshape(16, 16) + 1) / 2, 3)
-    expected = [[taps @ framed[i : i + 7, j : j + 7] @ taps for j in range(16)] for i in range(16)]
-    np.testing.assert_allclose(found.images[3], expected, atol=1e-6)
-
-
-def test_fresh_images_are_made_as_the_pair_was(data_dir: Path) -> None:
-    for name in ("digits16_USPS_1800.mat", "digits16_MNIST_2000.mat", "zip.test.gz", "t10k-images-idx3-ubyte.gz"):
-        if not (data_dir / name).is_file():
-            pytest.skip(f"{name} is not in the data directory")
-    pair = loadmat(data_dir / "digits16_USPS_1800.mat")["fts"]
-    with gzip.open(data_dir / "zip.test.gz", "rt") as file:
-        rows = np.loadtxt(file, max_rows=50)
-    first = 7291  # zip.train comes before
-    numbers = [i for i in range(len(rows)) if (first + i) % 5 == 0]
-    grey = (rows[numbers, 1:].reshape(-1, 16, 16) + 1) / 2
-    smooth = gaussian_filter(grey, (0, 0.75, 0.75), mode="constant").reshape(-1, 256)
-    np.testing.assert_allclose(smooth, pair[[(first + i) // 5 for i in numbers]], atol=1e-5)
-    pair = normalize(loadmat(data_dir / "digits16_MNIST_2000.mat")["fts"][::40])
-    with gzip.open(data_dir / "t10k-images-idx3-ubyte.gz") as stored:
-        images = np.frombuffer(stored.read()[16:], np.uint8).reshape(-1, 28, 28) / 255
-    small = normalize(domains_data.resized(images, 16).reshape(-1, 256))
-    assert (pair @ small.T).max(axis=1).min() > 0.9998
-
-
-def test_a_draw_of_fresh_digits_has_sixteen_pixels_a_side_and_other_digits_each_time(
-    sets: tuple[Digits, Digits],
-) -> None:
-    fresh = Fresh(sets[0], made("MNIST", 80, 5, side=28))
-    one, other = fresh.draw(0, 30, 40), fresh.draw(1, 30, 40)
-    assert [digits.images.shape for digits in one] == [(30, 16, 16), (40, 16, 16)]
-    assert not np.array_equal(one[0].images, other[0].images)
-    np.testing.assert_array_equal(fresh.draw(0, 30, 40)[1].images, one[1].images)
-
-
-def test_a_resized_image_keeps_its_grey_level_and_its_place() -> None:
-    flat = domains_data.resized(np.full((1, 28, 28), 0.4), 16)
-    np.testing.assert_array_equal(flat, 102 / 256)
-    dot = np.zeros((1, 28, 28))
-    dot[0, 7:9, 19:21] = 1
-    small = domains_data.resized(dot, 16)[0]
-    centre = np.array([(small.sum(axis=1) @ np.arange(16)), (small.sum(axis=0) @ np.arange(16))]) / small.sum()
-    np.testing.assert_allclose((centre + 0.5) * 28 / 16, [8, 20], atol=0.1)
-
-
-@pytest.mark.parametrize(("part", "missing"), [("pair", "digits16_USPS_1800.mat"), ("fresh", "zip.train.gz")])
+@pytest.mark.parametrize(
+    ("part", "missing"), [("pair", "digits16_USPS_1800.mat"), ("rotated", "train-labels-idx1-ubyte.gz")]
+)
 def test_a_missing_file_is_a_data_error_that_names_it(tmp_path: Path, part: str, missing: str) -> None:
     options = ["--part", part, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick"]
     done = CliRunner().invoke(main, ["domains", *options])
     assert done.exit_code == 3
     assert missing in done.stderr
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"not gzip", id="not gzip"),
-        pytest.param(gzip.compress(b"1 2 3\n"), id="too short a row"),
-        pytest.param(gzip.compress(b"1 x\n"), id="no number"),
-    ],
-)
-def test_a_damaged_file_of_usps_digits_is_a_data_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "zip.train.gz").write_bytes(content)
-    with pytest.raises(DataError, match=r"zip\.train\.gz: expected"):
-        domains_data._other_usps(tmp_path)
 
 
 # ---------------------------------------------------------------- methods
@@ -343,25 +268,11 @@ def test_the_pair_prints_its_tables_in_eighty_columns_and_writes_its_files(data:
         assert all(line["forth_chosen"] and 0 <= line["back_cv"] <= 100 for line in chosen.values())
     assert [line["direction"] for line in results["open_problem"]] == ["USPS → MNIST", "MNIST → USPS"]
     names = {f"pair_{table}{kind}_bars" for table in TABLES for kind in ("", "_chosen")}
-    names |= {"components", "confusion_after", "confusion_before", "examples"}
+    names |= {"examples"}
     assert {path.stem for path in out.glob("*.png")} == names
     page = (out / "report.html").read_text()
     assert page.count("<img") == len(names)
     assert 'src="http' not in page
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few")
-def test_fresh_images_are_judged_with_the_settings_of_the_pair(
-    sets: tuple[Digits, Digits], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Fresh, "read", classmethod(lambda cls, data: cls(sets[0], made("MNIST", 80, 5, side=28))))
-    options = ["--part", "fresh", "--quick", "--landmarks", "24", "--data", str(data), "--out", str(tmp_path), "--json"]
-    done = CliRunner().invoke(main, ["domains", *options], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    results = json.loads(done.stdout)
-    assert {line["key"] for line in results["fresh_bare"]} == {k for k, m in METHODS.items() if not m.needs_styles}
-    assert "pair_bare" not in results
 
 
 # ---------------------------------------------------------------- rotated digits
@@ -412,7 +323,7 @@ def test_rotated_digits_are_measured_by_every_method_and_shown_in_eighty_columns
     assert [line["left_out"] for line in table] == [*domains_rotated.STYLES, "mean", "fit s"]
     for name in domains_rotated.METHODS:
         assert table[4][name] == pytest.approx(np.mean(found.accuracies[name]))
-    assert {path.stem for path in tmp_path.glob("*.png")} == {"domains", "rotated_curves"}
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"domains"}
 
 
 def test_the_sentence_about_rotated_digits_compares_draw_by_draw() -> None:
@@ -442,9 +353,6 @@ def test_sweeps_of_all_methods_are_timed_beside_the_gram_sweep_and_announced(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("1.25×") == 5
-    report = Report(tmp_path / "out", "", "", quiet=True)
-    domains_page.scale(report, result, 1_200, 16)
-    assert [line["name"] for line in report.results["scale"]] == list(jobs)
 
 
 def test_the_last_domain_has_no_labels_at_scale(tmp_path: Path) -> None:
@@ -459,5 +367,5 @@ def test_the_last_domain_has_no_labels_at_scale(tmp_path: Path) -> None:
 def test_help_teaches() -> None:
     done = CliRunner().invoke(main, ["domains", "--help"])
     assert done.exit_code == 0
-    for words in ("digits16_USPS_1800.mat", "zip.train.gz", "--part", "--quick", "source alone", "open problem"):
+    for words in ("digits16_USPS_1800.mat", "--part", "--quick", "source alone", "open problem"):
         assert words in " ".join(done.output.split())

@@ -14,7 +14,6 @@ from sklearn.preprocessing import normalize
 
 from pipelines.__main__ import main
 from pipelines.mercer import cases, digits
-from pipelines.shared import pictures
 
 DENSE = {
     "linear": reference.linear,
@@ -51,12 +50,7 @@ def test_the_command_tells_theory_and_digits_agree(tmp_path: Path) -> None:
     for record in results["kernels"]:
         assert record["positive"] == (2 if record["theory"] == "PDS" else 0)
         assert (record["negative_percent"] > 0) == (record["theory"] == "not PDS")
-    draw = np.random.default_rng(0).permutation(1797)[:60]
-    X = digits(tmp_path / "none")[0][draw]
-    values = np.linalg.eigvalsh(reference.sigmoid(X, X, 0.1, -2.0))
-    cell = next(c for c in results["sigmoid"] if c["a"] == pytest.approx(0.1) and c["b"] == -2)
-    assert cell["negative_percent"] == pytest.approx(100 * -values[values < 0].sum() / np.abs(values).sum(), rel=1e-6)
-    for name in ("spectra.png", "sigmoid.png", "kernels.csv", "sigmoid.csv", "report.html"):
+    for name in ("spectra.png", "kernels.csv", "report.html"):
         assert (tmp_path / name).stat().st_size > 100
 
 
@@ -65,8 +59,3 @@ def test_the_digit_pair_is_taken_where_it_is(data_dir: Path) -> None:
     assert X.shape == (3800, 256)
     assert "USPS" in source
     np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1)
-
-
-def test_a_heat_map_is_a_picture_of_its_size() -> None:
-    png = pictures.heat_map(np.eye(3), list("abc"), list("xyz"), x_label="x", y_label="y", value_label="v")
-    assert int.from_bytes(png[16:20], "big") == 1280

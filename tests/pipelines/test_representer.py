@@ -13,9 +13,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from bigkernel import Gaussian, KernelRidge
-from bigkernel.errors import DataError
 from pipelines.__main__ import main
-from pipelines.representer import SquaredExponential, X, Y, polynomial, posterior_draws, read_points
+from pipelines.representer import SquaredExponential, X, Y, polynomial, posterior_draws
 
 AT = np.linspace(0, 20, 57)
 
@@ -48,16 +47,6 @@ def test_draws_have_the_mean_and_the_deviation_of_the_posterior() -> None:
     f_std = np.sqrt(kernel.g2 * std**2 - gamma)  # of the function, without the noise of an observation
     assert np.abs((draws.mean(axis=0) - mean) / f_std).max() < 5 / np.sqrt(4000)
     np.testing.assert_allclose(draws.std(axis=0), f_std, rtol=0.06)
-
-
-def test_points_of_a_file_are_read_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "points.csv"
-    path.write_text("x,y\n" + "\n".join(f"{a},{b}" for a, b in zip(X, Y, strict=True)))
-    np.testing.assert_array_equal(read_points(path), [X, Y])
-    for bad in ("1,2\n3,4\n", "x,y\n", "", "1,2,3\n" * 6, "1,2\n" * 5 + "nan,3\n", "1,2\n3\n" * 4):
-        path.write_text(bad)
-        with pytest.raises(DataError, match=r"points\.csv"):
-            read_points(path)
 
 
 def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tune pipeline: its cells are those of explicit refits, copies flatter folds of rows, tests come after choices."""
+"""The tune pipeline: its cells are those of explicit refits, tests come after choices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.kernels import uniform_landmarks
 from bigkernel.streaming.folds import HashFolds
 from pipelines.__main__ import main
-from pipelines.shared import digit_corpora
 from pipelines.shared.digit_corpora import Digits, bundled
 from pipelines.tune import command as tune
 from pipelines.tune import page as tune_page
@@ -48,12 +47,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     return bundled(tmp_path_factory.mktemp("digits"), 2400, 0, keep=False)
 
 
-@pytest.fixture
-def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "COPY_SIGMAS", (0.3, 0.5))
-    monkeypatch.setattr(tune, "COPY_ALPHAS", (0.01, 0.1))
-
-
 def run(*args: Any) -> Result:
     return CliRunner().invoke(main, ["tune", *SMALL, *map(str, args)], catch_exceptions=False)
 
@@ -71,7 +64,7 @@ def refit_errors(train: Any, fold: np.ndarray, m: int, sigma: float, alpha: floa
 
 
 @pytest.mark.parametrize("by", ["row", "group"])
-def test_a_cell_is_the_error_of_explicit_refits(digits: Digits, by: Any, small_grid: None) -> None:
+def test_a_cell_is_the_error_of_explicit_refits(digits: Digits, by: Any) -> None:
     folds = HashFolds(5, 0, by)
     fold = folds.of(as_rows(digits.train).read(0, 2400))
     copies_apart = np.mean(fold[:1200] != fold[1200:])
@@ -82,66 +75,6 @@ def test_a_cell_is_the_error_of_explicit_refits(digits: Digits, by: Any, small_g
     # blocks are float32 there: a row on the border of two classes may fall on the other side
     assert cell["error"] == pytest.approx(np.mean(errors), abs=0.06)
     assert cell["error_se"] == pytest.approx(np.std(errors, ddof=1) / np.sqrt(5), abs=0.06)
-    compared = tune.compare(digits.train, landmarks=60, seed=0, repeats=1)
-    record = next(r for r in compared if (r["sigma"], r["alpha"]) == (0.5, 0.1))
-    assert record["grouped" if by == "group" else "ungrouped"] == cell["error"]
-
-
-def test_several_partitions_are_averaged(digits: Digits, small_grid: None) -> None:
-    once = tune.compare(digits.train, landmarks=30, seed=0, repeats=1)
-    both = tune.compare(digits.train, landmarks=30, seed=0, repeats=2)
-    second = tune.search(
-        digits.train, (0.3, 0.5), (0.01, 0.1), landmarks=30, seed=0, cv=HashFolds(5, 1, "group"), refit=False
-    )
-    by_cell = {(c["sigma"], c["alpha"]): c for c in tune.cells(second)}
-    for first, record in zip(once, both, strict=True):
-        other = by_cell[record["sigma"], record["alpha"]]
-        assert record["grouped"] == pytest.approx((first["grouped"] + other["error"]) / 2)
-        assert record["grouped_se"] == pytest.approx((first["grouped_se"] + other["error_se"]) / 2)
-        assert record["true"] == first["true"]
-
-
-def test_true_errors_count_copies_of_held_out_digits() -> None:
-    class Model:
-        def predict(self, X: np.ndarray) -> np.ndarray:
-            return X[:, 0]
-
-    images = np.array([1, 2, 3, 0]).reshape(4, 1, 1)
-    copies = np.concatenate([images[:, 0], [[1], [9], [3], [9]]])  # wrong on digit 3 always, on digit 1 in one of two
-    found = tune.true_errors(Model(), images, np.array([1, 2, 3, 7]), copies)  # type: ignore[arg-type]
-    by_digit = np.array([0, 0.5, 0, 1])
-    assert found["true"] == pytest.approx(100 * by_digit.mean())
-    assert found["true_se"] == pytest.approx(100 * by_digit.std(ddof=1) / 2)
-    assert found["originals"] == 25
-
-
-def test_folds_of_rows_are_optimistic_where_copies_are_nearly_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(digit_corpora, "STRENGTH", 0.2)
-    monkeypatch.setattr(tune, "COPY_SIGMAS", (0.3, 0.4))
-    monkeypatch.setattr(tune, "COPY_ALPHAS", (0.3, 1.0))
-    train = bundled(tmp_path, 3600, 0, keep=False).train
-    for record in tune.compare(train, landmarks=500, seed=0, repeats=1):
-        assert record["ungrouped"] < 0.6 * record["grouped"]
-        assert record["ungrouped"] < 0.8 * record["true"]
-        spread = np.hypot(record["grouped_se"], record["true_se"])
-        assert abs(record["grouped"] - record["true"]) < 3 * spread
-
-
-def test_the_promise_is_compared_with_the_truth() -> None:
-    records = [
-        {"sigma": 0.2, "alpha": 0.1, "ungrouped": 1.0, "grouped": 4.0, "true": 4.0, "true_se": 0.5},
-        {"sigma": 0.4, "alpha": 0.1, "ungrouped": 2.0, "grouped": 3.0, "true": 2.5, "true_se": 0.4},
-        {"sigma": 0.4, "alpha": 1.0, "ungrouped": 2.0, "grouped": 3.0, "true": 2.6, "true_se": 0.4},
-    ]
-    found, text = tune_page.promise(records, "ungrouped", "rows")
-    assert (found["sigma"], found["optimism"]) == (0.2, 3.0)
-    assert found["share"] == pytest.approx(np.mean([1 / 4, 2 / 2.5, 2 / 2.6]))
-    assert "promise 1.00 % error; the true error is 4.00 ± 0.50 %, 3.00 points more." in text
-    found, text = tune_page.promise(records, "grouped", "digits")
-    assert (found["alpha"], found["optimism"]) == (1.0, pytest.approx(-0.4))  # of equals the larger penalty
-    assert "0.40 points less." in text
 
 
 def test_the_heat_map_has_each_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,16 +119,15 @@ def test_without_mnist_the_deformed_digits_are_tuned_and_it_says_so(tmp_path: Pa
     # the files
     with open(tmp_path / "grid.csv", newline="") as file:
         assert [float(row["error"]) for row in csv.DictReader(file)] == [cell["error"] for cell in grid]
-    for name, rows in (("candidates.csv", 6), ("copies.csv", 20), ("final.csv", len(results["final"]))):
+    for name, rows in (("candidates.csv", 6), ("final.csv", len(results["final"]))):
         assert len((tmp_path / name).read_text().splitlines()) == rows + 1
-    for name in ("grid.png", "copies.png"):
-        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<img") == 2
+    assert page.count("<img") == 1
     assert "as --data has no MNIST" in page
 
 
-def test_what_is_printed_fits_eighty_columns_and_corpora_are_kept(tmp_path: Path, small_grid: None) -> None:
+def test_what_is_printed_fits_eighty_columns_and_corpora_are_kept(tmp_path: Path) -> None:
     first = run("--data", tmp_path / "none", "--out", tmp_path)
     assert first.exit_code == 0, first.output
     printed = first.stdout.replace(str(tmp_path), "")
@@ -213,7 +145,7 @@ def write_idx(path: Path, values: np.ndarray) -> None:
         file.write(struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes())
 
 
-def test_nothing_is_chosen_by_the_test_digits(tmp_path: Path, small_grid: None) -> None:
+def test_nothing_is_chosen_by_the_test_digits(tmp_path: Path) -> None:
     images, labels = np.rint(load_digits().images * 15).astype(np.uint8), load_digits().target.astype(np.uint8)
     write_idx(tmp_path / "train-images-idx3-ubyte.gz", images[:600])
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels[:600])

@@ -309,38 +309,11 @@ def test_the_widest_first_table_fits_eighty_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_eigenvectors_are_those_of_the_kernel_matrix_and_give_the_eigenfunctions_at_the_rows(small: Pair) -> None:
-    K = rbf_kernel(small.rows, gamma=GAMMA)
-    values, V = usps_mnist.eigenvectors(small.rows, 0.31, 4)
-    np.testing.assert_allclose(values, np.linalg.eigvalsh(K)[:-5:-1], rtol=1e-8)
-    # ψ_j at the rows: K v_j/√σ_j = √σ_j v_j
-    np.testing.assert_allclose(K @ V / np.sqrt(values), np.sqrt(values) * V, atol=1e-8)
-    assert (V.max(axis=0) >= -V.min(axis=0)).all()
-    assert (V[:, 0] > 0).all()
-
-
 def test_images_have_their_brightest_pixel_at_255(small: Pair) -> None:
     images = usps_mnist_page.images(small.source[:6].reshape(2, 3, 256))
     assert images.shape == (2, 3, 16, 16)
     np.testing.assert_allclose(images.max(axis=(2, 3)), 255)
     np.testing.assert_allclose(images[1, 2].ravel() / 255, small.source[5] / small.source[5].max())
-
-
-def test_signed_images_share_a_scale_in_their_column_and_are_paper_at_zero() -> None:
-    # columns: full and half positive; full negative and zero
-    images = np.zeros((2, 2, 4, 4))
-    images[:, 0] = np.array([2.0, 1.0])[:, None, None]
-    images[0, 1] = -7.0
-    picture = imread(io.BytesIO(pictures.signed_sheet(images, ["a", "b"], ["1", "2"])))[..., :3]
-    height, width = picture.shape[:2]
-    assert (width, height) == (1280, round(200 * (0.25 + 5.4)))
-    across, down = [int(width * x) for x in (0.3, 0.77)], [int(height * y) for y in (0.3, 0.77)]
-    colours = [[255 * picture[y, x] for x in across] for y in down]
-    positive, negative = (
-        np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) for colour in (pictures.WRONG, pictures.SERIES[0])
-    )
-    np.testing.assert_allclose(colours[0], [positive, negative], atol=0.6)
-    np.testing.assert_allclose(colours[1], [(positive + 255) / 2, [255, 255, 255]], atol=2)
 
 
 def test_grouped_digits_are_as_wide_as_a_page_and_stand_in_equal_columns() -> None:
@@ -374,11 +347,11 @@ def test_the_command_prints_one_json_object_and_writes_its_files(tmp_path: Path)
         points = [(row["eigenfunctions"], row["landmarks"], int(row["m"])) for row in csv.DictReader(file)]
     lines = [("landmarks", UNIFORM), ("all", UNIFORM), ("all", KMEANS), ("all", HALVES)]
     assert points == [(*line, m) for m in (20, 40, 60) for line in lines]
-    names = ["digits", "extremes", "seconds", "source", "target", "weighted"]
+    names = ["digits", "seconds", "source", "target"]
     assert sorted(path.stem for path in out.glob("*.png")) == names
     assert sorted(path.stem for path in out.glob("*.csv")) == ["chosen", "curves", "grid", "printed"]
     page = (out / "report.html").read_text()
-    assert page.count("<img") == 6
+    assert page.count("<img") == 4
     assert 'src="http' not in page
 
 

@@ -54,7 +54,7 @@ def directory(table: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def split(table: np.ndarray) -> wine.Split:
     """One of its random splits."""
     X, y = table[:, :11], table[:, 11]
-    return wine.standardised(X, y, wine.groups(X), *wine.random_splits(len(X), 1, 5)[0])
+    return wine.standardised(X, y, *wine.random_splits(len(X), 1, 5)[0])
 
 
 def run(*options: Any) -> Result:
@@ -63,8 +63,8 @@ def run(*options: Any) -> Result:
 
 def made(method: str, mse: dict[str, float], seconds: float = 1.0, split: int = 0) -> Run:
     """A run with errors of one's choice; 0.7 where nothing is said."""
-    errors = dict.fromkeys(("train", "apart", "test", "copied", "new", "constant"), 0.7)
-    return Run(method, split, {**errors, **mse}, 0.9, 4408, 490, 150, seconds, 1600 if "m =" in method else None)
+    errors = dict.fromkeys(("train", "apart", "test", "constant"), 0.7)
+    return Run(method, split, {**errors, **mse}, 0.9, 4408, 490, seconds, 1600 if "m =" in method else None)
 
 
 def test_zscore_is_matlabs() -> None:
@@ -94,21 +94,6 @@ def test_grouped_splits_keep_copies_on_one_side(table: np.ndarray) -> None:
         assert not {tuple(row) for row in X[train]} & {tuple(row) for row in X[test]}
         assert 0.07 * len(X) < len(test) < 0.13 * len(X)
     assert len({tuple(test) for _, test in splits}) == 4
-
-
-def test_copies_of_test_rows_and_no_others_are_taken_out(table: np.ndarray) -> None:
-    X, y = table[:, :11], table[:, 11]
-    group = wine.groups(X)
-    train, test = wine.random_splits(len(X), 1, 3)[0]
-    held_out = {tuple(row) for row in X[test]}
-    kept, same = wine.without_copies(group, train, test)
-    assert kept.tolist() == [i for i in train if tuple(X[i]) not in held_out]
-    assert same.tolist() == test.tolist()
-    copied = wine.standardised(X, y, group, train, test).copied
-    training = {tuple(row) for row in X[train]}
-    assert copied.tolist() == [tuple(X[i]) in training for i in test]
-    assert 0 < copied.sum() < len(test)
-    assert not wine.standardised(X, y, group, kept, test).copied.any()
 
 
 def test_a_split_has_test_rows_in_both_scales(table: np.ndarray, split: wine.Split) -> None:
@@ -163,12 +148,10 @@ def test_errors_are_of_the_rows_they_are_said_to_be(split: wine.Split) -> None:
             "train": squares(split.X, split.y).mean(),
             "apart": squares(split.X_apart, split.y_apart).mean(),
             "test": test.mean(),
-            "copied": test[split.copied].mean(),
-            "new": test[~split.copied].mean(),
             "constant": np.mean(split.y_test**2),
         }
     )
-    assert (judged.split, judged.n_train, judged.n_test, judged.n_copied) == (3, 468, 52, split.copied.sum())
+    assert (judged.split, judged.n_train, judged.n_test) == (3, 468, 52)
     (pair,) = race(wine.dense()["KRR"], split.X, split.y, split.X_test, 10.0, 1.4, pairs=1, quiet=True)
     assert 0 < pair.difference < 1e-12
 
@@ -182,22 +165,6 @@ def test_whether_an_error_is_the_printed_one_is_computed(tmp_path: Path) -> None
     page = report.page.html()
     assert "3 of 6 errors lie within" in page
     assert "these do not: LR on test rows, RR on training rows, RR on test rows." in page
-
-
-def test_shares_of_the_advantage_are_differences_on_the_same_splits(tmp_path: Path) -> None:
-    report = Report(tmp_path, "t", "s", quiet=True)
-    # RR − KRR: 0.10 as the reference tests, 0.08 with training statistics, 0.02 without copies; 0.05 on other rows
-    random = [made("RR", {}, split=i) for i in (0, 1)]
-    random += [made("KRR", {"apart": 0.60, "test": 0.62 + i / 100}, split=i) for i in (-1, 1)]
-    cleared = [made(m, {"test": e}, split=i) for m, e in (("LR", 0.7), ("RR", 0.7), ("KRR", 0.68)) for i in (0, 1)]
-    grouped = [made(m, {"test": e, "copied": None}) for m, e in (("RR", 0.70), ("KRR", 0.65))]
-    wine_page.advantage(report, random, cleared, grouped)
-    found = [record["advantage"] for record in report.results["advantage"]]
-    assert found == pytest.approx([0.10, 0.08, 0, 0, 0.02, 0.05])
-    page = report.page.html()
-    assert "better than RR by 0.100 in MSE" in page
-    for share in ("+0.020 ± 0.014 (+20\u00a0%)", "+0.060 ± 0.014 (+60\u00a0%)", "+0.020 ± 0.000 (+20\u00a0%)"):
-        assert share in page
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.0, "which is reached"), (2.0, "which is missed")])
@@ -219,7 +186,6 @@ def test_the_widest_tables_fit_eighty_columns(
     wine_page.as_printed(report, exact)
     wine_page.landmarks(report, exact, few, [4408])
     wine_page.honest(report, exact + few, 937, 937)
-    wine_page.advantage(report, exact, exact, exact)  # no advantage at all: nothing to divide by
     compare(report, [Pair(1e3, 99_999.0, 1e-15, 4408, 490)])
     printed = capsys.readouterr().out
     assert "m = 4,408" in printed
@@ -256,14 +222,13 @@ def test_the_pipeline_prints_one_json_object_and_writes_its_files(
     assert honest["KRR"]["test_rmse_points"] == pytest.approx(
         np.mean([one["points"] * one["mse"]["test"] ** 0.5 for one in krr])
     )
-    assert all(one["n_copied"] == 0 and one["mse"]["copied"] is None for one in krr)
     assert results["formula"][-1]["difference"] < 1e-12
     page = (out / "report.html").read_text()
     assert page.count("<img") == page.count('prefers-color-scheme: dark)" srcset') == 2
     assert "80 rows repeat an earlier row in all attributes, 80 of them in the quality too" in page
     assert "http://" not in page
     assert "https://" not in page
-    for name in ("as_printed", "nystrom", "honest", "advantage", "formula"):
+    for name in ("as_printed", "nystrom", "honest", "formula"):
         with open(out / f"{name}.csv", encoding="utf-8") as file:
             assert len(list(csv.DictReader(file))) == len(results[name])
     for name in ("nystrom_error", "nystrom_seconds"):
@@ -305,7 +270,7 @@ def test_the_printed_numbers_come_out_on_its_data(data_dir: Path) -> None:
     group = wine.groups(X)
     assert X.shape == (4898, 11)
     assert len(X) - group.max() - 1 == len(X) - wine.groups(np.column_stack([X, y])).max() - 1 == 937
-    splits = [wine.standardised(X, y, group, *ids) for ids in wine.random_splits(4898, 10, 0)]
+    splits = [wine.standardised(X, y, *ids) for ids in wine.random_splits(4898, 10, 0)]
     assert [len(splits[0].y), len(splits[0].y_test)] == [4408, 490]
 
     def of_methods(*names: str) -> Any:
@@ -318,5 +283,3 @@ def test_the_printed_numbers_come_out_on_its_data(data_dir: Path) -> None:
         for rows in ("train", "apart"):
             mean, deviation = printed[rows]
             assert wine_page.errors(runs, method, rows).mean() == pytest.approx(mean, abs=deviation), (method, rows)
-    # and copies are why: with them KRR is far better on the test rows that have one
-    assert wine_page.errors(runs, "KRR", "copied").mean() < wine_page.errors(runs, "KRR", "new").mean() - 0.1

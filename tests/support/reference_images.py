@@ -1,4 +1,4 @@
-"""Row maps and copies of images one pixel at a time, in float64: an oracle of `pose_and_strokes` and `restyle`.
+"""Row maps of images one pixel at a time, in float64: an oracle of `pose_and_strokes` and `patch_layers`.
 
 Nothing here imports `bigkernel`. Images are (h, w); positions are (down, across) in pixels, 0 the middle of the first.
 The one thing taken from the implementation's word is that the coefficients of an affine map are multiples of 2⁻¹⁶.
@@ -10,7 +10,6 @@ import math
 from itertools import product
 
 import numpy as np
-from numpy.random import Philox
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -111,59 +110,6 @@ def cell_weight(position: int, cell: int, side: int, cells: int = 8, blur: float
         return max(0.0, 1 - abs(pixel - centre) / (blur * max(side / cells, 1.0)))
 
     return fall(position) / sum(fall(pixel) for pixel in range(side))
-
-
-def figures(seed: int, row: int, count: int) -> list[float]:
-    """`count` ≤ 16 numbers between −1 and 1 for a row: 16 bits each, of a tick (256 bits) of a Philox stream."""
-    words = Philox(key=seed).random_raw(4 * (row + 1))[4 * row :]
-    drawn = [(int(word) >> shift) & 0xFFFF for word in words for shift in (0, 16, 32, 48)]
-    return [(2 * u + 1) / 65536 - 1 for u in drawn[:count]]
-
-
-def thickened(image: Array, amount: float, ground: float) -> Array:
-    """Each pixel goes to the largest, or for a negative amount to the smallest, of the 3×3 about it."""
-    out = np.empty(image.shape)
-    for i, j in np.ndindex(image.shape):
-        about = [pixel(image, i + a, j + b, ground) for a in (-1, 0, 1) for b in (-1, 0, 1)]
-        goal = max(about) if amount > 0 else min(about)
-        out[i, j] = image[i, j] + abs(amount) * (goal - image[i, j])
-    return out
-
-
-def turned(degrees: float) -> Array:
-    """Clockwise for (across, down), with down downwards."""
-    angle = math.radians(degrees)
-    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-
-
-def moved(image: Array, matrix: Array, shift: Array, ground: float) -> Array:
-    """The image with each point (across, down) from its middle taken to matrix·point + shift."""
-    height, width = image.shape
-    back = np.linalg.inv(matrix)[::-1, ::-1]  # of (down, across)
-    middle = np.array([(height - 1) / 2, (width - 1) / 2])
-    return resampled(image, np.column_stack([back, middle - back @ (middle + shift[::-1])]), ground)
-
-
-def restyled(image: Array, row: int, *, seed: int, ranges: dict[str, float], low: float, high: float) -> Array:
-    """Copy number `row`, before it is rounded."""
-    size, aspect, rotation, shear, right, down, thickness = figures(seed, row, 7)
-    scale = math.exp(size * ranges["size"])
-    stretch = math.exp(aspect * ranges["aspect"] / 2)
-    matrix = (
-        turned(rotation * ranges["rotation"])
-        @ np.array([[1, shear * ranges["shear"]], [0, 1]])
-        @ np.diag([scale * stretch, scale / stretch])
-    )
-    shift = ranges["shift"] / 2 * np.array([right * image.shape[1], down * image.shape[0]])
-    drawn = thickened(moved(image, matrix, shift, low), thickness * ranges["thickness"], low)
-    return np.clip(drawn, low, high)
-
-
-def styled(image: Array, rotation: float, thickness: float, contrast: float, *, low: float, high: float) -> Array:
-    """The image turned, drawn with another pen, in another contrast, before it is rounded."""
-    drawn = thickened(moved(image, turned(rotation), np.zeros(2), low), thickness, low)
-    middle = (low + high) / 2
-    return np.clip(middle + contrast * (drawn - middle), low, high)
 
 
 def patch_features(image: Array, layers: list[dict]) -> Array:
