@@ -22,7 +22,7 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "corpus": ("corpus.command", "A batch job: a digit corpus of any size, its fit, its error; resumable."),
     "chaos": ("chaos.command", "Faults: workers and drivers killed and frozen at random; the model identical."),
     "soak": ("soak", "Endurance: a thousand fits, a hundred of them killed; nothing piles up."),
-    "scaling": ("scaling.command", "Scaling: one and two workers measured, up to 1,000 by a model."),
+    "scaling": ("scaling.command", "Scaling over one and two workers, and the cost of a segment."),
     "bench": ("bench.command", "Benchmarks: ratios to other ways of doing the same, in one run."),
 }
 

@@ -34,13 +34,13 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.estimators.evaluation import judge, told
 from bigkernel.events.kinds import Figures, Note, Step
 from bigkernel.events.scope import emit
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from bigkernel.kernels.uniform_landmarks import uniform
 from bigkernel.monitor.format import flops, size
 from bigkernel.streaming.plan import Plan
 from pipelines.corpus.choice import Choice, Record, choose, model_of, search_rows
 from pipelines.corpus.material import Material, few_labels, first_rows, gather, labels_of, targets_of, truth
 from pipelines.corpus.settings import Settings
+from pipelines.shared.product_rates import gemm_flops_per_second
 from pipelines.shared.sight import Sight, looked_at, rows_at
 
 Array = NDArray[Any]

@@ -12,12 +12,12 @@ from bigkernel.data.atomic_write import require_free
 from bigkernel.data.corpus import CorpusInfo, chunk_rows_for
 from bigkernel.engine.context import processors
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.forecast.measuring.tasks import gemm_flops_per_second
 from pipelines.corpus.choice import Record, search_rows
 from pipelines.corpus.job import plan_of
 from pipelines.corpus.settings import Settings
 from pipelines.shared import digit_corpora
 from pipelines.shared.blank import Blank
+from pipelines.shared.product_rates import gemm_flops_per_second
 
 MNIST_SIZE = (60_000, 784)
 

@@ -1,7 +1,6 @@
-"""`python -m pipelines scaling`: how fits scale with workers, measured on this machine and told beyond it by a model.
+"""`python -m pipelines scaling`: how fits scale with workers, measured on this machine.
 
-Strong and weak scaling over one and two workers (`workers`), what the scheduler spends on a segment
-(`scheduler`), and from both, with a calibration, the hours and the largest m of large clusters (`model`).
+Strong and weak scaling over one and two workers (`workers`), and what the scheduler spends on a segment (`scheduler`).
 """
 
 from __future__ import annotations
@@ -13,23 +12,18 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from dask.utils import parse_bytes
 
 from bigkernel.cli.options import Numbers
 from bigkernel.data.corpus import Corpus
 from bigkernel.errors import ConfigError
-from bigkernel.forecast.calibration import Calibration
-from bigkernel.forecast.calibration import look as look_up
-from bigkernel.forecast.measuring import SECONDS, calibrate
 from bigkernel.monitor.terminal.bar import bar, progress
 from pipelines.scaling import page, scheduler, workers
-from pipelines.scaling.model import CHUNK_ROWS, Cluster, Fit, corrected
 from pipelines.shared.experiments import Report, data_option, json_option, out_option
 from pipelines.shared.timed_sweeps import FEATURES, digits_corpus
 
 # of --quick, where they are not given
 QUICK: dict[str, Any] = {"rows": 8_000, "landmarks": 64, "repeats": 1, "crowd": 4, "segments": (20, 60)}
-_QUICK_CALIBRATION = 0.05  # seconds of the points of a sweep
+CHUNK_ROWS = 10_000  # of a corpus of digits
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,6 @@ class Effort:
     rows, landmarks, repeats : of the sweeps on one and two workers
     crowd : workers under the scheduler that is measured
     segments : of the sweeps that measure it, at least two numbers
-    calibration_seconds : of a calibration that is made for this
     """
 
     rows: int
@@ -49,7 +42,6 @@ class Effort:
     repeats: int
     crowd: int
     segments: tuple[int, ...]
-    calibration_seconds: float = SECONDS
 
     def __post_init__(self) -> None:
         if len(self.segments) < 2:
@@ -75,14 +67,13 @@ class Effort:
             f"{count} sweeps of {', '.join(f'{n:,}' for n in self.segments)} segments that cost nothing, on "
             f"{self.crowd} workers,",
             f"  and 3 of {', '.join(f'{n:,}' for n in scheduler.SHORT_SEGMENTS)} on {scheduler.SHORT_WORKERS}",
-            "a calibration of this machine, where none is stored (about 20 s)",
             f"on disk: {1.5 * self.rows * FEATURES / 1e6:,.0f} MB of corpora at most",
         ]
 
 
 @click.command()
 @click.option("--rows", default=320_000, show_default=True, type=click.IntRange(64), help="Of the measured sweeps.")
-@click.option("--landmarks", default=2000, show_default=True, type=click.IntRange(1), help="m, of model and sweeps.")
+@click.option("--landmarks", default=2000, show_default=True, type=click.IntRange(1), help="m, of the sweeps.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Alternated rounds of 3 sweeps.")
 @click.option(
     "--crowd", default=100, show_default=True, type=click.IntRange(1, 1000), help="Workers that share one process."
@@ -94,8 +85,6 @@ class Effort:
     type=Numbers(whole=True),
     help="Numbers of segments that cost nothing.",
 )
-@click.option("--memory-limit", default="16GiB", show_default=True, help="Of a worker in the model.")
-@click.option("--storage", default="5GB", show_default=True, help="A second, of all workers together in the model.")
 @click.option("--quick", is_flag=True, help="Small sizes for whatever is not given: seconds, and no figures to trust.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured, and stop.")
 @json_option
@@ -104,8 +93,6 @@ class Effort:
 @click.pass_context
 def scaling(
     context: click.Context,
-    memory_limit: str,
-    storage: str,
     quick: bool,
     dry_run: bool,
     as_json: bool,
@@ -113,7 +100,7 @@ def scaling(
     data: Path,
     **sizes: Any,
 ) -> None:
-    """Measure how fits scale on this machine, and tell it for clusters.
+    """Measure how fits scale on this machine.
 
     \b
     1. Strong and weak scaling over 1 and 2 worker processes: all rows on one,
@@ -122,9 +109,6 @@ def scaling(
     2. What a segment costs whatever its rows cost: sweeps of rows that are
        nothing, on hundreds of workers, with and without monitor and run
        directory; how much of it is the scheduler's, the driver's, the workers'.
-    3. A model from both and a calibration (`bigkernel plan --calibrate`; made
-       here where none is stored): hours over workers and rows, where the
-       scheduler becomes the bound, the largest m for workers and hours.
 
     About ten minutes on two processors. Others' use of the machine is in the figures: the load average is told.
 
@@ -132,46 +116,29 @@ def scaling(
     python -m pipelines scaling --dry-run
     python -m pipelines scaling --quick
     python -m pipelines scaling --rows 640000 --repeats 5 --out /scratch/scaling
-    python -m pipelines scaling --storage 40GB --memory-limit 64GiB
     python -m pipelines scaling --json | jq '.measured.strong.speed_up'
 
     \b
     In --out: report.html (opens offline), results.json, timings.csv, scaling.csv,
-    processors.csv, segments.csv, hours.csv, scheduler.csv, largest.csv,
-    hours.png, hours-few.png, and the corpora.
+    processors.csv, segments.csv, and the corpora.
     """
     if quick:
         default = (name for name in QUICK if context.get_parameter_source(name) is ParameterSource.DEFAULT)
         sizes |= {name: QUICK[name] for name in default}
     sizes["segments"] = tuple(int(n) for n in sizes["segments"])
-    effort = Effort(**sizes, calibration_seconds=_QUICK_CALIBRATION if quick else SECONDS)
-    memory_bytes, storage_bytes = _bytes("memory-limit", memory_limit), _bytes("storage", storage)
+    effort = Effort(**sizes)
     if dry_run:
         click.echo("\n".join(effort.plan()))
         return
     report = Report(out, "Scaling", f"{effort.rows:,} rows, {effort.landmarks:,} landmarks", quiet=as_json)
     with progress(enabled=not as_json):
-        measured = _measure(report, effort, data, quick=quick, quiet=as_json)
-    _tell_model(report, effort, measured, memory_bytes, storage_bytes)
+        corpus = _measure(report, effort, data, quiet=as_json)
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
-    name = measured.corpus.info.name
-    report.finish({"data": name, "rounds": effort.repeats, "load average": f"{load} (1, 5, 15 minutes)"})
+    report.finish({"data": corpus.info.name, "rounds": effort.repeats, "load average": f"{load} (1, 5, 15 minutes)"})
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Figures of this machine: the corpus of all rows, the scaling, the costs of segments, the calibration."""
-
-    corpus: Corpus
-    scaling: dict[str, Any]
-    costs: list[Any]
-    short: dict[str, float]
-    calibration: Calibration
-    calibrated: str
-
-
-def _measure(report: Report, effort: Effort, data: Path, *, quick: bool, quiet: bool) -> Measured:
-    """Measure the sweeps, the segments and the machine, and show what came out."""
+def _measure(report: Report, effort: Effort, data: Path, *, quiet: bool) -> Corpus:
+    """Measure the sweeps and the segments, and show what came out; the corpus of all rows."""
     whole, half = (
         digits_corpus(report.out, data, n, quiet=quiet, chunk_rows=effort.chunk_rows)
         for n in (effort.rows, effort.rows // 2)
@@ -184,57 +151,4 @@ def _measure(report: Report, effort: Effort, data: Path, *, quick: bool, quiet: 
         costs, bare = scheduler.measure(effort.crowd, effort.segments, out=report.out, update=update)
     short = scheduler.measure_short()
     page.segments(report, costs, bare, short, workers=effort.crowd)
-    return Measured(whole, found, costs, short, *_calibration(effort, whole, quick=quick))
-
-
-def _tell_model(report: Report, effort: Effort, measured: Measured, memory_bytes: int, storage_bytes: int) -> None:
-    """Show hours and the largest m of large clusters, by a model of what was measured."""
-    watched = next(cost for cost in measured.costs if cost["monitor"] and not cost["run"])
-    plain = Cluster(
-        measured.calibration.rates,
-        scheduler_seconds=max(watched["scheduler"], 1e-6),
-        shared_seconds=min(max(measured.short["scheduler"], 1e-6), max(watched["scheduler"], 1e-6)),
-        storage_bytes=storage_bytes,
-        stored_share=_stored_share(measured.corpus),
-    )
-    strong = measured.scaling["strong"]
-    fit = Fit(effort.rows, effort.landmarks, chunk_rows=effort.chunk_rows)
-    cluster = corrected(plain, fit, strong["one_seconds"])
-    page.model(report, cluster, fit, [(1, strong["one_seconds"]), (2, strong["two_seconds"])])
-    page.widest(report, cluster, memory_bytes=memory_bytes)
-    correction = f"segments take {cluster.correction:.2f} of the calibrated time, as the sweep on one worker did"
-    report.page.heading("Assumptions").facts(
-        page.assumptions(cluster, memory_bytes=memory_bytes, calibration=measured.calibrated, correction=correction)
-    )
-    report.results["model"] = {
-        "scheduler_seconds": cluster.scheduler_seconds,
-        "shared_seconds": cluster.shared_seconds,
-        "storage_bytes": cluster.storage_bytes,
-        "stored_share": cluster.stored_share,
-        "correction": cluster.correction,
-        "memory_bytes": memory_bytes,
-    }
-
-
-def _calibration(effort: Effort, corpus: Corpus, *, quick: bool) -> tuple[Calibration, str]:
-    """The stored calibration, or one made now and not stored; and which, for people."""
-    stored = None if quick else look_up()[0]
-    if stored is not None:
-        return stored, f"calibrated {stored.date[:10]} on {stored.host}"
-    return calibrate(corpus=corpus, seconds=effort.calibration_seconds), "calibrated for this page, not stored"
-
-
-def _stored_share(corpus: Corpus) -> float:
-    """Bytes of the files with the rows over bytes of the rows."""
-    stored = sum(file.stat().st_size for file in Path(corpus.path, "x").rglob("*") if file.is_file())
-    return stored / (len(corpus) * FEATURES)
-
-
-def _bytes(name: str, text: str) -> int:
-    try:
-        count = int(parse_bytes(text))
-    except ValueError as error:
-        raise ConfigError(f"--{name}: expected bytes or a text such as 16GiB, found {text!r}") from error
-    if count < 1:
-        raise ConfigError(f"--{name}: expected at least one byte, found {text!r}")
-    return count
+    return whole

@@ -1,0 +1,164 @@
+"""`bigkernel plan`: what a fit would cost, before it is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bigkernel.cli.model_options import model_options
+from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option
+from bigkernel.cli.said import say
+from bigkernel.monitor.terminal.figures import show
+
+if TYPE_CHECKING:
+    from bigkernel.engine.pilot import Estimate
+    from bigkernel.engine.rows import Rows
+    from bigkernel.streaming.plan import Plan
+
+LEARNED_ROWS = 4096  # that transforms before a pilot learn from
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@model_options
+@bad_rows_option
+@click.option("--no-time", is_flag=True, help="Run nothing: tell flops, bytes and memory alone.")
+@click.option(
+    "--on-workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Tell the time with N tasks at once, each as fast as those here.",
+)
+@cluster_options
+@json_option
+def plan(
+    corpus: str,
+    on_bad_rows: str,
+    no_time: bool,
+    on_workers: int | None,
+    where: Where,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Tell what fitting CORPUS would cost: flops, bytes, memory of a worker, time.
+
+    \b
+    bigkernel plan train.corpus --landmarks 4000
+    bigkernel plan train.corpus --landmarks 4000 --cluster local
+    bigkernel plan train.corpus --landmarks 4000 --no-time
+
+    The time is that of a pilot: the fit is begun where --cluster says, sweeps some thousands of its rows, and is given
+    up after some seconds. It is told with a range; solves come on top. Nothing is written.
+    """
+    from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.config import settings
+    from bigkernel.data.corpus import open_corpus
+    from bigkernel.engine.pilot import pilot
+
+    opened = open_corpus(corpus)
+    model, rows = build(opened, options), chosen_rows(opened, on_bad_rows)
+    steps, base = plan_of(model, rows), settings().worker_base_bytes
+    figures = {
+        **steps.summary(),
+        **solver_of(model, rows),
+        "worker_bytes": steps.worker_bytes(base),
+        "of_it_process_bytes": base,
+    }
+    if not no_time:
+        with execution(where, quiet=True):
+            begun, prepared = first_sweep(model, rows, learn=True)
+            estimate = pilot(lambda: begun.fit(prepared), flops=steps.flops, workers=on_workers)
+        figures |= {**time_of(estimate), "not_timed": not_timed(model)}
+    shown = figures if as_json else {name: value for name, value in figures.items() if value not in (None, [])}
+    show(shown, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
+    if not no_time and not as_json:
+        say(f"time from a pilot of {estimate.pilot_rows:,} rows, {estimate.pilot_seconds:.1f} s, while others used the")
+        say("machine as they did just now; solves come on top")
+
+
+def time_of(estimate: Estimate) -> dict[str, Any]:
+    """Return an estimate as the figures of a plan."""
+    return {
+        "expected_seconds": estimate.seconds,
+        "least_seconds": estimate.least,
+        "most_seconds": estimate.most,
+        "pilot_rows": estimate.pilot_rows,
+        "pilot_seconds": estimate.pilot_seconds,
+    }
+
+
+def plan_of(model: Any, rows: Rows) -> Plan:
+    """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
+
+    Where a projection is fitted before it, the arithmetic and bytes of both sweeps and the memory of the larger one.
+
+    Raises
+    ------
+    ConfigError
+        The model is exact: there is no sweep.
+    """
+    from bigkernel.errors import ConfigError
+
+    first, prepared = first_sweep(model, rows)
+    last = _last(model)
+    if not hasattr(last, "plan"):
+        raise ConfigError(f"{type(last).__name__} has no sweep to plan")
+    found: Plan = first.plan(prepared)
+    if first is last:
+        return found
+    second = plan_of(last, first.widest(prepared))
+    larger = max(found, second, key=lambda plan: plan.task_bytes)
+    return replace(larger, flops=found.flops + second.flops, bytes_read=found.bytes_read + second.bytes_read)
+
+
+def first_sweep(model: Any, rows: Rows, *, learn: bool = False) -> tuple[Any, Rows]:
+    """Return the step of a model that sweeps first for moments, and the rows as the steps before it leave them.
+
+    A step that learns by a sweep of its own says what it would make of the rows at most; with `learn` it is fitted to
+    some thousands of them.
+    """
+    from sklearn.base import clone
+
+    from bigkernel.estimators.domain_base import DomainedTransformer
+
+    for step in _before(model):
+        if isinstance(step, DomainedTransformer):
+            return step, rows
+        learns = bool(getattr(step, "learns", ""))
+        if learns and not learn:
+            rows = step.widest(rows)
+        else:
+            rows = clone(step).fit(rows.excerpt(LEARNED_ROWS) if learns else rows).transform(rows)
+    return _last(model), rows
+
+
+def solver_of(model: Any, rows: Rows) -> dict[str, Any]:
+    """How a model solves, where that is a choice: figures of `KernelRidge.plan_solver`; nothing behind a projection."""
+    first, prepared = first_sweep(model, rows)
+    if first is not _last(model) or not hasattr(first, "plan_solver"):
+        return {}
+    figures: dict[str, Any] = first.plan_solver(prepared)
+    return figures
+
+
+def not_timed(model: Any) -> list[str]:
+    """Name the sweeps of a fit that neither its plan nor the pilot counts."""
+    last = _last(model)
+    found = [f"the sweep of {step.learns}" for step in _before(model) if getattr(step, "learns", "")]
+    rounds = max((getattr(step, "n_rounds", 0) or 0 for step in (*_before(model), last)), default=0)
+    if rounds:
+        found.append(f"at most {rounds} rounds of pseudo-labels")
+    if getattr(last, "probability", False):
+        found.append("the sweep that calibrates probabilities")
+    return found
+
+
+def _before(model: Any) -> list[Any]:
+    """The steps of a Pipeline before its last."""
+    return [step for _, step in model.steps[:-1]] if hasattr(model, "steps") else []
+
+
+def _last(model: Any) -> Any:
+    return model[-1] if hasattr(model, "steps") else model
