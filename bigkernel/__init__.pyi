@@ -5,7 +5,6 @@ __version__: str
 from .cli.plots import plot_band as plot_band
 from .cli.plots import plot_confusion as plot_confusion
 from .cli.plots import plot_landmarks as plot_landmarks
-from .cli.plots import plot_learning_curve as plot_learning_curve
 from .cli.plots import plot_search as plot_search
 from .cli.write_corpus import write_corpus as write_corpus
 from .cluster.connect import connect as connect

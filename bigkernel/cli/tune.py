@@ -13,23 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from numpy.typing import NDArray
 
 from bigkernel.cli.finished import job_of, say_finished, seal_of
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, overwrite_option
+from bigkernel.cli.options import (
+    Where,
+    bad_rows_option,
+    cluster_options,
+    execution,
+    json_option,
+    overwrite_option,
+    run_options,
+)
 from bigkernel.cli.said import say
 from bigkernel.data.targets import claimed, require_apart, require_target
 from bigkernel.data.visible import visible
-from bigkernel.errors import BigKernelError, DataError
+from bigkernel.errors import BigKernelError, ConfigError, DataError
 from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import SCORES
 
 if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
 
-
-Array = NDArray[Any]
 _TOLD = 20  # candidates, the best, that the report shows
 _OF_TESTS = (
     "score",
@@ -58,21 +63,13 @@ _OF_TESTS = (
     "all held-out rows into memory; all are to be large  [accuracy for classes, r2 for numbers].",
 )
 @click.option("--n-iter", type=click.IntRange(1), help="So many candidates of the grid, drawn at random by --seed.")
-@click.option(
-    "--refine",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Rounds of a finer grid around the best so far: half steps to both sides, a whole one at an end of the grid.",
-)
 @click.option("--one-standard-error", is_flag=True, help="Take the simplest candidate within one error of the best.")
 @bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
+@run_options
 @click.option(
-    "--run", type=click.Path(file_okay=False), help="Directory that keeps finished work [in --out, removed at the end]."
+    "--dry-run", is_flag=True, help="Say which sweeps it takes, what they cost and how long they take, and stop."
 )
-@click.option("--resume", is_flag=True, help="Go on with an interrupted search; refused if the job differs.")
-@click.option("--dry-run", is_flag=True, help="Say which sweeps it takes and what they cost, and stop.")
 @cluster_options
 @overwrite_option
 @json_option
@@ -132,7 +129,7 @@ def tune(
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
-        drawn = _draw(search, label, target, Path(run or str(own)))
+        drawn = _draw(search, target, Path(run or str(own)))
         emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
     figures = _write_results(search, label, records, target, time.perf_counter() - start, job, drawn)
     if own:
@@ -147,7 +144,7 @@ def _search_of(corpus: Any, scoring: str | None, options: dict[str, Any]) -> Swe
     from bigkernel.cli.describe import build_grid
     from bigkernel.search.sweep_search import SweepSearchCV
 
-    names = ("n_iter", "refine", "one_standard_error")
+    names = ("n_iter", "one_standard_error")
     manners, cv = {name: options.pop(name) for name in names}, _cv(options.pop("folds"))
     estimator, grid = build_grid(corpus, options)
     return SweepSearchCV(estimator, grid, cv=cv, scoring=scoring, random_state=options["seed"], **manners)
@@ -166,14 +163,21 @@ def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -
 
 
 def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, as_json: bool) -> None:
+    from bigkernel.cli.plan import time_of
+    from bigkernel.engine.pilot import pilot
+
     with execution(where, quiet=as_json):
         planned = search.plan(rows)
+        # the first sweep of a transform that learns says nothing of the others
+        learns = any(getattr(step, "learns", "") for _, step in getattr(search.estimator, "steps", ()))
+        time = {} if learns else time_of(pilot(lambda: search.fit(rows), flops=planned.flops))
     figures = {
         "candidates": planned.candidates,
         "splits": planned.splits,
         "sweeps": list(planned.sweeps),
         "flops": planned.flops,
         "task_bytes": planned.task_bytes,
+        **time,
     }
     if planned.driver_bytes:
         figures |= {"expected_sweeps": planned.count, "driver_bytes": planned.driver_bytes}
@@ -324,57 +328,25 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     Console().print(table)
 
 
-def _draw(search: SweepSearchCV, label: str, target: Path, run: Path) -> str | None:
-    """score.png: the score over widths and penalties, where both have several values; its path.
+def _draw(search: SweepSearchCV, target: Path, run: Path) -> str | None:
+    """score.png: the scores over the grid, where it varies and bigkernel[plots] is there; its path.
 
     And the same for the report of the run, for light and dark screens.
     """
-    import numpy as np
-
-    from bigkernel.kernels.algebra import Kernel
+    from bigkernel.cli.plots import plot_search
     from bigkernel.monitor.report.outcome import PICTURES
-    from bigkernel.search.results import doubtful
 
     try:
-        from bigkernel.search.score_map import DARK, INEXACT, score_map
-    except ImportError:
+        from matplotlib import style
+        from matplotlib.figure import Figure
+
+        for name, look in zip(PICTURES, ("default", "dark_background"), strict=True):
+            with style.context(look):
+                figure = Figure(layout="constrained", dpi=144)
+                plot_search(search, ax=figure.subplots())
+                figure.savefig(run / name)
+    except (ImportError, ConfigError):  # without matplotlib, or of one candidate
         return None
-    cells: dict[tuple[float | str, float], tuple[float, float, bool]] = {}
-    results, places = search.cv_results_, []
-    off = doubtful(results)
-    for i, params in enumerate(results["params"]):
-        kernel = next((value for value in params.values() if isinstance(value, Kernel)), None)
-        alpha = next(value for name, value in params.items() if name.endswith("alpha"))
-        given: Any = 0.0 if kernel is None else next(iter(kernel.get_params().values()))
-        width = given if isinstance(given, str) else float(np.mean(given))
-        found = float(results["mean_test_score"][i]), float(results["sem_test_score"][i]), bool(off[i])
-        places.append((width, float(alpha)))
-        cells[places[-1]] = max(cells.get(places[-1], (-np.inf, 0.0, False)), found)  # over components
-    widths = sorted({key[0] for key in cells}, key=lambda width: (isinstance(width, str), width))
-    alphas = sorted({key[1] for key in cells})
-    if len(widths) < 2 or len(alphas) < 2:
-        return None
-    missing = (np.nan, np.nan, False)
-    table = np.array([[cells.get((width, alpha), missing) for alpha in alphas] for width in widths], float)
-    mean, error, inexact = table.transpose(2, 0, 1)
-    first = next(value for value in results["params"][0].values() if isinstance(value, Kernel))
-    chosen = places[search.best_index_]
-    draw = partial(
-        score_map,
-        mean,
-        error,
-        widths,
-        alphas,
-        label=label,
-        width_name=next(iter(first.get_params())),
-        inexact=inexact > 0,
-        said="conjugate gradients have not ended" if "converged" in results else INEXACT,
-        chosen=(widths.index(chosen[0]), alphas.index(chosen[1])),
-        edges=[str(edge) for edge in search.edges_],
-    )
     path = target / "score.png"
-    picture = draw()
-    path.write_bytes(picture)
-    for name, data in zip(PICTURES, (picture, draw(colours=DARK)), strict=True):
-        run.joinpath(name).write_bytes(data)
+    shutil.copyfile(run / PICTURES[0], path)
     return os.fspath(path)

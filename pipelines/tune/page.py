@@ -31,7 +31,7 @@ def named(record: Record) -> str:
 
 def score_picture(records: list[Record], *, paper: Paper = LIGHT) -> bytes:
     """The heat map of accuracy over widths and penalties."""
-    from bigkernel.search.score_map import score_map
+    from pipelines.tune.score_map import score_map
 
     sigmas, alphas = (sorted({record[key] for record in records}) for key in ("sigma", "alpha"))
     mean, error, off = np.zeros((3, len(sigmas), len(alphas)))

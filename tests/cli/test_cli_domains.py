@@ -112,12 +112,6 @@ def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, here
     assert (model[1].patch_size, model[1].n_landmarks, model[1].sigma) == ((3, 2), (6, 5), 0.6)
     assert (model[1].random_state, model[1].second_landmarks_.shape) == (4, (5, 24))
     again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--json").stdout)
-    several = ["--transform", "orientations+1e-1*conv:patch-size=3,sigma=5e-1", "--transform", "project:n-components=7"]
-    run("plan", "c", *several, "--landmarks", 9)
-    run("fit", "c", "m2", *several, "--landmarks", 9)
-    union, project = load_model("m2")[:2]
-    assert union.transformer_weights == {"orientations": 1.0, "conv": 0.1}
-    assert (union.transformers_[1].sigma, project.components_.shape) == (0.5, (7, 512 + 4 * 64))
     assert again["training_mse"] == told["training_mse"]
 
 

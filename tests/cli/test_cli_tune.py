@@ -40,6 +40,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(run, work):  # noqa: F8
     planned = json.loads(run("tune", "digits.corpus", *GRID, "--out", "t", "--dry-run", "--json").stdout)
     assert (planned["candidates"], planned["splits"]) == (9, 5)
     assert planned["flops"] > 0
+    assert planned["expected_seconds"] > 0
     assert not (work / "t").exists()
 
 
@@ -135,11 +136,10 @@ def test_numbers_of_components_that_are_none_are_wrong_usage(run, work, counts):
     assert "expected whole numbers of at least 1" in refused.stderr
 
 
-def test_candidates_at_random_and_finer_grids_by_a_score_of_scikit_learn(run, work):  # noqa: F811
-    options = ["--folds", "4", "--n-iter", "5", "--refine", "1", "--scoring", "f1_macro"]
+def test_candidates_at_random_by_a_score_of_scikit_learn(run, work):  # noqa: F811
+    options = ["--folds", "4", "--n-iter", "5", "--scoring", "f1_macro"]
     shown = json.loads(run("tune", "digits.corpus", *GRID, *options, "--out", "t", "--json").stdout)
-    search = expected("digits.corpus", n_iter=5, refine=1, scoring="f1_macro")
-    assert shown["candidates"] == len(search.cv_results_["params"]) > 5
+    search = expected("digits.corpus", n_iter=5, scoring="f1_macro")
+    assert shown["candidates"] == len(search.cv_results_["params"]) == 5
     assert shown["f1_macro"] == pytest.approx(search.best_score_)
-    picture = matplotlib.image.imread(work / "t" / "score.png")
-    assert picture.shape[1] == 1440
+    assert matplotlib.image.imread(work / "t" / "score.png").shape[1] > 500

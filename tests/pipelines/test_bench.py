@@ -24,9 +24,8 @@ def run(*arguments):
 
 
 @pytest.fixture
-def where(tmp_path, monkeypatch):
-    """Options: random rows, a directory and a cache of the test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def where(tmp_path):
+    """Options: random rows, and a directory of the test's own."""
     return ["--out", tmp_path, "--data", tmp_path / "none"]
 
 

@@ -47,8 +47,7 @@ def scaling(*arguments):
 
 
 @pytest.mark.slow
-def test_a_quick_run_measures_and_leaves_page_tables_and_pictures(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_quick_run_measures_and_leaves_a_page_and_tables(tmp_path):
     out = tmp_path / "out"
     sizes = ["--rows", 4000, "--landmarks", 32, "--crowd", 2, "--segments", "4,12"]
     result = scaling("--quick", *sizes, "--out", out, "--data", tmp_path / "none")

@@ -151,7 +151,7 @@ def test_the_heat_map_has_each_score_in_its_place(monkeypatch: pytest.MonkeyPatc
         drawn.update(mean=mean, error=error, widths=widths, alphas=alphas)
         return b""
 
-    monkeypatch.setattr("bigkernel.search.score_map.score_map", score_map)
+    monkeypatch.setattr("pipelines.tune.score_map.score_map", score_map)
     grid = [(s, a) for a in (1.0, 0.1, 10.0) for s in (0.5, 0.2)]
     records = [
         {"sigma": s, "alpha": a, "error": 100 * s * a / 5, "error_se": s, "prediction_error": 0.0} for s, a in grid
