@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +54,7 @@ def plan(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.engine.driver_blas import driver_blas
     from bigkernel.engine.pilot import pilot
 
     opened = open_corpus(corpus)
@@ -65,11 +65,12 @@ def plan(
         **solver_of(model, rows),
         "worker_bytes": steps.worker_bytes(base),
         "of_it_process_bytes": base,
+        "blas_threads_of_the_driver": driver_blas().threads,
     }
     if not no_time:
         with execution(where, quiet=True):
-            begun, prepared = first_sweep(model, rows, learn=True)
-            estimate = pilot(lambda: begun.fit(prepared), flops=steps.flops, workers=on_workers)
+            last, prepared = _last(model), transformed(model, rows, learn=True)
+            estimate = pilot(lambda: last.fit(prepared), flops=steps.flops, workers=on_workers)
         figures |= {**time_of(estimate), "not_timed": not_timed(model)}
     shown = figures if as_json else {name: value for name, value in figures.items() if value not in (None, [])}
     show(shown, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
@@ -92,8 +93,6 @@ def time_of(estimate: Estimate) -> dict[str, Any]:
 def plan_of(model: Any, rows: Rows) -> Plan:
     """The plan of the sweep that fits a model (or a Pipeline that ends in one) to rows.
 
-    Where a projection is fitted before it, the arithmetic and bytes of both sweeps and the memory of the larger one.
-
     Raises
     ------
     ConfigError
@@ -101,54 +100,41 @@ def plan_of(model: Any, rows: Rows) -> Plan:
     """
     from bigkernel.errors import ConfigError
 
-    first, prepared = first_sweep(model, rows)
     last = _last(model)
     if not hasattr(last, "plan"):
         raise ConfigError(f"{type(last).__name__} has no sweep to plan")
-    found: Plan = first.plan(prepared)
-    if first is last:
-        return found
-    second = plan_of(last, first.widest(prepared))
-    larger = max(found, second, key=lambda plan: plan.task_bytes)
-    return replace(larger, flops=found.flops + second.flops, bytes_read=found.bytes_read + second.bytes_read)
+    found: Plan = last.plan(transformed(model, rows))
+    return found
 
 
-def first_sweep(model: Any, rows: Rows, *, learn: bool = False) -> tuple[Any, Rows]:
-    """Return the step of a model that sweeps first for moments, and the rows as the steps before it leave them.
+def transformed(model: Any, rows: Rows, *, learn: bool = False) -> Rows:
+    """Return the rows as the steps of a Pipeline before its last leave them.
 
     A step that learns by a sweep of its own says what it would make of the rows at most; with `learn` it is fitted to
     some thousands of them.
     """
     from sklearn.base import clone
 
-    from bigkernel.estimators.domain_base import DomainedTransformer
-
     for step in _before(model):
-        if isinstance(step, DomainedTransformer):
-            return step, rows
         learns = bool(getattr(step, "learns", ""))
         if learns and not learn:
             rows = step.widest(rows)
         else:
             rows = clone(step).fit(rows.excerpt(LEARNED_ROWS) if learns else rows).transform(rows)
-    return _last(model), rows
+    return rows
 
 
 def solver_of(model: Any, rows: Rows) -> dict[str, Any]:
-    """How a model solves, where that is a choice: figures of `KernelRidge.plan_solver`; nothing behind a projection."""
-    first, prepared = first_sweep(model, rows)
-    if first is not _last(model) or not hasattr(first, "plan_solver"):
-        return {}
-    figures: dict[str, Any] = first.plan_solver(prepared)
-    return figures
+    """How a model solves, where that is a choice: figures of `KernelRidge.plan_solver`."""
+    last = _last(model)
+    return dict(last.plan_solver(transformed(model, rows))) if hasattr(last, "plan_solver") else {}
 
 
 def not_timed(model: Any) -> list[str]:
     """Name the sweeps of a fit that neither its plan nor the pilot counts."""
     last = _last(model)
     found = [f"the sweep of {step.learns}" for step in _before(model) if getattr(step, "learns", "")]
-    rounds = max((getattr(step, "n_rounds", 0) or 0 for step in (*_before(model), last)), default=0)
-    if rounds:
+    if rounds := getattr(last, "n_rounds", 0):
         found.append(f"at most {rounds} rounds of pseudo-labels")
     if getattr(last, "probability", False):
         found.append("the sweep that calibrates probabilities")

@@ -68,7 +68,9 @@ _OF_TESTS = (
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory of the results.")
 @run_options
 @click.option(
-    "--dry-run", is_flag=True, help="Say which sweeps it takes, what they cost and how long they take, and stop."
+    "--dry-run",
+    is_flag=True,
+    help="Say which sweeps it takes, what they cost and, of many rows, how long they take; and stop.",
 )
 @cluster_options
 @overwrite_option
@@ -164,13 +166,14 @@ def _outcome(search: SweepSearchCV, label: str, records: list[dict[str, Any]]) -
 
 def _show_plan(search: SweepSearchCV, rows: Any, corpus: str, where: Where, *, as_json: bool) -> None:
     from bigkernel.cli.plan import time_of
-    from bigkernel.engine.pilot import pilot
+    from bigkernel.engine.pilot import LONG_ROWS, pilot
 
     with execution(where, quiet=as_json):
         planned = search.plan(rows)
-        # the first sweep of a transform that learns says nothing of the others
+        # the sweep of a transform that learns comes first, and says nothing of the others; few rows have no long sweep
         learns = any(getattr(step, "learns", "") for _, step in getattr(search.estimator, "steps", ()))
-        time = {} if learns else time_of(pilot(lambda: search.fit(rows), flops=planned.flops))
+        timed = len(rows) > LONG_ROWS and not learns
+        time = time_of(pilot(lambda: search.fit(rows), flops=planned.flops)) if timed else {}
     figures = {
         "candidates": planned.candidates,
         "splits": planned.splits,

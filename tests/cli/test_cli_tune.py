@@ -36,7 +36,8 @@ def expected(path, **settings):
     return SweepSearchCV(model, grid, cv=4, **settings).fit(open_corpus(path))
 
 
-def test_a_dry_run_says_what_it_takes_and_writes_nothing(run, work):  # noqa: F811
+def test_a_dry_run_says_what_it_takes_and_writes_nothing(run, work, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("bigkernel.engine.pilot.LONG_ROWS", 100)
     planned = json.loads(run("tune", "digits.corpus", *GRID, "--out", "t", "--dry-run", "--json").stdout)
     assert (planned["candidates"], planned["splits"]) == (9, 5)
     assert planned["flops"] > 0
