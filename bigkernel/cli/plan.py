@@ -75,8 +75,9 @@ def plan(
     shown = figures if as_json else {name: value for name, value in figures.items() if value not in (None, [])}
     show(shown, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
-        say(f"time from a pilot of {estimate.pilot_rows:,} rows, {estimate.pilot_seconds:.1f} s, while others used the")
-        say("machine as they did just now; solves come on top")
+        swept, seconds = estimate.pilot_rows, estimate.pilot_seconds
+        say(f"time from a pilot of {swept:,} rows that took {seconds:.1f} s; solves come on top,")
+        say("and other load on the machine changes it")
 
 
 def time_of(estimate: Estimate) -> dict[str, Any]:
